@@ -1,0 +1,113 @@
+"""The neutral graph that capture hands over and lowering reads.
+
+It names no framework: operators are strings (``aten.add.Tensor``), dtypes are strings (``float32``),
+so a renamed overload is a row in a table and never an ImportError, and the graph can be hashed,
+stored, rolled and compared without torch or jax in the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Aval:
+    """Shape and dtype of one value, as ATen gives it. ``dtype`` is torch's name without ``torch.``."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A use of the value ``id``; ``index`` picks one output of a node that has several."""
+
+    id: int
+    index: int | None = None
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place in the user's code that a node comes from; every refusal names it."""
+
+    file: str = "?"
+    line: int = 0
+    code: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f"  `{self.code}`" if self.code else "")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator call.
+
+    ``args`` and ``kwargs`` hold literals, ``Ref``, nested tuples of these, or a ``Graph`` (the branches of
+    ``torch.cond`` and friends). ``out`` is one ``Aval``, or a tuple of them (``None`` for an absent output).
+    ``scope`` is the module path of the call (``h.3.attn``). ``draw`` is the ordinal of a random call in eager
+    order, fixed at capture before any elimination, and ``None`` for an operator that draws nothing.
+    ``marks`` carries what is true of the call's surroundings: ``("no_grad",)``, ``("checkpoint", 2)``.
+    """
+
+    id: int
+    op: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    out: Aval | tuple[Aval | None, ...] | None
+    where: Where = Where()
+    scope: str = ""
+    draw: int | None = None
+    marks: tuple[tuple[Any, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Input:
+    """A graph input. ``kind`` is ``parameter``, ``buffer``, ``constant`` or ``batch``; ``name`` is torch's
+    ``state_dict`` name, or the path of a batch leaf. ``trainable`` is ``Parameter.requires_grad``."""
+
+    id: int
+    kind: str
+    name: str
+    aval: Aval
+    trainable: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """A graph output. ``kind`` is ``loss``, ``aux`` or ``buffer``; for a buffer ``name`` is the mutated buffer.
+    ``value`` is a ``Ref`` or a literal."""
+
+    kind: str
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A straight-line program in eager order, functional: every node's inputs stand before it."""
+
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Output, ...]
+    constants: dict[str, Any] = field(default_factory=dict, compare=False)  # name -> numpy array
+
+
+def refs(value: Any) -> Iterator[Ref]:
+    """Every ``Ref`` inside nested args, in order."""
+    if isinstance(value, Ref):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from refs(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from refs(item)
+
+
+def node_refs(node: Node) -> Iterator[Ref]:
+    """Every ``Ref`` that a node reads, positional arguments first."""
+    yield from refs(node.args)
+    for _, value in node.kwargs:
+        yield from refs(value)

@@ -1,0 +1,1 @@
+"""Lowering: the neutral graph becomes a JAX function through one string-keyed table."""
