@@ -1,0 +1,1 @@
+"""The workloads: one folder each, with the definitions in every framework side by side."""

@@ -52,7 +52,9 @@ class Entry:
 TABLE: dict[str, Entry] = {}
 
 
-def lowers(*ops: str, random: bool = False, note: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def lowers(
+    *ops: str, random: bool = False, note: str = ""
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register one function for one or more operators: ``@lowers("aten.add.Tensor", "aten.add.Scalar")``.
 
     Raises ValueError when an operator already has an entry: two lowerings of one operator would be a silent choice.
@@ -61,7 +63,9 @@ def lowers(*ops: str, random: bool = False, note: str = "") -> Callable[[Callabl
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for op in ops:
             if op in TABLE:
-                raise ValueError(f"{op} is already lowered by {TABLE[op].lower.__module__}.{TABLE[op].lower.__name__}")
+                raise ValueError(
+                    f"{op} is already lowered by {TABLE[op].lower.__module__}.{TABLE[op].lower.__name__}"
+                )
             TABLE[op] = Entry(op, function, random, note)
         return function
 

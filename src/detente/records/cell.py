@@ -1,0 +1,32 @@
+"""A cell: workload x stack x contract x device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from detente.records.contract import Contract
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One thing that is measured. ``label`` is the row's name: the stack's, or ``jax#2`` where one stack runs
+    under a second name (the A/A pair, or a stack that the user asked for twice)."""
+
+    workload: str
+    size: str
+    stack: str
+    contract: Contract
+    device: str
+    label: str
+
+    @property
+    def key(self) -> str:
+        """A name that is unique in a session: ``gpt2/paper/train-step/fp32/cpu/jax#2``."""
+        c = self.contract
+        feed = "" if c.feed == "resident" else f"+{c.feed}"
+        return f"{self.workload}/{self.size}/{c.name}{feed}/{c.precision}/{self.device}/{self.label}"
+
+    @property
+    def group(self) -> str:
+        """What two cells must share to be compared: everything but the stack."""
+        return self.key.rsplit("/", 1)[0]

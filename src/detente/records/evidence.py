@@ -1,0 +1,59 @@
+"""Evidence: what a worker brings back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from detente.records.program import Program
+from detente.records.sample import Sample
+from detente.records.tensor_error import TensorError
+
+Status = Literal["ok", "oom", "failed", "skipped", "void"]
+
+
+@dataclass(frozen=True)
+class CompileRecord:
+    """Compilations over the process's life.
+
+    events, seconds   as the stack's own counters tell them, up to the end of the third step
+    steady_events     inside the steady window; must be 0
+    cache_state       ``miss`` (the compile wrote to the cache folder), ``hit`` (the folder had entries and
+                      nothing was written), ``none`` (the stack has no persistent cache), ``unknown``
+    """
+
+    events: int = 0
+    seconds: float = 0.0
+    steady_events: int = 0
+    cache_state: Literal["miss", "hit", "none", "unknown"] = "unknown"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The outcome of one worker process. A worker that dies leaves one too: the parent writes it.
+
+    phase     the phase that was running when it ended: ``import``, ``build``, ``first``, ``second``, ``third``,
+              ``reload``, ``proof``, ``steady``, ``probes``, ``done``
+    reason    one line: what happened, with values; empty when ok
+    *_s       seconds; ``first_s`` runs from the moment that module, batch and optimizer exist in the framework
+              until the first loss is on the host
+    losses    of the three timed steps
+    probes    key -> what the probe of that name found (plain JSON). Rules read these
+    """
+
+    status: Status
+    phase: str
+    reason: str = ""
+    import_s: float | None = None
+    build_s: float | None = None
+    first_s: float | None = None
+    second_s: float | None = None
+    third_s: float | None = None
+    losses: tuple[float, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    compile: CompileRecord = CompileRecord()
+    errors: tuple[TensorError, ...] = ()
+    memory: dict[str, int] = field(default_factory=dict)
+    programs: tuple[Program, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    probes: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,35 @@
+"""The precisions that a contract may name, as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What a name of precision means on every stack.
+
+    parameters   dtype of weights and optimizer state
+    compute      dtype of the operands of matrix products and convolutions (accumulation is fp32 or wider);
+                 everything between products follows the framework's promotion, as torch.autocast does
+    product      what the effective-precision probe must find on the device
+    eps          machine epsilon of ``compute``, for the proof's floors
+    """
+
+    name: str
+    parameters: str
+    compute: str
+    product: str
+    eps: float
+
+
+PRECISIONS: dict[str, Precision] = {
+    p.name: p
+    for p in (
+        Precision("fp32", "float32", "float32", "fp32", 2.0**-23),
+        Precision("tf32", "float32", "float32", "tf32", 2.0**-10),
+        Precision("bf16", "float32", "bfloat16", "bf16", 2.0**-7),
+        # Only for the proof; never a contract that a user names.
+        Precision("fp64", "float64", "float64", "fp64", 2.0**-52),
+    )
+}

@@ -1,0 +1,76 @@
+"""A session: one ``compare``, as it is spooled, stored and judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from detente.records.cell import Cell
+from detente.records.evidence import Evidence
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The machine and the settings that must not change within a session. Versions belong to the stacks.
+
+    machine   processor, cores, memory, kernel, devices and drivers
+    settings  seed, threads, sampling, margins: what the session was asked for
+    source    SHA-256 over detente's own source files
+    """
+
+    machine: dict[str, Any]
+    settings: dict[str, Any]
+    source: str
+
+
+@dataclass(frozen=True)
+class Process:
+    """One fresh run of one cell: the replicate.
+
+    block      number of the block, from 0; -1 for a run outside the blocks (memory, capture, prepare)
+    order      position inside the block
+    started    seconds since the epoch
+    wall_s     life of the process
+    foreign    share of the machine's CPU time that other processes used meanwhile, 0 to 1
+    environment  variables that the worker started with, after scrubbing
+    """
+
+    cell: Cell
+    kind: str
+    block: int
+    order: int
+    started: float
+    wall_s: float
+    foreign: float
+    evidence: Evidence
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Session:
+    """What was asked, and every process that finished. ``planned`` is the denominator: a cell that failed,
+    ran out of memory or was skipped stays in it. ``aa`` names the two labels of the A/A pair."""
+
+    id: str
+    started: float
+    command: tuple[str, ...]
+    fingerprint: Fingerprint
+    planned: tuple[Cell, ...]
+    skipped: dict[str, str] = field(default_factory=dict)
+    aa: tuple[str, str] | None = None
+    processes: tuple[Process, ...] = ()
+    ended: float | None = None
+    note: str = ""
+
+    def of(self, cell: Cell, kind: str = "time") -> tuple[Process, ...]:
+        """The processes of one cell, in the order in which they ran."""
+        return tuple(p for p in self.processes if p.kind == kind and p.cell == cell)
+
+    def whole_blocks(self) -> tuple[int, ...]:
+        """The blocks in which every planned cell that can run has finished. Only these are judged."""
+        need = {c.key for c in self.planned if c.key not in self.skipped}
+        done: dict[int, set[str]] = {}
+        for p in self.processes:
+            if p.kind == "time" and p.block >= 0:
+                done.setdefault(p.block, set()).add(p.cell.key)
+        return tuple(sorted(b for b, keys in done.items() if need <= keys))

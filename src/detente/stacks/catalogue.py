@@ -1,0 +1,190 @@
+"""The table of stacks, readable without importing a framework.
+
+A stack of your own is ``path/to/file.py:ClassName``; its class attribute ``entry`` (a StackEntry) is optional.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from detente.records.fault import UsageFault
+from detente.stacks.protocol import Stack
+
+
+@dataclass(frozen=True)
+class StackEntry:
+    """What the parent must know of a stack.
+
+    target       ``module:Class`` (or ``file.py:Class``)
+    definition   which definition of a workload it runs: ``torch`` or ``flax``
+    requires     top-level modules that must be importable in its environment
+    foreign      frameworks that must not be loaded in its worker (one runtime per process)
+    environment  ``default``, or the name of an environment that ``detente stacks add`` makes
+    caches       environment variable -> sub-folder of the job's cache folder
+    variables    further environment variables that the worker starts with
+    recipe       ``whole-step``: the contract's region is one unit. ``out-of-the-box``: the framework's usual
+                 recipe, e.g. only the model compiled; the row then stands under the contract ``out-of-the-box``
+    compiles     whether there is a compile to speak of, and a cold and a warm cache
+    default      part of ``compare`` when no stacks are named
+    layers       needs repeated layers in the workload
+    """
+
+    name: str
+    target: str
+    what: str
+    definition: Literal["torch", "flax"]
+    requires: tuple[str, ...]
+    foreign: tuple[str, ...]
+    environment: str = "default"
+    caches: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    recipe: Literal["whole-step", "out-of-the-box"] = "whole-step"
+    compiles: bool = True
+    default: bool = True
+    layers: bool = False
+
+
+_INDUCTOR = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+_JAX = {"JAX_COMPILATION_CACHE_DIR": "jax"}
+# Without these two, JAX keeps only compilations above a second and an entry size, and a second process of a small
+# workload would look cold.
+_JAX_KEEP = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+_NOT_TORCH = ("jax", "tensorflow", "torch_xla")
+_NOT_JAX = ("torch", "tensorflow", "torch_xla")
+
+STACKS: dict[str, StackEntry] = {
+    e.name: e
+    for e in (
+        StackEntry(
+            "torch-eager",
+            "detente.stacks.torch_eager:TorchEager",
+            "PyTorch, eager",
+            "torch",
+            ("torch",),
+            _NOT_TORCH,
+            compiles=False,
+        ),
+        StackEntry(
+            "torch-compile",
+            "detente.stacks.torch_compile:TorchCompile",
+            "torch.compile over the whole step, optimizer included",
+            "torch",
+            ("torch",),
+            _NOT_TORCH,
+            caches=_INDUCTOR,
+        ),
+        StackEntry(
+            "torch-compile-model",
+            "detente.stacks.torch_compile:TorchCompileModel",
+            "torch.compile over the model only, the usual recipe",
+            "torch",
+            ("torch",),
+            _NOT_TORCH,
+            caches=_INDUCTOR,
+            recipe="out-of-the-box",
+            default=False,
+        ),
+        StackEntry(
+            "jax",
+            "detente.stacks.jax_jit:JaxJit",
+            "JAX, one jitted and donated step",
+            "flax",
+            ("jax", "flax", "optax"),
+            _NOT_JAX,
+            caches=_JAX,
+            variables=_JAX_KEEP,
+        ),
+        StackEntry(
+            "jax-scan",
+            "detente.stacks.jax_jit:JaxScan",
+            "JAX, layers in lax.scan",
+            "flax",
+            ("jax", "flax", "optax"),
+            _NOT_JAX,
+            caches=_JAX,
+            variables=_JAX_KEEP,
+            default=False,
+            layers=True,
+        ),
+        StackEntry(
+            "torch-xla",
+            "detente.stacks.torch_xla_lazy:TorchXla",
+            "PyTorch/XLA, lazy tensors",
+            "torch",
+            ("torch", "torch_xla"),
+            ("jax", "tensorflow"),
+            environment="torch-xla",
+        ),
+        StackEntry(
+            "torch-xla-compile",
+            "detente.stacks.torch_xla_lazy:TorchXlaCompile",
+            "PyTorch/XLA, torch_xla.compile over the step",
+            "torch",
+            ("torch", "torch_xla"),
+            ("jax", "tensorflow"),
+            environment="torch-xla",
+            default=False,
+        ),
+    )
+}
+
+
+def find_entry(name: str) -> StackEntry:
+    """The entry of a stack by name, or of a user's own stack as ``file.py:Class``.
+
+    Raises UsageFault with the nearest name when there is none.
+    """
+    if name in STACKS:
+        return STACKS[name]
+    if ".py:" in name:
+        cls = _load_class(name)
+        entry = getattr(cls, "entry", None)
+        if not isinstance(entry, StackEntry):
+            base = next(
+                (e for e in STACKS.values() if e.target.split(":")[1] in {c.__name__ for c in cls.__mro__}),
+                None,
+            )
+            if base is None:
+                raise UsageFault(
+                    f"the class of {name} has no attribute `entry`",
+                    "give it a detente.stacks.catalogue.StackEntry (docs/add-a-stack.md)",
+                )
+            entry = base
+        return replace(entry, name=name, target=name, default=False)
+    near = difflib.get_close_matches(name, STACKS, n=1, cutoff=0.4)
+    raise UsageFault(
+        f"no stack is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+        "`detente stacks` lists them",
+    )
+
+
+def make_stack(entry: StackEntry) -> Stack:
+    """An instance of the entry's class. Imports the stack's file, not its framework."""
+    if ".py:" in entry.target:
+        return _load_class(entry.target)()
+    module, _, name = entry.target.partition(":")
+    return getattr(importlib.import_module(module), name)()
+
+
+def _load_class(target: str) -> type:
+    file, _, name = target.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise UsageFault(f"no such file: {file}", "a stack of your own is named path/to/file.py:ClassName")
+    spec = importlib.util.spec_from_file_location(f"detente_user_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        raise UsageFault(
+            f"{file} defines no {name!r}", f"it defines: {', '.join(n for n in vars(module) if n[0] != '_')}"
+        )
+    return getattr(module, name)

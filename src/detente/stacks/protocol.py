@@ -1,0 +1,146 @@
+"""What a stack must do. These docstrings are the contract; tests/conformance/stacks checks every stack against it.
+
+A stack's file may be imported without its framework: only ``start`` imports it. Arrays that cross this border are
+numpy, under canonical names: torch's ``state_dict`` names and layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from detente.records.contract import Contract
+from detente.workloads.workload import Size, Workload
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class CompileCount:
+    """Cumulative since ``start``. ``events`` counts everything that must not happen in a steady window: traces,
+    compilations, graph captures. ``seconds`` is the time the framework itself says it spent compiling."""
+
+    events: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A program as the stack gives it away: its form (records/program.py), a name, the bytes, and its facts."""
+
+    form: str
+    name: str
+    data: bytes
+    facts: dict[str, float] = field(default_factory=dict)
+
+
+class Running(Protocol):
+    """A workload that has been built on a stack, ready to step."""
+
+    def load(self, tensors: Arrays) -> None:
+        """Set every parameter and buffer from canonical arrays and reset the optimizer state to zero.
+        Must not compile or re-trace anything when called again. Raises KeyError on a missing name."""
+        ...
+
+    def place(self, batch: Arrays) -> Any:
+        """Move one batch to the device and wait until it is there."""
+        ...
+
+    def step(self, batch: Any) -> Any:
+        """Start one run of the contract's region on a placed batch; return a handle of *all* its outputs (loss,
+        outputs, gradients, new state). May return before the work is done. Never reads anything back."""
+        ...
+
+    def synchronise(self, handle: Any) -> None:
+        """Wait until everything that ``step`` started is done: every output of the handle, and the new state.
+        Mandatory; the timer calls it without asking what kind of device this is."""
+        ...
+
+    def loss(self, handle: Any) -> float:
+        """The loss of a handle, on the host. Waits."""
+        ...
+
+    def outputs(self, handle: Any) -> dict[str, np.ndarray]:
+        """What the region returned besides the loss, on the host, floats widened to at least float32:
+        ``forward``: the workload's outputs by name. ``gradient``: the gradients, parameters by canonical name and
+        batch entries as ``batch:NAME``. ``train-step``: nothing."""
+        ...
+
+    def gradients(self, batch: Any) -> dict[str, np.ndarray]:
+        """The gradient of the loss at the current weights, named as in ``outputs``, without an update. For the
+        proof of a train step; may compile a program of its own and must leave parameters, buffers and optimizer
+        state as they were."""
+        ...
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Every parameter and floating-point buffer by canonical name, on the host, in its own dtype or wider."""
+        ...
+
+    def parameter_names(self) -> frozenset[str]:
+        """Which names of ``tensors`` are trainable parameters (the rest are buffers). Tied names appear once."""
+        ...
+
+    def compiled(self) -> CompileCount:
+        """Compilations so far."""
+        ...
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by label: ``live_tensors`` (the allocator's peak), ``compiler_estimate`` (argument + output + temp
+        - alias of the step's executable). A label that the stack does not know is absent."""
+        ...
+
+    def devices(self, handle: Any) -> tuple[str, ...]:
+        """The platform (``cpu``, ``cuda``, ...) of every output of a handle, without repeats."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Plain JSON about how this stack runs the region, as evidence for the audit. Keys in use:
+        ``optimizer_inside`` bool · ``compiled_region`` "none" | "model" | "step" · ``graph_breaks`` int ·
+        ``mode`` str · ``fullgraph`` bool · ``donated_bytes`` int · ``state_bytes`` int · ``argument_bytes`` int ·
+        ``constant_bytes`` int (captured constants of the step's program) · ``dropout_active`` bool ·
+        ``training_mode`` bool · ``tuning`` dict of flags."""
+        ...
+
+    def programs(self) -> tuple[Capture, ...]:
+        """The captured program or programs of the step. Empty for a stack that has none (eager)."""
+        ...
+
+
+class Stack(Protocol):
+    """How a workload is run. One instance per worker process."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        """Import the framework, choose device and precision, set the thread count; return the platform that is
+        really in use (``cpu``, ``cuda``, ``rocm``, ``tpu``). Raises Unavailable with a reason when the device or
+        the precision is not there."""
+        ...
+
+    def versions(self) -> dict[str, str]:
+        """Distribution name -> version of everything that this stack computes with."""
+        ...
+
+    def threads(self) -> dict[str, int]:
+        """Thread counts read back from the framework, by the framework's own name for them."""
+        ...
+
+    def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """``a @ b`` on the stack's device at the contract's precision, through the path that the workload's own
+        products take. The effective-precision probe and the peak-rate probe use it."""
+        ...
+
+    def product_seconds(self, m: int, k: int, n: int, repeats: int) -> float:
+        """Seconds of one ``(m, k) @ (k, n)`` at the contract's precision, operands and result resident:
+        the best of ``repeats`` synchronised calls after one that is not counted."""
+        ...
+
+    def build(self, workload: Workload, size: Size, contract: Contract) -> Running:
+        """Create module, optimizer and step. Weights are whatever the framework initialises; ``load`` follows.
+        Raises Unavailable when the workload has no definition for this stack."""
+        ...
+
+
+class Unavailable(Exception):
+    """A cell that this stack cannot run here; the text is the reason that the row shows. It is *skipped*."""

@@ -1,0 +1,46 @@
+"""The table of workloads. A folder's ``spec.py`` is imported only when its workload is asked for."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+
+from detente.records.fault import UsageFault
+from detente.workloads.workload import Size, Workload
+
+WORKLOADS: dict[str, str] = {
+    "gemm": "detente.workloads.gemm.spec",
+    "ffn": "detente.workloads.ffn.spec",
+    "mha": "detente.workloads.mha.spec",
+    "gpt2": "detente.workloads.gpt2.spec",
+    "resnet": "detente.workloads.resnet.spec",
+}
+
+
+def find_workload(name: str) -> Workload:
+    """The workload called ``name``, or the user's own model as ``path/to/file.py:function`` or ``hf:CONFIG``.
+
+    Raises UsageFault with the nearest name when there is none.
+    """
+    if name.startswith("hf:") or ".py:" in name:
+        return importlib.import_module("detente.workloads.own.spec").own_workload(name)
+    if name not in WORKLOADS:
+        near = difflib.get_close_matches(name, WORKLOADS, n=1, cutoff=0.4)
+        raise UsageFault(
+            f"no workload is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            "`detente workloads` lists them; a model of your own is path/to/file.py:function",
+        )
+    return importlib.import_module(WORKLOADS[name]).WORKLOAD
+
+
+def find_size(workload: Workload, name: str | None) -> Size:
+    """The size called ``name``; the workload's largest when None. Raises UsageFault with the sizes there are."""
+    if name is None:
+        return list(workload.sizes.values())[-1]
+    if name not in workload.sizes:
+        near = difflib.get_close_matches(name, workload.sizes, n=1, cutoff=0.4)
+        raise UsageFault(
+            f"{workload.name} has no size {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            f"its sizes are {', '.join(workload.sizes)}",
+        )
+    return workload.sizes[name]
