@@ -1,0 +1,124 @@
+"""A result: a judged session, as every reader of it (terminal, Markdown, HTML, JSON) gets it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from detente.records.finding import Finding
+from detente.records.program import Program
+from detente.records.session import Fingerprint
+from detente.records.tensor_error import TensorError
+from detente.records.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Seconds per step over processes: the median of process medians, and a 95 % interval of their geometric mean
+    (low and high are None under three processes)."""
+
+    median: float
+    low: float | None
+    high: float | None
+    processes: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class CompileColumn:
+    """``cold_first_s`` and ``warm_first_s`` are medians of ``first_s`` over processes of that cache state."""
+
+    events: int
+    seconds: float
+    cache_state: str
+    cold_first_s: float | None = None
+    warm_first_s: float | None = None
+    steady_events: int = 0
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The physical floor of one step. ``share`` = seconds / steady median: 1.0 would be the machine's limit."""
+
+    flops: int
+    bytes: int
+    peak_flops: float
+    peak_bytes: float
+    seconds: float
+    share: float | None
+    bound: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ParityColumn:
+    """Both proof levels. ``same_function`` and ``same_precision`` are ``passed``, ``failed``, ``inherited`` (from the
+    CPU run, where a device has no fp64) or ``not checked``. ``worst`` is the tensor nearest to its bound, or the
+    first that differs; ``share`` its error over its bound. ``listed`` counts tensors too small to be judged."""
+
+    same_function: str
+    same_precision: str
+    worst: TensorError | None = None
+    share: float | None = None
+    tensors: int = 0
+    listed: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """One row. ``contract`` is the contract's name, or ``out-of-the-box`` for such a recipe. ``*_s`` are medians over
+    processes, in seconds; ``first_s`` is the cold one where the stack compiles and a cold process ran."""
+
+    workload: str
+    size: str
+    stack: str
+    label: str
+    contract: str
+    precision: str
+    device: str
+    status: str
+    reason: str = ""
+    import_s: float | None = None
+    build_s: float | None = None
+    first_s: float | None = None
+    second_s: float | None = None
+    third_s: float | None = None
+    steady_s: Steady | None = None
+    compile: CompileColumn | None = None
+    memory: dict[str, int] = field(default_factory=dict)
+    floor: Floor | None = None
+    parity: ParityColumn | None = None
+    findings: tuple[Finding, ...] = ()
+    programs: tuple[Program, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    losses: tuple[float, ...] = ()
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class SessionHead:
+    """The session itself. ``state`` is ``whole``, ``interrupted``, ``drifting`` (the A/A pair lies wholly beyond
+    2 %: no ratio is printed) or ``unjudged``. ``margins`` maps a group to its margin, ``aa`` to its A/A verdict."""
+
+    id: str
+    started: float
+    wall_s: float
+    command: tuple[str, ...]
+    rerun: str
+    state: str
+    blocks: int
+    fingerprint: Fingerprint
+    margins: dict[str, float] = field(default_factory=dict)
+    aa: dict[str, Verdict] = field(default_factory=dict)
+    note: str = ""
+    peaks: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The object that ``detente compare --format json`` prints, schema ``detente/compare/1``."""
+
+    session: SessionHead
+    cells: tuple[CellResult, ...]
+    verdicts: tuple[Verdict, ...]
