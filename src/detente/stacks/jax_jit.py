@@ -1,0 +1,319 @@
+"""JAX: one jitted, donated step over a Flax NNX definition and an optax optimizer."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from detente.records.contract import Contract
+from detente.records.precision import PRECISIONS
+from detente.stacks.jax_events import CompileListener
+from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
+from detente.stacks.torch_eager import best_seconds, installed_versions
+from detente.workloads.weights import to_canonical, to_framework
+from detente.workloads.workload import OptimizerSettings, Size, Workload
+
+
+class JaxRunning:
+    """A Flax definition split into parameters, other state and optimizer state; the state lives here, donated
+    from step to step."""
+
+    def __init__(self, stack: JaxJit, workload: Workload, size: Size, contract: Contract, scan: bool) -> None:
+        import jax
+        from flax import nnx
+
+        self.jax, self.nnx, self.stack, self.contract, self.workload = jax, nnx, stack, contract, workload
+        self.definition = importlib.import_module(workload.definitions["flax"])
+        precision = PRECISIONS[contract.precision]
+        self.dtype = precision.parameters
+        module = self.definition.build(
+            size, parameters=precision.parameters, compute=precision.compute, scan=scan
+        )
+        module.train() if contract.region != "forward" else module.eval()
+        self.graphdef, self.params, self.rest = nnx.split(module, nnx.Param, ...)
+        self.rules = tuple(self.definition.weights(size, scan))
+        self.optimizer = make_optimizer(contract.optimizer, workload.optimizer)
+        self.state = self.optimizer.init(self.params) if self.optimizer else None
+        self.jitted, self.donated = self._region(contract.region)
+        self._gradients: Callable[..., Any] | None = None
+        self._example: Any = None
+
+    def _loss(self, params: Any, rest: Any, batch: Any) -> tuple[Any, Any]:
+        module = self.nnx.merge(self.graphdef, params, rest)
+        loss, outputs = self.definition.loss(module, batch)
+        _, _, rest = self.nnx.split(module, self.nnx.Param, ...)
+        return loss, (outputs, rest)
+
+    def _region(self, region: str) -> tuple[Any, tuple[int, ...]]:
+        """The jitted region, ``(params, rest, state, batch) -> (loss, outputs, params, rest, state)``, and what it
+        donates. Parts that a region leaves alone are neither arguments' copies nor outputs."""
+        import optax
+
+        jax, tx = self.jax, self.optimizer
+        names = self.workload.batch_gradients
+
+        def forward(params: Any, rest: Any, state: Any, batch: Any) -> Any:
+            loss, (outputs, _) = self._loss(params, rest, batch)
+            return loss, outputs
+
+        def gradient(params: Any, rest: Any, state: Any, batch: Any) -> Any:
+            wanted = {n: batch[n] for n in names}
+
+            def of(both: Any) -> Any:
+                return self._loss(both[0], rest, {**batch, **both[1]})
+
+            (loss, (_, rest_after)), found = jax.value_and_grad(of, has_aux=True)((params, wanted))
+            return loss, found, rest_after
+
+        def train(params: Any, rest: Any, state: Any, batch: Any) -> Any:
+            (loss, (_, rest)), found = jax.value_and_grad(self._loss, has_aux=True)(params, rest, batch)
+            updates, state = tx.update(found, state, params)
+            return loss, optax.apply_updates(params, updates), rest, state
+
+        if region == "train-step":
+            return jax.jit(train, donate_argnums=(0, 1, 2)), (0, 1, 2)
+        if region == "gradient":
+            return jax.jit(gradient, donate_argnums=(1,)), (1,)
+        return jax.jit(forward), ()
+
+    # The Protocol -------------------------------------------------------------------------------------------
+
+    def load(self, tensors: Arrays) -> None:
+        leaves = to_framework(self.rules, tensors)
+        self.params = self._filled(self.params, leaves)
+        self.rest = self._filled(self.rest, leaves)
+        if self.optimizer:
+            # Zeros of the shapes that ``init`` gave, made on the host: ``init`` itself would compile small programs.
+            self.state = self.jax.tree.map(lambda a: self._put(np.zeros(a.shape, a.dtype)), self.state)
+
+    def _put(self, array: np.ndarray) -> Any:
+        # A copy on purpose: jax may alias host memory, and a donated alias of a mapped file would be a torn read.
+        return self.jax.device_put(np.array(array, copy=True), self.stack.device)
+
+    def _filled(self, state: Any, leaves: dict[Any, np.ndarray]) -> Any:
+        filled = []
+        for path, variable in self.nnx.to_flat_state(state):
+            value = variable.get_value() if hasattr(variable, "get_value") else variable.value
+            array = leaves[path].astype(value.dtype) if path in leaves else np.asarray(value)
+            filled.append((path, variable.replace(self._put(array))))
+        return self.nnx.from_flat_state(filled)
+
+    def place(self, batch: Arrays) -> Any:
+        placed = {n: self._put(a.astype(self.dtype) if a.dtype.kind == "f" else a) for n, a in batch.items()}
+        return self.jax.block_until_ready(placed)
+
+    def step(self, batch: Any) -> Any:
+        self._example = batch
+        region = self.contract.region
+        if region == "train-step":
+            loss, self.params, self.rest, self.state = self.jitted(self.params, self.rest, self.state, batch)
+            return loss, {}
+        if region == "gradient":
+            loss, found, self.rest = self.jitted(self.params, self.rest, None, batch)
+            return loss, found
+        return self.jitted(self.params, self.rest, None, batch)
+
+    def synchronise(self, handle: Any) -> None:
+        self.jax.block_until_ready((handle, self.params, self.rest, self.state))
+
+    def loss(self, handle: Any) -> float:
+        return float(handle[0])
+
+    def outputs(self, handle: Any) -> dict[str, np.ndarray]:
+        region = self.contract.region
+        if region == "train-step":
+            return {}
+        if region == "forward":
+            return {n: self._to_host(a) for n, a in handle[1].items()}
+        return self._gradients_to_host(*handle[1])
+
+    def gradients(self, batch: Any) -> dict[str, np.ndarray]:
+        if self._gradients is None:
+            self._gradients = self.jax.jit(self.jax.grad(self._loss, has_aux=True))
+        found, _ = self._gradients(self.params, self.rest, batch)
+        return self._gradients_to_host(found, {})
+
+    def _gradients_to_host(self, params: Any, batch: dict[str, Any]) -> dict[str, np.ndarray]:
+        names = self.parameter_names()
+        rules = [r for r in self.rules if r.name in names]
+        found = to_canonical(rules, self._flat(params))
+        return found | {f"batch:{n}": self._to_host(a) for n, a in batch.items()}
+
+    def _flat(self, *states: Any) -> dict[Any, np.ndarray]:
+        return {
+            path: self._to_host(v.get_value() if hasattr(v, "get_value") else v.value)
+            for state in states
+            for path, v in self.nnx.to_flat_state(state)
+        }
+
+    def _to_host(self, array: Any) -> np.ndarray:
+        host = np.asarray(array)
+        return host.astype(np.float32) if host.dtype.name in ("bfloat16", "float16") else host
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return to_canonical(self.rules, self._flat(self.params, self.rest))
+
+    def parameter_names(self) -> frozenset[str]:
+        paths = {path for path, _ in self.nnx.to_flat_state(self.params)}
+        return frozenset(r.name for r in self.rules if r.path in paths)
+
+    def compiled(self) -> CompileCount:
+        return self.stack.listener.count()
+
+    def memory(self) -> dict[str, int]:
+        found = {}
+        stats = self.stack.device.memory_stats() or {}
+        if "peak_bytes_in_use" in stats:
+            found["live_tensors"] = int(stats["peak_bytes_in_use"])
+        plan = self._plan()
+        if plan:
+            found["compiler_estimate"] = int(
+                plan["argument_bytes"] + plan["output_bytes"] + plan["temp_bytes"] - plan["alias_bytes"]
+            )
+        return found
+
+    def devices(self, handle: Any) -> tuple[str, ...]:
+        leaves = self.jax.tree.leaves((handle, self.params))
+        return tuple(sorted({self.stack.platform_of(d) for leaf in leaves for d in leaf.devices()}))
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return self.params, self.rest, self.state, self._example
+
+    def _compile_again(self) -> Any:
+        """The step's executable. Found in JAX's own caches after a step has run, so this costs a trace."""
+        return self.jitted.lower(*self._arguments()).compile()
+
+    def _plan(self) -> dict[str, float]:
+        if self._example is None:
+            return {}
+        analysis = self._compile_again().memory_analysis()
+        if analysis is None:
+            return {}
+        return {
+            "argument_bytes": float(analysis.argument_size_in_bytes),
+            "output_bytes": float(analysis.output_size_in_bytes),
+            "temp_bytes": float(analysis.temp_size_in_bytes),
+            "alias_bytes": float(analysis.alias_size_in_bytes),
+        }
+
+    def facts(self) -> dict[str, Any]:
+        plan = self._plan()
+        leaves = self.jax.tree.leaves((self.params, self.rest, self.state))
+        return {
+            "optimizer_inside": self.contract.region == "train-step",
+            "compiled_region": "step",
+            "graph_breaks": 0,
+            "state_bytes": sum(a.nbytes for a in leaves),
+            "donated_bytes": int(plan.get("alias_bytes", 0)),
+            "argument_bytes": int(plan.get("argument_bytes", 0)),
+            "training_mode": self.contract.region != "forward",
+            "dropout_active": any("rng" in str(p).lower() for p, _ in self.nnx.to_flat_state(self.rest)),
+            "tuning": {
+                "jax_default_matmul_precision": self.jax.config.jax_default_matmul_precision,
+                "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+            },
+        }
+
+    def programs(self) -> tuple[Capture, ...]:
+        if self._example is None:
+            return ()
+        lowered = self.jitted.lower(*self._arguments())
+        before = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+        compiled = lowered.compile()
+        after = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+        return (
+            Capture("hlo", "step", before, self._plan()),
+            Capture("hlo-optimised", "step", after, self._plan()),
+            Capture("stablehlo", "step", lowered.as_text().encode()),
+        )
+
+
+class JaxJit:
+    """jax.jit over the whole region."""
+
+    scan: ClassVar[bool] = False
+    running: ClassVar[type[JaxRunning]] = JaxRunning
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        import jax
+
+        self.jax = jax
+        if device != "auto":
+            jax.config.update("jax_platforms", device)
+        if precision == "fp64":
+            jax.config.update("jax_enable_x64", True)
+        try:
+            self.device = jax.devices()[0]
+        except RuntimeError as error:
+            raise Unavailable(f"{device}: {str(error).splitlines()[0]}") from None
+        platform = self.platform_of(self.device)
+        if precision == "tf32" and platform != "cuda":
+            raise Unavailable(f"tf32: this device ({platform}) has no TF32 unit")
+        self.compute = PRECISIONS[precision].compute
+        # On recent GPUs the default for fp32 products is TF32: fp32 must be asked for.
+        jax.config.update(
+            "jax_default_matmul_precision", "tensorfloat32" if precision == "tf32" else "highest"
+        )
+        self.listener = CompileListener()
+        return platform
+
+    def platform_of(self, device: Any) -> str:
+        if device.platform == "gpu":
+            return "rocm" if "rocm" in getattr(device.client, "platform_version", "").lower() else "cuda"
+        return device.platform
+
+    def versions(self) -> dict[str, str]:
+        return installed_versions("jax", "jaxlib", "flax", "optax", "numpy")
+
+    def threads(self) -> dict[str, int]:
+        # XLA's CPU client takes its pool size from the affinity at import; nothing reads it back by name.
+        return {"affinity": len(os.sched_getaffinity(0))}
+
+    def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        jnp = self.jax.numpy
+        x, y = (self.jax.device_put(np.asarray(v), self.device).astype(self.compute) for v in (a, b))
+        return np.asarray(self.jax.jit(jnp.matmul)(x, y)).astype(np.float64)
+
+    def product_seconds(self, m: int, k: int, n: int, repeats: int) -> float:
+        jnp = self.jax.numpy
+        rng = np.random.default_rng(0)
+        x, y = (
+            self.jax.device_put(rng.random(s, dtype=np.float32), self.device).astype(self.compute)
+            for s in ((m, k), (k, n))
+        )
+        product = self.jax.jit(jnp.matmul)
+        return best_seconds(lambda: product(x, y), self.jax.block_until_ready, repeats)
+
+    def build(self, workload: Workload, size: Size, contract: Contract) -> JaxRunning:
+        if "flax" not in workload.definitions:
+            raise Unavailable(f"{workload.name} has no definition in Flax")
+        if self.scan and workload.layers(size) < 2:
+            raise Unavailable(f"{workload.name} has no repeated layers to scan")
+        return self.running(self, workload, size, contract, self.scan)
+
+
+class JaxScan(JaxJit):
+    """The same, with the definition's layers in ``lax.scan``."""
+
+    scan = True
+
+
+def make_optimizer(name: str | None, settings: OptimizerSettings) -> Any:
+    """optax's counterpart of torch's optimizer with the same settings."""
+    import optax
+
+    if name is None:
+        return None
+    if name == "adamw":
+        return optax.adamw(
+            settings.lr,
+            b1=settings.betas[0],
+            b2=settings.betas[1],
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+        )
+    return optax.sgd(settings.lr, momentum=settings.momentum)

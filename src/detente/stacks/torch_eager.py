@@ -1,0 +1,311 @@
+"""PyTorch, eager: the reference that every other stack is proved against."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from detente.records.contract import Contract
+from detente.records.precision import PRECISIONS
+from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
+from detente.workloads.workload import OptimizerSettings, Size, Workload
+
+
+class TorchRunning:
+    """A torch module with its loss and optimizer. Subclasses choose what is compiled by overriding ``_wrap``."""
+
+    def __init__(self, stack: TorchEager, workload: Workload, size: Size, contract: Contract) -> None:
+        import torch
+
+        self.torch, self.stack, self.contract, self.workload = torch, stack, contract, workload
+        self.definition = importlib.import_module(workload.definitions["torch"])
+        self.precision = PRECISIONS[contract.precision]
+        self.dtype = getattr(torch, self.precision.parameters)
+        self.module = self.definition.build(size).to(device=stack.device, dtype=self.dtype)
+        self.module.train(contract.region != "forward")
+        self.persistent = set(self.module.state_dict())
+        self.optimizer = make_optimizer(contract.optimizer, self.module, workload.optimizer)
+        self._loss = self._wrap_loss(self._loss_of)
+        self._run: Callable[[Any], Any] = self._wrap_step(
+            {"forward": self._forward, "gradient": self._gradient, "train-step": self._train}[contract.region]
+        )
+
+    # What a compiled stack replaces -------------------------------------------------------------------------
+
+    def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The module and its loss, forward; autograd follows whatever this returns."""
+        return loss
+
+    def _wrap_step(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The whole region."""
+        return step
+
+    def _update(self) -> None:
+        self.optimizer.step()
+
+    # The three regions --------------------------------------------------------------------------------------
+
+    def _autocast(self) -> Any:
+        if self.precision.compute == self.precision.parameters:
+            return nullcontext()
+        return self.torch.autocast(self.stack.device.type, dtype=getattr(self.torch, self.precision.compute))
+
+    def _loss_of(self, batch: Any) -> Any:
+        with self._autocast():
+            return self.definition.loss(self.module, batch)
+
+    def _forward(self, batch: Any) -> Any:
+        with self.torch.no_grad():
+            return self._loss(batch)
+
+    def _gradient(self, batch: Any) -> Any:
+        wanted = [batch[name] for name in self.workload.batch_gradients]
+        for tensor in wanted:
+            tensor.requires_grad_(True)
+            tensor.grad = None
+        self._clear_gradients()
+        loss, _ = self._loss(batch)
+        loss.backward()
+        found = {n: p.grad for n, p in self.module.named_parameters()}
+        found |= {f"batch:{n}": batch[n].grad for n in self.workload.batch_gradients}
+        # The parameters let go of their gradients: the handle owns them now, and the next run makes new ones.
+        self._clear_gradients()
+        return loss.detach(), found
+
+    def _train(self, batch: Any) -> Any:
+        self._clear_gradients()
+        loss, _ = self._loss(batch)
+        loss.backward()
+        self._update()
+        return loss.detach(), {}
+
+    def _clear_gradients(self) -> None:
+        for parameter in self.module.parameters():
+            parameter.grad = None
+
+    # The Protocol -------------------------------------------------------------------------------------------
+
+    def load(self, tensors: Arrays) -> None:
+        torch = self.torch
+        with torch.no_grad():
+            for name, target in self._named():
+                target.copy_(torch.from_numpy(np.array(tensors[name])))
+            # State is zeroed in place rather than dropped: a compiled step guards on the state's identity, and a
+            # zero state is the initial one for AdamW, and for SGD too (mu * 0 + g = g).
+            for state in self.optimizer.state.values() if self.optimizer is not None else ():
+                for value in state.values():
+                    if isinstance(value, torch.Tensor):
+                        value.zero_()
+        self._clear_gradients()
+
+    def place(self, batch: Arrays) -> Any:
+        torch = self.torch
+        placed = {}
+        for name, array in batch.items():
+            tensor = torch.from_numpy(np.array(array)).to(self.stack.device)
+            placed[name] = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+        self.stack.wait()
+        return placed
+
+    def step(self, batch: Any) -> Any:
+        return self._run(batch)
+
+    def synchronise(self, handle: Any) -> None:
+        self.stack.wait()
+
+    def loss(self, handle: Any) -> float:
+        return float(handle[0])
+
+    def outputs(self, handle: Any) -> dict[str, np.ndarray]:
+        return {n: self._to_host(t) for n, t in handle[1].items() if t is not None}
+
+    def gradients(self, batch: Any) -> dict[str, np.ndarray]:
+        torch = self.torch
+        buffers = {n: t.clone() for n, t in self.module.named_buffers()}
+        self._clear_gradients()
+        loss, _ = self._loss(batch)
+        loss.backward()
+        found = {n: self._to_host(p.grad) for n, p in self.module.named_parameters() if p.grad is not None}
+        self._clear_gradients()
+        with torch.no_grad():
+            for name, target in self.module.named_buffers():
+                target.copy_(buffers[name])
+        return found
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {name: self._to_host(t) for name, t in self._named()}
+
+    def parameter_names(self) -> frozenset[str]:
+        return frozenset(n for n, p in self.module.named_parameters() if p.requires_grad)
+
+    def compiled(self) -> CompileCount:
+        return CompileCount()
+
+    def memory(self) -> dict[str, int]:
+        if self.stack.device.type == "cuda":
+            return {"live_tensors": self.torch.cuda.max_memory_allocated()}
+        return {}
+
+    def devices(self, handle: Any) -> tuple[str, ...]:
+        tensors = [handle[0], *handle[1].values()]
+        return tuple(sorted({self.stack.platform_of(t) for t in tensors if t is not None}))
+
+    def facts(self) -> dict[str, Any]:
+        state = sum(t.numel() * t.element_size() for _, t in self._named())
+        if self.optimizer is not None:
+            state += sum(
+                v.numel() * v.element_size()
+                for s in self.optimizer.state.values()
+                for v in s.values()
+                if isinstance(v, self.torch.Tensor)
+            )
+        dropouts = [m for m in self.module.modules() if type(m).__name__.startswith("Dropout")]
+        return {
+            "optimizer_inside": self.contract.region == "train-step",
+            "compiled_region": "none",
+            "graph_breaks": 0,
+            "state_bytes": state,
+            # Torch updates in place: all of the state is its own output.
+            "donated_bytes": state,
+            "training_mode": self.module.training,
+            "dropout_active": any(m.training and m.p > 0 for m in dropouts),
+            "tuning": {"float32_matmul_precision": self.torch.get_float32_matmul_precision()},
+        }
+
+    def programs(self) -> tuple[Capture, ...]:
+        return ()
+
+    # -----------------------------------------------------------------------------------------------------------
+
+    def _named(self) -> list[tuple[str, Any]]:
+        """Parameters (tied ones once) and persistent floating-point buffers."""
+        named = list(self.module.named_parameters())
+        return named + [
+            (n, b) for n, b in self.module.named_buffers() if n in self.persistent and b.is_floating_point()
+        ]
+
+    def _to_host(self, tensor: Any) -> np.ndarray:
+        tensor = tensor.detach().cpu()
+        if tensor.dtype in (self.torch.bfloat16, self.torch.float16):
+            tensor = tensor.float()
+        return tensor.numpy()
+
+
+class TorchEager:
+    """torch, op by op."""
+
+    running: type[TorchRunning] = TorchRunning
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        import torch
+
+        self.torch = torch
+        torch.set_num_threads(threads)
+        kind = self._device_kind(device)
+        self.device = torch.device(kind)
+        self.compute = getattr(torch, PRECISIONS[precision].compute)
+        if precision == "tf32" and not self._has_tf32():
+            raise Unavailable(f"tf32: this device ({kind}) has no TF32 unit")
+        # Both switches, always: cuDNN's is on by default and products' is off, which is neither fp32 nor tf32.
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        return self.platform_of(torch.empty(0, device=self.device))
+
+    def _device_kind(self, device: str) -> str:
+        torch = self.torch
+        if device == "auto":
+            return "cuda" if torch.cuda.is_available() else "cpu"
+        if device == "cpu":
+            return "cpu"
+        if device in ("cuda", "rocm"):
+            built = "rocm" if torch.version.hip else "cuda"
+            if torch.cuda.is_available() and built == device:
+                return "cuda"
+            raise Unavailable(f"{device}: torch {torch.__version__} sees no such device")
+        raise Unavailable(f"{device}: torch has no such device here")
+
+    def _has_tf32(self) -> bool:
+        return self.device.type == "cuda" and self.torch.cuda.get_device_capability()[0] >= 8
+
+    def platform_of(self, tensor: Any) -> str:
+        kind = tensor.device.type
+        return "rocm" if kind == "cuda" and self.torch.version.hip else kind
+
+    def wait(self) -> None:
+        """Everything that was queued on the device is done. The CPU runs eagerly, so there it is a no-op."""
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize()
+
+    def versions(self) -> dict[str, str]:
+        return installed_versions("torch", "transformers", "numpy")
+
+    def threads(self) -> dict[str, int]:
+        torch = self.torch
+        return {
+            "torch.get_num_threads": torch.get_num_threads(),
+            "torch.get_num_interop_threads": torch.get_num_interop_threads(),
+            "affinity": len(os.sched_getaffinity(0)),
+        }
+
+    def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        torch = self.torch
+        x, y = (torch.from_numpy(np.array(v)).to(self.device).to(self.compute) for v in (a, b))
+        return (x @ y).detach().to(torch.float64).cpu().numpy()
+
+    def product_seconds(self, m: int, k: int, n: int, repeats: int) -> float:
+        torch = self.torch
+        x = torch.rand(m, k, device=self.device).to(self.compute)
+        y = torch.rand(k, n, device=self.device).to(self.compute)
+        return best_seconds(lambda: x @ y, lambda _: self.wait(), repeats)
+
+    def build(self, workload: Workload, size: Size, contract: Contract) -> TorchRunning:
+        if "torch" not in workload.definitions:
+            raise Unavailable(f"{workload.name} has no definition in torch")
+        return self.running(self, workload, size, contract)
+
+
+def make_optimizer(name: str | None, module: Any, settings: OptimizerSettings) -> Any:
+    """``torch.optim.AdamW`` or ``SGD`` with the workload's settings and torch's own default implementation flags."""
+    import torch
+
+    if name is None:
+        return None
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    if name == "adamw":
+        return torch.optim.AdamW(
+            parameters,
+            lr=settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+        )
+    return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum)
+
+
+def best_seconds(call: Callable[[], Any], wait: Callable[[Any], None], repeats: int) -> float:
+    """Seconds of the fastest of ``repeats`` synchronised calls after one that is not counted."""
+    wait(call())
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        wait(call())
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def installed_versions(*distributions: str) -> dict[str, str]:
+    """Versions of those distributions that are installed."""
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
