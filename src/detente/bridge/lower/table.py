@@ -1,8 +1,9 @@
 """The one lowering table: operator name -> the function that computes it with JAX.
 
-An entry is ``lower(call, *args, **kwargs)`` where tensors arrive as ``jax.Array`` (tracers) and everything else
-as the Python literal that ATen was called with. It returns what ATen returns (an array, or a tuple of them).
-The driver casts nothing: an entry must produce ATen's own dtype, given by ``call.out`` (``Aval`` or tuple).
+An entry is ``lower(call, *args, **kwargs)`` where tensors arrive as ``jax.Array`` (tracers) and everything
+else as the Python literal that ATen was called with. It returns what ATen returns (an array, or a tuple of
+them). The driver casts nothing: an entry must produce ATen's own dtype, given by ``call.out`` (``Aval`` or
+tuple).
 """
 
 from __future__ import annotations
@@ -28,16 +29,35 @@ class Call(Protocol):
         ...
 
     def key(self) -> jax.Array:
-        """The random key of this call: ``fold_in(step key, node.draw)``. Same key in every form of the program."""
+        """The random key of this call: ``fold_in(step key, node.draw)``. Same key in every form of the
+        program."""
         ...
 
     def fault(self, condition: jax.Array, message: str) -> None:
-        """Record what torch would have raised: ``condition`` is a 0-d bool that is True on a fault. Reading the
-        loss then raises IndexError (or what ``message`` starts with) and names the user's line."""
+        """Record what torch would have raised: ``condition`` is a bool (any shape) that is True on a fault.
+        Reading the loss then raises IndexError (or the exception that ``message`` starts with:
+        ``"ValueError: ..."``) and names the user's line."""
         ...
 
     def run(self, graph: Any, *args: Any) -> tuple[Any, ...]:
-        """Lower a sub-graph (a branch of ``torch.cond``, a body of ``scan``) on these values."""
+        """Lower a sub-graph on these values, here and now (same trace level: not inside ``lax.cond`` or
+        ``scan``)."""
+        ...
+
+    def function(self, graph: Any) -> Callable[..., tuple[tuple[Any, ...], jax.Array]]:
+        """A sub-graph as a pure function, for the bodies of ``lax.cond``, ``lax.scan``, ``while_loop``,
+        ``jax.checkpoint``.
+
+        ``f(*args, draw_offset=0) -> (outputs, word)``. ``args`` go to the graph's inputs in order. ``word``
+        is the body's own fault word (int32, 0-d): carry it out of the loop (``jnp.minimum`` over iterations)
+        and hand it to ``merge``. ``draw_offset`` (int or traced int32) is added to every ``node.draw`` of
+        the body, so iteration k of a rolled loop passes ``k * draws_per_iteration`` and repeats the unrolled
+        program's numbers.
+        """
+        ...
+
+    def merge(self, word: jax.Array) -> None:
+        """Join the fault word that a ``function`` returned (0-d int32) into this program's."""
         ...
 
 
@@ -57,7 +77,8 @@ def lowers(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register one function for one or more operators: ``@lowers("aten.add.Tensor", "aten.add.Scalar")``.
 
-    Raises ValueError when an operator already has an entry: two lowerings of one operator would be a silent choice.
+    Raises ValueError when an operator already has an entry: two lowerings of one operator would be a silent
+    choice.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
