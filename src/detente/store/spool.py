@@ -1,0 +1,184 @@
+"""The spool: every finished process is on the disk before the next one starts. Standard library only.
+
+A session is measured on machines where nothing but the core is installed, and must outlive a killed parent,
+a full disk and a broken database. So this file is written first, line by line with fsync, and is kept: the
+database is an index that can be made again from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+from pathlib import Path
+from typing import BinaryIO
+
+from detente.records.fault import StoreFault
+from detente.records.session import Process, Session
+from detente.store.lines import Amendment, amendment_line, head_line, parse_lines, process_line
+
+# What an operating system says when nothing more fits, or when writing is not allowed at all.
+_HINTS = {
+    errno.ENOSPC: "the disk is full: free some space, or move the store with DETENTE_HOME",
+    errno.EDQUOT: "your disk quota is used up: free some space, or move the store with DETENTE_HOME",
+    errno.EACCES: "choose a folder that you may write to with DETENTE_HOME",
+    errno.EPERM: "choose a folder that you may write to with DETENTE_HOME",
+    errno.EROFS: "the file system is read-only: choose another folder with DETENTE_HOME",
+    errno.ENOTDIR: "a file stands where a folder is needed: choose another folder with DETENTE_HOME",
+    errno.EEXIST: "a file stands where a folder is needed: choose another folder with DETENTE_HOME",
+}
+
+
+def disk_fault(what: str, path: Path, error: OSError) -> StoreFault:
+    """An OSError as the one line that a user reads: what was being done, where, why it failed, what to do."""
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return StoreFault(f"cannot {what} {path}: {why}", _HINTS.get(error.errno or 0, ""))
+
+
+class Spool:
+    """One session's file, open for appending and locked against a second writer."""
+
+    def __init__(self, path: Path, file: BinaryIO, length: int) -> None:
+        self.path, self._file, self._length = path, file, length
+
+    @classmethod
+    def create(cls, folder: Path | str, session: Session) -> Spool:
+        """Begin ``folder/ID.jsonl`` with the head (and the processes, where there are some already).
+
+        Raises StoreFault when the folder cannot be made or written, the disk is full, or the session is
+        there.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", session.id):
+            raise StoreFault(
+                f"{session.id!r} cannot name a file", "use letters, digits, dots, dashes, underscores"
+            )
+        path = Path(folder) / f"{session.id}.jsonl"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_fault("make the folder", path.parent, error) from error
+        try:
+            file = open(path, "xb", buffering=0)  # noqa: SIM115 - the spool owns it until close
+        except FileExistsError:
+            raise StoreFault(
+                f"{path} is there already", "a session's id must be new; --resume continues one"
+            ) from None
+        except OSError as error:
+            raise disk_fault("write", path, error) from error
+        spool = cls(path, file, 0)
+        try:
+            spool._lock()
+            spool._write(head_line(session))
+            for process in session.processes:
+                spool.append(process)
+            _sync_folder(path.parent)
+        except BaseException:
+            # Without its head the file would be read as a broken session.
+            spool.close()
+            path.unlink(missing_ok=True)
+            raise
+        return spool
+
+    @classmethod
+    def open(cls, path: Path | str) -> tuple[Spool, Session]:
+        """Continue a spool: its session so far, and the spool at its end. A torn last line is cut off first.
+
+        Raises StoreFault when the file cannot be read or written, is no session, or another process writes
+        to it.
+        """
+        path = Path(path)
+        try:
+            file = open(path, "r+b", buffering=0)  # noqa: SIM115 - the spool owns it until close
+        except OSError as error:
+            raise disk_fault("continue", path, error) from error
+        spool = cls(path, file, 0)
+        try:
+            spool._lock()
+            lines = file.readlines()
+            session, spool._length = parse_lines(lines, str(path))
+            spool._cut()
+            if not b"".join(lines)[: spool._length].endswith(b"\n"):
+                spool._write(b"\n")
+        except OSError as error:
+            spool.close()
+            raise disk_fault("continue", path, error) from error
+        except BaseException:
+            spool.close()
+            raise
+        return spool, session
+
+    def append(self, process: Process) -> None:
+        """Write one finished process; it is on the disk when this returns. Raises StoreFault when it cannot
+        be: the file then still holds everything before it, whole, and append may be tried again."""
+        self._write(process_line(process))
+
+    def amend(
+        self, *, ended: float | None = None, note: str | None = None, skipped: dict[str, str] | None = None
+    ) -> None:
+        """Change the head of a session that has begun: its end, its note, cells that turned out to be
+        skipped."""
+        self._write(amendment_line(Amendment(ended, note, skipped or {})))
+
+    def close(self) -> None:
+        """Give the file and its lock back. The file stays."""
+        self._file.close()
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, line: bytes) -> None:
+        try:
+            self._cut()
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            # Half a line must not stand before a later whole one. If even this fails, the next _write cuts
+            # it.
+            with contextlib.suppress(OSError):
+                self._cut()
+            raise disk_fault("write to", self.path, error) from error
+        self._length += len(line)
+
+    def _cut(self) -> None:
+        self._file.truncate(self._length)
+        self._file.seek(self._length)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreFault(
+                f"another process is writing {self.path}", "wait until that session ends"
+            ) from None
+        except OSError:
+            # Some network file systems have no locks; the session's id is still its own.
+            pass
+
+
+def read_spool(path: Path | str) -> Session:
+    """The session in a spool or an exported file, also while it is being written and after a crash: a torn
+    last line is left out. Raises StoreFault when the file cannot be read or is no session."""
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            return parse_lines(file, str(path))[0]
+    except IsADirectoryError:
+        raise StoreFault(f"{path} is a folder", "name the session's .jsonl file") from None
+    except OSError as error:
+        raise disk_fault("read", path, error) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    # A new file's name is durable only when its folder is.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
