@@ -1,0 +1,1 @@
+"""One matrix product, forward and the gradient of both operands."""

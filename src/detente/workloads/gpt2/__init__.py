@@ -1,0 +1,1 @@
+"""GPT-2: the train step of a decoder-only language model."""

@@ -1,0 +1,49 @@
+"""``gpt2`` in PyTorch: ``GPT2LMHeadModel`` of ``transformers``, unmodified, with dropout 0 in its configuration."""
+
+from __future__ import annotations
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from detente.workloads.workload import Size
+
+
+def build(size: Size) -> torch.nn.Module:
+    """The model in training mode. Attention is PyTorch's scaled_dot_product_attention, the library's default."""
+    config = GPT2Config(
+        vocab_size=size["vocab"],
+        n_positions=size["positions"],
+        n_embd=size["hidden"],
+        n_layer=size["layers"],
+        n_head=size["heads"],
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        resid_pdrop=0.0,
+        use_cache=False,
+        # The default end-of-text token lies outside a tiny vocabulary.
+        bos_token_id=size["vocab"] - 1,
+        eos_token_id=size["vocab"] - 1,
+    )
+    model = GPT2LMHeadModel(config).train()
+    model.loss_function = shifted_cross_entropy
+    return model
+
+
+def shifted_cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_: object
+) -> torch.Tensor:
+    """The model's own causal loss: position t predicts token t + 1, the mean over batch x (sequence - 1).
+
+    transformers' own writes ``logits.float()``, which would cut the logits of a float64 proof down to float32; here
+    they are *raised to at least* float32. In every other dtype the two are the same operations.
+    """
+    if logits.dtype != torch.float64:
+        logits = logits.float()
+    shifted = torch.nn.functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
+    return torch.nn.functional.cross_entropy(logits.view(-1, vocab_size), shifted.view(-1), ignore_index=-100)
+
+
+def loss(module: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The model's labels loss, and its logits (batch, sequence, vocab)."""
+    found = module(input_ids=batch["input_ids"], labels=batch["input_ids"])
+    return found.loss, {"logits": found.logits}
