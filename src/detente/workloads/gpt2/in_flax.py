@@ -52,8 +52,13 @@ class Attention(nnx.Module):
         q, k, v = (
             part.reshape(b, t, self.heads, h // self.heads) for part in jnp.split(self.c_attn(x), 3, axis=-1)
         )
-        # Scales by 1/sqrt(head size); logits and softmax in at least float32.
-        mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+        # Written out: jax.nn.dot_product_attention takes its softmax in float32 even where the inputs are float64,
+        # and then the proof in float64 could only hold to 1e-8.
+        logits = jnp.einsum("btnd,bsnd->bnts", q, k)
+        logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32)) * (h // self.heads) ** -0.5
+        seen = jnp.tril(jnp.ones((t, t), bool))
+        shares = jax.nn.softmax(jnp.where(seen, logits, jnp.finfo(logits.dtype).min), axis=-1)
+        mixed = jnp.einsum("bnts,bsnd->btnd", shares.astype(v.dtype), v)
         return self.c_proj(mixed.reshape(b, t, h))
 
 

@@ -43,7 +43,9 @@ def shifted_cross_entropy(
     return torch.nn.functional.cross_entropy(logits.view(-1, vocab_size), shifted.view(-1), ignore_index=-100)
 
 
-def loss(module: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def loss(
+    module: torch.nn.Module, batch: dict[str, torch.Tensor]
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The model's labels loss, and its logits (batch, sequence, vocab)."""
     found = module(input_ids=batch["input_ids"], labels=batch["input_ids"])
     return found.loss, {"logits": found.logits}
