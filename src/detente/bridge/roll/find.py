@@ -1,0 +1,69 @@
+"""The search: which runs of nodes become loops. Pure, deterministic, no framework.
+
+Largest saving first; what is left of a run on either side is searched again, so an encoder and a decoder, or the
+stages of a ResNet, give a loop each, and layers that do not match (T5's first, a dense layer before sparse ones)
+are peeled. Repeats inside a block are found by searching the block itself (``fold``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from detente.bridge.roll.repeats import Stretch, stretches
+from detente.bridge.roll.tape import Tape
+from detente.bridge.roll.wiring import Wiring, wire
+
+
+@dataclass(frozen=True)
+class Least:
+    """What is worth a loop. A block of fewer nodes is no layer (three projections of one tensor, a chain of
+    additions): a loop over it would only serialise what XLA does well."""
+
+    nodes: int = 8  # in the block
+    count: int = 2  # iterations
+
+
+def find(tape: Tape, least: Least = Least()) -> list[Wiring]:
+    """Disjoint loops of the graph, in program order."""
+    found: list[Wiring] = []
+    open_spans = [(0, len(tape.token))]
+    while open_spans:
+        low, high = open_spans.pop()
+        best = _best(tape, low, high, least)
+        if best is not None:
+            found.append(best)
+            open_spans += [(low, best.start), (best.stop, high)]
+    return sorted(found, key=lambda w: w.start)
+
+
+def _best(tape: Tape, low: int, high: int, least: Least) -> Wiring | None:
+    best: Wiring | None = None
+    for stretch in stretches(tape.token, low, high, least.nodes, least.count):
+        if best is not None and stretch.saved < best.saved:
+            break
+        candidate = _rotations(tape, stretch, least)
+        if candidate is not None and (best is None or candidate.rank < best.rank):
+            best = candidate
+    return best
+
+
+def _rotations(tape: Tape, stretch: Stretch, least: Least) -> Wiring | None:
+    """The best loop inside a stretch: every border of the block, then fewer iterations where the wiring breaks."""
+    best: Wiring | None = None
+    end, period = stretch.start + stretch.length, stretch.period
+    # three blocks far at most: whoever peels more than two layers is found in the stretch that they leave
+    last = min(end - least.count * period, stretch.start + 3 * period)
+    for start in range(stretch.start, last + 1):
+        count = (end - start) // period
+        if best is not None and (count - 1) * period < best.saved:
+            break  # starts only move right, so counts only fall
+        while count >= least.count:
+            if best is not None and (count - 1) * period < best.saved:
+                break
+            wiring = wire(tape, start, period, count)
+            if isinstance(wiring, Wiring):
+                if best is None or wiring.rank < best.rank:
+                    best = wiring
+                break
+            count = wiring
+    return best
