@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# How often every element of a parameter must cross the memory bus, by region or contract name. ``gradient`` reads the
-# parameter and writes its gradient. An AdamW step reads and writes parameter, first and second moment; its gradient
-# is an intermediate value that a fused program never stores. SGD with momentum keeps one moment.
+# How often every element of a parameter must cross the memory bus, by region or contract name. ``gradient``
+# reads the parameter and writes its gradient. An AdamW step reads and writes parameter, first and second moment;
+# its gradient is an intermediate value that a fused program never stores. SGD with momentum keeps one moment.
 PARAMETER_PASSES: dict[str, int] = {
     "forward": 1,
     "gradient": 2,
@@ -16,7 +16,8 @@ PARAMETER_PASSES: dict[str, int] = {
 def parameter_traffic(count: int, region: str, element: int) -> int:
     """Bytes that ``count`` parameters of ``element`` bytes cost in one step of ``region``.
 
-    ``region`` is a contract's region, or a contract's name where the optimizer matters. Raises KeyError on another.
+    ``region`` is a contract's region, or a contract's name where the optimizer matters. Raises KeyError on
+    another.
     """
     return count * element * PARAMETER_PASSES[region]
 

@@ -6,6 +6,8 @@ import torch
 
 from detente.workloads.workload import Size
 
+Tensors = dict[str, torch.Tensor]
+
 
 class Gemm(torch.nn.Module):
     """y = x @ weight with x (m, k), weight (k, n)."""
@@ -22,7 +24,7 @@ def build(size: Size) -> torch.nn.Module:
     return Gemm(size["k"], size["n"])
 
 
-def loss(module: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors]:
     """sum(y * g) / g.numel(), so that the product is pulled back by g and nothing else costs a product."""
     y, g = module(batch["x"]), batch["g"]
     return (y * g).sum() / g.numel(), {"y": y}

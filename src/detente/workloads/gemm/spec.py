@@ -47,5 +47,5 @@ WORKLOAD = Workload(
     products=lambda size: (size["m"], size["k"], size["n"]),
     contracts=("gradient", "forward"),
     batch_gradients=("x",),
-    source="2048 cubed: large enough to be bound by arithmetic on every device at hand, small enough for 2 cores",
+    source="2048 cubed: bound by arithmetic on every device at hand, and small enough for two cores",
 )

@@ -1,8 +1,8 @@
 """``gpt2`` in Flax NNX.
 
-Style: the transformer of google/flax's ``examples/gemma`` (NNX) for the module, the section "Scan over layers" of
-Flax's guide "Flax basics" (flax.readthedocs.io, nnx_basics) for stacked layers. Names of attributes follow the
-torch model, so the two can be read side by side.
+Style: the transformer of google/flax's ``examples/gemma`` (NNX) for the module, the section "Scan over layers"
+of Flax's guide "Flax basics" (flax.readthedocs.io, nnx_basics) for stacked layers. Names of attributes follow
+the torch model, so the two can be read side by side.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Dtypes:
 
 
 def layer_norm(hidden: int, dtypes: Dtypes, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    # Flax's default epsilon is 1e-6. Its fast variance, E[x^2] - E[x]^2, loses digits that torch keeps. Without a
-    # dtype, LayerNorm computes in the parameters' dtype, as autocast does.
+    # Flax's default epsilon is 1e-6. Its fast variance, E[x^2] - E[x]^2, loses digits that torch keeps. Without
+    # a dtype, LayerNorm computes in the parameters' dtype, as autocast does.
     return nnx.LayerNorm(
         hidden, epsilon=1e-5, use_fast_variance=False, param_dtype=jnp.dtype(dtypes.parameters), rngs=rngs
     )
@@ -52,8 +52,8 @@ class Attention(nnx.Module):
         q, k, v = (
             part.reshape(b, t, self.heads, h // self.heads) for part in jnp.split(self.c_attn(x), 3, axis=-1)
         )
-        # Written out: jax.nn.dot_product_attention takes its softmax in float32 even where the inputs are float64,
-        # and then the proof in float64 could only hold to 1e-8.
+        # Written out: jax.nn.dot_product_attention takes its softmax in float32 even where the inputs are
+        # float64, and then the proof in float64 could only hold to 1e-8.
         logits = jnp.einsum("btnd,bsnd->bnts", q, k)
         logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32)) * (h // self.heads) ** -0.5
         seen = jnp.tril(jnp.ones((t, t), bool))
@@ -119,7 +119,7 @@ class GPT2(nnx.Module):
             for block in self.h:
                 x = block(x)
         x = self.ln_f(x)
-        # Tied to the token embedding. Embed.attend would multiply in the embedding's dtype, not in ``compute``.
+        # Tied to the token embedding. Embed.attend would multiply in the embedding's dtype, not ``compute``.
         return x.astype(self.compute) @ self.wte.embedding[...].astype(self.compute).T
 
 

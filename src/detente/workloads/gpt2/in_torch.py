@@ -1,4 +1,4 @@
-"""``gpt2`` in PyTorch: ``GPT2LMHeadModel`` of ``transformers``, unmodified, with dropout 0 in its configuration."""
+"""``gpt2`` in PyTorch: ``GPT2LMHeadModel`` of ``transformers``, unmodified, dropout 0 in its configuration."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from detente.workloads.workload import Size
 
+Tensors = dict[str, torch.Tensor]
+
 
 def build(size: Size) -> torch.nn.Module:
-    """The model in training mode. Attention is PyTorch's scaled_dot_product_attention, the library's default."""
+    """In training mode. Attention is PyTorch's scaled_dot_product_attention, the library's default."""
     config = GPT2Config(
         vocab_size=size["vocab"],
         n_positions=size["positions"],
@@ -34,8 +36,8 @@ def shifted_cross_entropy(
 ) -> torch.Tensor:
     """The model's own causal loss: position t predicts token t + 1, the mean over batch x (sequence - 1).
 
-    transformers' own writes ``logits.float()``, which would cut the logits of a float64 proof down to float32; here
-    they are *raised to at least* float32. In every other dtype the two are the same operations.
+    transformers' own writes ``logits.float()``, which would cut the logits of a float64 proof down to float32;
+    here they are *raised to at least* float32. In every other dtype the two are the same operations.
     """
     if logits.dtype != torch.float64:
         logits = logits.float()
@@ -43,9 +45,7 @@ def shifted_cross_entropy(
     return torch.nn.functional.cross_entropy(logits.view(-1, vocab_size), shifted.view(-1), ignore_index=-100)
 
 
-def loss(
-    module: torch.nn.Module, batch: dict[str, torch.Tensor]
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors]:
     """The model's labels loss, and its logits (batch, sequence, vocab)."""
     found = module(input_ids=batch["input_ids"], labels=batch["input_ids"])
     return found.loss, {"logits": found.logits}

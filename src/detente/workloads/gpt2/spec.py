@@ -41,9 +41,11 @@ def parameters(size: Size) -> int:
 
 
 def flops(size: Size, region: str) -> int:
-    """Products only. Per layer the four projections (12 hidden^2 per token) and the two products of attention over
-    the *full* square of positions, as the definition of masked attention forms them; then the output projection of
-    every position. Lookups cost nothing. Every operand of every product needs its gradient: embeddings are trained."""
+    """Products only. Per layer the four projections (12 hidden^2 per token) and the two products of attention
+    over the *full* square of positions, as the definition of masked attention forms them; then the output
+    projection of every position. Lookups cost nothing. Every operand of every product needs its gradient:
+    embeddings are trained.
+    """
     h, t = size["hidden"], size["sequence"]
     tokens = size["batch"] * t
     layer = 2 * tokens * 12 * h * h + 2 * (2 * tokens * t * h)
@@ -52,8 +54,9 @@ def flops(size: Size, region: str) -> int:
 
 
 def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
-    """Bytes. Parameters by region (traffic.py), 4 bytes per token read; ``forward`` writes the logits and reads of
-    the position embedding only the rows in use."""
+    """Bytes. Parameters by region (traffic.py), 4 bytes per token read; ``forward`` writes the logits and reads
+    of the position embedding only the rows in use.
+    """
     tokens = size["batch"] * size["sequence"]
     total = 4 * tokens + parameter_traffic(parameters(size), region, parameter)
     if region == "forward":
