@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 class Program:
     """A captured computation. The bytes lie in a file named by their SHA-256; the record carries the facts.
 
-    form       ``hlo`` (HloModuleProto before optimisation), ``hlo-optimised``, ``stablehlo`` (text), ``fx``, ``inductor``
+    form       ``hlo`` (HloModuleProto before optimisation), ``hlo-optimised``, ``stablehlo`` (text), ``fx``,
+               ``inductor``
     name       what the stack calls it (``step``)
     sha256     of the file's bytes
     path       file in the worker's artefact folder, relative

@@ -117,8 +117,8 @@ class JaxRunning:
             return loss, found
         return self.jitted(self.params, self.rest, None, batch)
 
-    def synchronise(self, handle: Any) -> None:
-        self.jax.block_until_ready((handle, self.params, self.rest, self.state))
+    def synchronise(self, *handles: Any) -> None:
+        self.jax.block_until_ready((handles, self.params, self.rest, self.state))
 
     def loss(self, handle: Any) -> float:
         return float(handle[0])
@@ -287,6 +287,11 @@ class JaxJit:
         )
         product = self.jax.jit(jnp.matmul)
         return best_seconds(lambda: product(x, y), self.jax.block_until_ready, repeats)
+
+    def copy_seconds(self, elements: int, repeats: int) -> float:
+        x = self.jax.device_put(np.ones(elements, np.float32), self.device)
+        copy = self.jax.jit(lambda a: -a)
+        return best_seconds(lambda: copy(x), self.jax.block_until_ready, repeats)
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> JaxRunning:
         if "flax" not in workload.definitions:

@@ -54,9 +54,10 @@ class Running(Protocol):
         outputs, gradients, new state). May return before the work is done. Never reads anything back."""
         ...
 
-    def synchronise(self, handle: Any) -> None:
-        """Wait until everything that ``step`` started is done: every output of the handle, and the new state.
-        Mandatory; the timer calls it without asking what kind of device this is."""
+    def synchronise(self, *handles: Any) -> None:
+        """Wait until everything that ``step`` started is done: every output of every handle, and the new state.
+        Mandatory; the timer calls it without asking what kind of device this is. A handle of a train step may
+        hold outputs only: the state that a later step took over (donated) is waited for where it is now."""
         ...
 
     def loss(self, handle: Any) -> float:
@@ -134,6 +135,10 @@ class Stack(Protocol):
     def product_seconds(self, m: int, k: int, n: int, repeats: int) -> float:
         """Seconds of one ``(m, k) @ (k, n)`` at the contract's precision, operands and result resident:
         the best of ``repeats`` synchronised calls after one that is not counted."""
+        ...
+
+    def copy_seconds(self, elements: int, repeats: int) -> float:
+        """Seconds to read and write ``elements`` float32 on the device, timed as in ``product_seconds``."""
         ...
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> Running:

@@ -117,7 +117,7 @@ class TorchRunning:
     def step(self, batch: Any) -> Any:
         return self._run(batch)
 
-    def synchronise(self, handle: Any) -> None:
+    def synchronise(self, *handles: Any) -> None:
         self.stack.wait()
 
     def loss(self, handle: Any) -> float:
@@ -264,6 +264,11 @@ class TorchEager:
         x = torch.rand(m, k, device=self.device).to(self.compute)
         y = torch.rand(k, n, device=self.device).to(self.compute)
         return best_seconds(lambda: x @ y, lambda _: self.wait(), repeats)
+
+    def copy_seconds(self, elements: int, repeats: int) -> float:
+        x = self.torch.ones(elements, device=self.device)
+        y = self.torch.empty_like(x)
+        return best_seconds(lambda: y.copy_(x), lambda _: self.wait(), repeats)
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> TorchRunning:
         if "torch" not in workload.definitions:

@@ -1,0 +1,1 @@
+"""One file per kind of job; each offers ``run(job, events) -> Evidence``."""

@@ -1,0 +1,50 @@
+"""The probes: one file per key of evidence. A probe brings facts back; it never judges them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from detente.records.sample import Sample
+from detente.worker.opened import Opened
+
+# In the order in which they run: those that move the weights come last and put them back.
+PROBES: tuple[str, ...] = (
+    "threads",
+    "modules",
+    "environment",
+    "host",
+    "devices",
+    "region",
+    "consumed",
+    "precision",
+    "facts",
+    "program",
+    "peak",
+    "weights",
+    "state",
+    "rotation",
+    "slope",
+)
+# Cheap enough for every process of every block.
+ALWAYS: tuple[str, ...] = (
+    "threads",
+    "modules",
+    "environment",
+    "host",
+    "devices",
+    "region",
+    "consumed",
+    "precision",
+)
+
+
+def run_probes(names: tuple[str, ...], opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
+    """Every named probe's finding. A probe that fails says so under its own key; the samples are not lost for it."""
+    found: dict[str, Any] = {}
+    for name in (n for n in PROBES if n in names):
+        try:
+            found.update(importlib.import_module(f"detente.worker.probes.{name}").probe(opened, samples))
+        except Exception as error:
+            found[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
+    return found

@@ -1,0 +1,41 @@
+"""What a worker tells its parent while it runs: one JSON line per event, on a pipe of its own.
+
+Standard output and error belong to the frameworks, which print what they like there; the parent keeps them as a log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from detente.records.codec import to_json
+
+PIPE = "DETENTE_EVENTS_FD"
+
+
+class Events:
+    """The worker's end of the pipe. Without a pipe (a worker started by hand) the lines go to standard output."""
+
+    def __init__(self, fd: int) -> None:
+        self._file = os.fdopen(fd, "w", buffering=1)
+        self.phase_name = "start"
+
+    def phase(self, name: str, **details: Any) -> None:
+        """A phase begins; the parent restarts its time-out and shows the name."""
+        self.phase_name = name
+        self._send("phase", name=name, **details)
+
+    def result(self, evidence: Any) -> None:
+        """The evidence. Always the last line."""
+        self._send("evidence", evidence=to_json(evidence))
+
+    def _send(self, event: str, **fields: Any) -> None:
+        self._file.write(json.dumps({"event": event, "at": time.time(), **fields}) + "\n")
+        self._file.flush()
+
+
+def open_events() -> Events:
+    """The pipe that the parent named in the environment."""
+    return Events(int(os.environ.get(PIPE, "1")))

@@ -1,0 +1,22 @@
+"""Capture: the stack's programs of one step, kept as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from detente.records.evidence import Evidence
+from detente.records.job import Job
+from detente.worker.artefacts import keep_programs
+from detente.worker.events import Events
+from detente.worker.opened import open_job
+
+
+def run(job: Job, events: Events) -> Evidence:
+    """Run one step, so that what is captured is what runs, then ask for the programs."""
+    opened = open_job(job, events)
+    events.phase("first")
+    handle = opened.running.step(opened.placed[0])
+    loss = opened.running.loss(handle)
+    events.phase("capture")
+    programs = keep_programs(Path(job.artefacts), opened.running.programs())
+    return Evidence("ok", "done", losses=(loss,), programs=programs, versions=opened.stack.versions())

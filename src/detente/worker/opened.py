@@ -1,0 +1,102 @@
+"""A job's stack and workload, started and built, with the seconds that it took."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detente.records.job import Job
+from detente.stacks.catalogue import find_entry, make_stack
+from detente.stacks.protocol import Running, Stack
+from detente.worker.events import Events
+from detente.worker.prepared import map_batches, map_weights
+from detente.workloads.catalogue import find_size, find_workload
+from detente.workloads.workload import Workload
+
+
+@dataclass
+class Opened:
+    """Everything that the jobs work on. ``batches`` are the host arrays, ``placed`` the device's."""
+
+    job: Job
+    stack: Stack
+    workload: Workload
+    running: Running
+    weights: dict[str, np.ndarray]
+    batches: list[dict[str, np.ndarray]]
+    placed: list[Any]
+    platform: str
+    import_s: float
+    build_s: float
+    environment: dict[str, dict[str, str]]
+    cache_before: int
+
+    def feed(self) -> Callable[[], Any]:
+        """Where the clock's steps get their batches: the placed ones in rotation, or a DataLoader and a placing
+        inside the clock, when the contract says so."""
+        if self.job.cell.contract.feed == "resident":
+            rotation = cycle(self.placed)
+            return lambda: next(rotation)
+        from detente.workloads.feed import loader  # torch's loader: only where the contract asks for it
+
+        endless = iter(loader(self.batches))
+        return lambda: self.running.place(next(endless))
+
+
+def open_job(job: Job, events: Events) -> Opened:
+    """Import the framework, build the workload, load the prepared weights, place the batches."""
+    entry = find_entry(job.cell.stack)
+    before = dict(os.environ)
+    cache_before = count_files(job.cache)
+    events.phase("import")
+    begun = time.perf_counter()
+    stack = make_stack(entry)
+    platform = stack.start(job.cell.device, job.cell.contract.precision, job.threads)
+    import_s = time.perf_counter() - begun
+    after = dict(os.environ)
+
+    events.phase("build")
+    begun = time.perf_counter()
+    workload = find_workload(job.cell.workload)
+    running = stack.build(workload, find_size(workload, job.cell.size), job.cell.contract)
+    weights = map_weights(Path(job.prepared))
+    running.load(weights)
+    build_s = time.perf_counter() - begun
+    batches = map_batches(Path(job.prepared))[: job.batches]
+    placed = [running.place(batch) for batch in batches]
+    changed = {k: after.get(k, "") for k in after.keys() | before.keys() if before.get(k) != after.get(k)}
+    return Opened(
+        job,
+        stack,
+        workload,
+        running,
+        weights,
+        batches,
+        placed,
+        platform,
+        import_s,
+        build_s,
+        {"before": before, "after": changed},
+        cache_before,
+    )
+
+
+def count_files(folder: str) -> int:
+    """Files below a cache folder: whether a compile was cold is decided by what it wrote."""
+    return sum(len(files) for _, _, files in os.walk(folder)) if folder else 0
+
+
+def cache_state(opened: Opened) -> str:
+    """``miss``, ``hit`` or ``none``; see records/evidence.py."""
+    caches = find_entry(opened.job.cell.stack).caches
+    if not caches:
+        return "none"
+    now = count_files(opened.job.cache)
+    return "miss" if now > opened.cache_before else ("hit" if opened.cache_before else "unknown")

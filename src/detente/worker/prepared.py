@@ -1,0 +1,41 @@
+"""The folder that a prepare job fills and every other worker maps: weights, batches, reference.
+
+weights.safetensors             canonical names
+batches.safetensors             ``0/input_ids``: batch number, entry
+<reference>.safetensors, .json  of one contract; see reference.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from detente.worker.tensorfile import map_tensors, write_tensors
+
+
+def write_weights(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Canonical tensors, floats as float32."""
+    write_tensors(folder / "weights.safetensors", tensors)
+
+
+def map_weights(folder: Path) -> dict[str, np.ndarray]:
+    """The canonical tensors, mapped."""
+    return map_tensors(folder / "weights.safetensors")
+
+
+def write_batches(folder: Path, batches: list[dict[str, np.ndarray]]) -> None:
+    """All batches in one file."""
+    write_tensors(
+        folder / "batches.safetensors", {f"{i}/{n}": a for i, b in enumerate(batches) for n, a in b.items()}
+    )
+
+
+def map_batches(folder: Path) -> list[dict[str, np.ndarray]]:
+    """The batches in order, mapped."""
+    batches: dict[int, dict[str, np.ndarray]] = {}
+    for key, array in map_tensors(folder / "batches.safetensors").items():
+        number, _, name = key.partition("/")
+        batches.setdefault(int(number), {})[name] = array
+    return [batches[i] for i in sorted(batches)]

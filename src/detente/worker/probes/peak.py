@@ -1,0 +1,24 @@
+"""The best product rate and copy rate that this stack reaches on this device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detente.records.sample import Sample
+from detente.worker.opened import Opened
+from detente.workloads.catalogue import find_size
+
+# Squares and the tall and wide products of a transformer's layers; the workload's own largest is added.
+_SHAPES = ((1024, 1024, 1024), (2048, 2048, 2048), (2048, 768, 3072), (512, 3072, 768), (256, 2048, 2048))
+_COPY_ELEMENTS = 1 << 26  # 256 MiB of float32: far beyond the caches
+
+
+def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
+    """Key ``peak``. Rates of synchronised single products, best of five."""
+    own = opened.workload.products(find_size(opened.workload, opened.job.cell.size))
+    rates = []
+    for m, k, n in dict.fromkeys((*_SHAPES, own)):
+        seconds = opened.stack.product_seconds(m, k, n, 5)
+        rates.append([m, k, n, 2.0 * m * k * n / seconds])
+    copy = opened.stack.copy_seconds(_COPY_ELEMENTS, 3)
+    return {"peak": {"shapes": rates, "copy_bytes_per_s": 8.0 * _COPY_ELEMENTS / copy}}

@@ -1,0 +1,47 @@
+"""Whether the clock stops after the work: twice the steps take twice as long, and reading changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import cycle
+from typing import Any
+
+from detente.records.sample import Sample
+from detente.worker.opened import Opened
+
+
+def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
+    """Key ``slope``: seconds of k steps, of 2k steps, and of k steps whose outputs are all read on the host. The first
+    two end with the stack's own ``synchronise``; the third forces the work whatever that does. Best of two."""
+    running = opened.running
+    step_s = min(s.wall_ns / s.steps for s in samples) / 1e9
+    k = max(1, min(64, int(0.1 / max(step_s, 1e-6))))
+
+    def waited(n: int) -> Callable[[], None]:
+        return lambda: running.synchronise(
+            *[running.step(b) for b, _ in zip(cycle(opened.placed), range(n), strict=False)]
+        )
+
+    def read() -> None:
+        for batch, _ in zip(cycle(opened.placed), range(k), strict=False):
+            handle = running.step(batch)
+            running.loss(handle)
+
+    def drained() -> None:
+        # Whatever is still in flight is finished outside the clock, so that it is not charged to the next reading.
+        handle = running.step(opened.placed[0])
+        running.loss(handle)
+        running.outputs(handle)
+
+    found = []
+    for work in (waited(k), waited(2 * k), read):
+        best = float("inf")
+        for _ in range(2):
+            drained()
+            start = time.perf_counter()
+            work()
+            best = min(best, time.perf_counter() - start)
+        found.append(best)
+    drained()
+    return {"slope": {"k": k, "t_k": found[0], "t_2k": found[1], "read_t_k": found[2]}}

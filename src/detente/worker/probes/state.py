@@ -1,0 +1,21 @@
+"""Whether a step of this contract moves the parameters, as it must in training and must not elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from detente.records.sample import Sample
+from detente.worker.opened import Opened
+
+
+def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
+    """Key ``state``."""
+    running = opened.running
+    running.load(opened.weights)
+    running.synchronise(running.step(opened.placed[0]))
+    names = running.parameter_names()
+    after = running.tensors()
+    moved = sum(not np.array_equal(after[n], opened.weights[n]) for n in names)
+    return {"state": {"changed": moved > 0, "moved": moved, "parameters": len(names)}}

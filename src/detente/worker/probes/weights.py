@@ -1,0 +1,34 @@
+"""The weights that the stack holds, read back and hashed against the prepared file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from detente.records.sample import Sample
+from detente.worker.opened import Opened
+from detente.workloads.weights import canonical_hash
+
+
+def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
+    """Key ``weights``. ``differing`` names the first canonical tensor that did not come back bit for bit."""
+    opened.running.load(opened.weights)
+    # A gradient-only workload may have no parameters at all; the hash of nothing is still a hash.
+    back = {
+        n: np.ascontiguousarray(a.astype(opened.weights[n].dtype))
+        for n, a in opened.running.tensors().items()
+        if n in opened.weights
+    }
+    want = {n: np.ascontiguousarray(a) for n, a in opened.weights.items()}
+    differing = next((n for n in sorted(want) if n not in back or not np.array_equal(back[n], want[n])), None)
+    return {
+        "weights": {
+            "hash": canonical_hash(back),
+            "reference_hash": canonical_hash(want),
+            "count": len(back),
+            "reference_count": len(want),
+            "bytes": sum(a.nbytes for a in back.values()),
+            "differing": differing,
+        }
+    }

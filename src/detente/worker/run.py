@@ -1,0 +1,64 @@
+"""From a job file to an evidence line: dispatch, and the one place where a failure becomes evidence."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import traceback
+from pathlib import Path
+
+from detente.records.codec import from_json
+from detente.records.evidence import Evidence
+from detente.records.job import Job
+from detente.stacks.protocol import Unavailable
+from detente.worker.events import Events, open_events
+
+JOBS: dict[str, str] = {
+    "prepare": "detente.worker.jobs.prepare",
+    "time": "detente.worker.jobs.time",
+    "prove": "detente.worker.jobs.prove",
+    "memory": "detente.worker.jobs.memory",
+    "capture": "detente.worker.jobs.capture",
+    "probe": "detente.worker.jobs.probe",
+}
+
+# How the allocators of torch, XLA and the C++ runtime say that memory is gone (measured under RLIMIT_DATA).
+_MEMORY = re.compile(
+    r"can't allocate memory|out of memory|RESOURCE_EXHAUSTED|bad_alloc|Cannot allocate memory|OutOfMemory",
+    re.I,
+)
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Whether an error text, or the tail of a dead worker's log, says that memory ran out."""
+    return bool(_MEMORY.search(text))
+
+
+def run_file(path: str) -> int:
+    """Run the job in ``path``; 0 whatever the evidence says, as long as there is evidence."""
+    job = from_json(Job, json.loads(Path(path).read_text()))
+    events = open_events()
+    events.result(run_job(job, events))
+    return 0
+
+
+def run_job(job: Job, events: Events) -> Evidence:
+    """The job's evidence. An exception becomes ``skipped``, ``oom`` or ``failed`` with the phase it happened in;
+    the traceback goes to standard error, which the parent keeps."""
+    try:
+        return importlib.import_module(JOBS[job.kind]).run(job, events)
+    except Unavailable as error:
+        return Evidence("skipped", events.phase_name, str(error))
+    except MemoryError as error:
+        traceback.print_exc()
+        return Evidence("oom", events.phase_name, _one_line(error) or "MemoryError")
+    except Exception as error:
+        traceback.print_exc()
+        text = f"{type(error).__name__}: {error}"
+        return Evidence("oom" if is_out_of_memory(text) else "failed", events.phase_name, _one_line(error))
+
+
+def _one_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}"[:400] if lines else type(error).__name__

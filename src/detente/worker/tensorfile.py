@@ -1,0 +1,77 @@
+"""Read and write the safetensors format with numpy alone.
+
+A worker has the standard library, numpy and its framework; the format is eight bytes of header length, a JSON
+header and the bytes (https://github.com/huggingface/safetensors#format), and mapping it means that N workers share
+one copy of the weights in the page cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+_NAMES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+_CODES = {v: k for k, v in _NAMES.items()}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write, atomically: the file is there whole or not at all. Raises OSError when the disk says no."""
+    header: dict[str, object] = {}
+    offset = 0
+    arrays = {n: np.asarray(a, order="C") for n, a in tensors.items()}
+    for name, array in arrays.items():
+        header[name] = {
+            "dtype": _CODES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(len(text).to_bytes(8, "little"))
+            file.write(text)
+            for array in arrays.values():
+                file.write(array.tobytes() if array.ndim == 0 else array.data)
+            file.flush()
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def map_tensors(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file, mapped read-only; pages are read when they are touched."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    data = (
+        np.memmap(path, np.uint8, "r", offset=8 + length)
+        if path.stat().st_size > 8 + length
+        else np.empty(0, "u1")
+    )
+    found = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        start, end = entry["data_offsets"]
+        found[name] = data[start:end].view(_NAMES[entry["dtype"]]).reshape(entry["shape"])
+    return found
