@@ -1,0 +1,310 @@
+"""``HloModuleProto``, serialised, to a Module.
+
+Field numbers from XLA's ``xla/service/hlo.proto`` and ``xla/xla_data.proto``; each is covered by a golden test on
+protos that jaxlib and torch_xla wrote. Fields that are not named here are skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from detente.programs.module import (
+    Computation,
+    Convolution,
+    Dot,
+    Instruction,
+    Module,
+    ProgramError,
+    Shape,
+    Spatial,
+)
+from detente.programs.wire import WireError, fields, integers, signed, text
+
+# xla_data.proto, enum PrimitiveType.
+ELEMENT = {
+    1: "pred", 2: "s8", 3: "s16", 4: "s32", 5: "s64", 6: "u8", 7: "u16", 8: "u32", 9: "u64", 10: "f16", 11: "f32",
+    12: "f64", 14: "opaque", 15: "c64", 16: "bf16", 17: "token", 18: "c128", 19: "f8e5m2", 20: "f8e4m3fn", 21: "s4",
+    22: "u4", 23: "f8e4m3b11fnuz", 24: "f8e5m2fnuz", 25: "f8e4m3fnuz", 26: "s2", 27: "u2", 28: "f8e4m3",
+    29: "f8e3m4", 30: "s1", 31: "u1", 32: "f4e2m1fn", 33: "f8e8m0fnu",
+}  # fmt: skip
+TUPLE = 13
+# Fields of HloInstructionProto that say how a program is named, where it came from, or how it is numbered; and
+# backend_config, in which a custom call may carry an address that differs from process to process.
+_UNHASHED = frozenset({1, 7, 35, 36, 37, 38, 43})
+_LITERAL_INTEGERS = frozenset({4, 5, 6, 7})  # LiteralProto s32s, s64s, u32s, u64s
+
+
+def read_hlo(data: bytes) -> Module:
+    """The module in a serialised HloModuleProto; an HloProto (module in field 1) is unwrapped.
+
+    Raises ProgramError for anything else, telling why.
+    """
+    try:
+        return _module(_unwrapped(memoryview(data)))
+    except (WireError, KeyError, IndexError) as error:
+        raise ProgramError(f"not a serialised HloModuleProto ({len(data)} bytes): {error}") from error
+
+
+def _unwrapped(data: memoryview) -> memoryview:
+    found = list(fields(data))
+    if any(number == 3 for number, value in found if not isinstance(value, int)):
+        return data
+    for number, value in found:
+        # HloProto.hlo_module; a module's own field 1 is its name, which has no field 3 of computations.
+        if number == 1 and not isinstance(value, int):
+            return value
+    raise ProgramError(f"not a serialised HloModuleProto: {len(data)} bytes without a computation")
+
+
+def _module(data: memoryview) -> Module:
+    name, entry_id, aliases, computations = "", -1, [], []
+    for number, value in fields(data):
+        if isinstance(value, int):
+            if number == 6:
+                entry_id = signed(value)
+        elif number == 1:
+            name = text(value)
+        elif number == 3:
+            computations.append(_computation(value))
+        elif number in (8, 18):  # input_output_alias; buffer_donor
+            aliases += [v for n, v in fields(value) if n == 1 and not isinstance(v, int)]
+    if not computations:
+        raise ProgramError("not a serialised HloModuleProto: no computation in it")
+    names = {ident: c.name for ident, c, _ in computations}
+    table = {
+        c.name: Computation(c.name, tuple(_named(i, names) for i in c.instructions), c.root)
+        for _, c, _ in computations
+    }
+    entry = names.get(entry_id) or computations[-1][1].name
+    digest = hashlib.sha256()
+    position = {ident: k for k, (ident, _, _) in enumerate(computations)}
+    for _, c, rows in computations:
+        digest.update(f"#{c.root}".encode())
+        for row, instruction in zip(rows, c.instructions, strict=True):
+            called = [position[int(i)] for i in instruction.called]
+            digest.update(row + f"{instruction.operands}{called}".encode())
+    lines = 1 + sum(len(c.instructions) + 2 for c in table.values())
+    module = Module(name, table, entry, lines, 0, digest.hexdigest())
+    aliased = _aliased(module, aliases)
+    return Module(name, table, entry, lines, aliased, digest.hexdigest())
+
+
+def _aliased(module: Module, aliases: list[memoryview]) -> int:
+    """Bytes of the entry's parameters that an alias entry or a donor names."""
+    donated = set()
+    for alias in aliases:
+        parameter, index = 0, []
+        numbers = {n for n, _ in fields(alias)}
+        # AliasEntryProto{output_shape_index 1, parameter_number 2, parameter_shape_index 3, kind 4};
+        # BufferDonorEntryProto{parameter_number 1, parameter_shape_index 2}.
+        donor = not numbers & {3, 4} and not (2 in numbers and 4 in numbers)
+        for number, value in fields(alias):
+            if number == (1 if donor else 2) and isinstance(value, int):
+                parameter = signed(value)
+            elif number == (2 if donor else 3):
+                index = integers(value)
+        donated.add((parameter, tuple(index)))
+    parameters = module.parameters
+    total = 0
+    for parameter, index in donated:
+        if parameter < len(parameters):
+            leaves = parameters[parameter].results
+            # One index into a flat tuple; deeper ones do not occur in what the stacks give away.
+            total += (
+                leaves[index[0]].bytes if index and index[0] < len(leaves) else sum(s.bytes for s in leaves)
+            )
+    return total
+
+
+def _computation(data: memoryview) -> tuple[int, Computation, list[bytes]]:
+    name, ident, root_id, raw = "", -1, -1, []
+    for number, value in fields(data):
+        if isinstance(value, int):
+            if number == 5:
+                ident = signed(value)
+            elif number == 6:
+                root_id = signed(value)
+        elif number == 1:
+            name = text(value)
+        elif number == 2:
+            raw.append(value)
+    parsed = [_instruction(value) for value in raw]
+    where = {i: k for k, (i, _, _, _) in enumerate(parsed)}
+    shapes = [p[1].results for p in parsed]
+    instructions = []
+    for _, one, operand_ids, _ in parsed:
+        operands = tuple(where[i] for i in operand_ids)
+        detail = one.detail
+        if isinstance(detail, tuple):
+            detail = _convolution(detail, one.shape, [shapes[i][0] for i in operands])
+        instructions.append(_with(one, operands, detail))
+    rows = [row for _, _, _, row in parsed]
+    return ident, Computation(name, tuple(instructions), where.get(root_id, len(parsed) - 1)), rows
+
+
+def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
+    """Identity, instruction (operands still open, ``called`` still ids), operand ids, and what its hash covers."""
+    opcode, results, ident, number, target = "", (), -1, 0, ""
+    operand_ids: list[int] = []
+    called: list[int] = []
+    dimensions: list[int] = []
+    literal: tuple[int, ...] = ()
+    dot: Dot | None = None
+    window: memoryview | None = None
+    dims: memoryview | None = None
+    row = bytearray()
+    for key, value in fields(data):
+        if key not in _UNHASHED:
+            row += f"{key}:".encode()
+            row += str(value).encode() if isinstance(value, int) else _shape_hash(key, value)
+        if isinstance(value, int):
+            if key == 35:
+                ident = signed(value)
+            elif key in (9, 13):
+                number = signed(value)
+            elif key == 36:
+                operand_ids.append(signed(value))
+            elif key == 38:
+                called.append(signed(value))
+            elif key == 14:
+                dimensions.append(signed(value))
+        elif key == 2:
+            opcode = text(value)
+        elif key == 3:
+            results = tuple(_shapes(value))
+        elif key == 8:
+            literal = _literal(value)
+        elif key == 14:
+            dimensions += integers(value)
+        elif key == 15:
+            window = value
+        elif key == 16:
+            dims = value
+        elif key == 28 or key == 63:
+            target = text(value)
+        elif key == 30:
+            dot = _dot(value)
+        elif key == 36:
+            operand_ids += integers(value)
+        elif key == 38:
+            called += integers(value)
+    detail: object = dot
+    if opcode == "convolution":
+        detail = (window, dims)
+    one = Instruction(
+        opcode=opcode,
+        results=results,
+        called=tuple(str(c) for c in called),
+        number=number,
+        integers=literal,
+        detail=detail,  # type: ignore[arg-type]  # the raw pair becomes a Convolution once operands are known
+        target=target,
+        reduced=tuple(dimensions) if opcode in ("reduce", "reduce-window") else (),
+    )
+    return ident, one, operand_ids, bytes(row)
+
+
+def _shape_hash(key: int, value: memoryview) -> bytes:
+    # A shape's layout may be filled in or not for the same program; dtype and dimensions are what it computes.
+    return repr([(s.dtype, s.dims) for s in _shapes(value)]).encode() if key == 3 else bytes(value)
+
+
+def _with(one: Instruction, operands: tuple[int, ...], detail: Dot | Convolution | None) -> Instruction:
+    return Instruction(
+        one.opcode,
+        one.results,
+        operands,
+        one.called,
+        one.number,
+        one.integers,
+        detail,
+        one.target,
+        one.reduced,
+    )
+
+
+def _named(one: Instruction, names: dict[int, str]) -> Instruction:
+    if not one.called:
+        return one
+    called = tuple(names[int(c)] for c in one.called)
+    if one.opcode == "while":
+        # HLO keeps body before condition; Module promises condition before body.
+        called = called[::-1]
+    return Instruction(
+        one.opcode,
+        one.results,
+        one.operands,
+        called,
+        one.number,
+        one.integers,
+        one.detail,
+        one.target,
+        one.reduced,
+    )
+
+
+def _shapes(data: memoryview) -> Iterator[Shape]:
+    kind, dims, parts = 0, [], []
+    for number, value in fields(data):
+        if number == 2 and isinstance(value, int):
+            kind = value
+        elif number == 3:
+            dims += integers(value)
+        elif number == 4 and not isinstance(value, int):
+            parts.append(value)
+    if kind == TUPLE:
+        for part in parts:
+            yield from _shapes(part)
+    else:
+        yield Shape(ELEMENT.get(kind, f"type{kind}"), tuple(dims))
+
+
+def _literal(data: memoryview) -> tuple[int, ...]:
+    found: list[int] = []
+    for number, value in fields(data):
+        if number in _LITERAL_INTEGERS and (isinstance(value, int) or len(value) <= 160):
+            found += integers(value)
+    return tuple(found) if len(found) <= 16 else ()
+
+
+def _dot(data: memoryview) -> Dot:
+    parts: dict[int, list[int]] = {1: [], 3: []}
+    for number, value in fields(data):
+        if number in parts:
+            parts[number] += integers(value)
+    return Dot(tuple(parts[1]), tuple(parts[3]))
+
+
+def _convolution(
+    raw: tuple[memoryview | None, memoryview | None], out: Shape, operands: list[Shape]
+) -> Convolution:
+    """ConvolutionDimensionNumbers: kernel input / output feature 3 / 4, kernel spatial 6, input spatial 11, output
+    batch 9, feature 10, spatial 12. Absent numbers are 0, as proto3 leaves a zero out."""
+    window, dims = raw
+    where: dict[int, list[int]] = {}
+    for number, value in fields(dims if dims is not None else memoryview(b"")):
+        where.setdefault(number, []).extend(integers(value))
+    source, kernel = operands[0], operands[1]
+    windows = [w for n, w in fields(window or memoryview(b"")) if n == 1 and not isinstance(w, int)]
+    spatial = []
+    for k, one in enumerate(windows):
+        found = {n: signed(v) for n, v in fields(one) if isinstance(v, int)}
+        spatial.append(
+            Spatial(
+                size=found.get(1, 1),
+                input=source.dims[where[11][k]],
+                output=out.dims[where[12][k]],
+                stride=found.get(2, 1),
+                low=found.get(3, 0),
+                window_dilation=found.get(5, 1),
+                base_dilation=found.get(6, 1),
+            )
+        )
+    first = {n: where.get(n, [0])[0] for n in (3, 9, 10)}
+    return Convolution(
+        tuple(spatial),
+        batch=out.dims[first[9]],
+        out_features=out.dims[first[10]],
+        in_features=kernel.dims[first[3]],
+    )
