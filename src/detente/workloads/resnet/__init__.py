@@ -1,0 +1,1 @@
+"""A residual convolutional network: convolution layouts and batch-normalisation buffers."""
