@@ -1,0 +1,321 @@
+"""From a Result to the page. This is the only place that decides what is told, and in which order."""
+
+from __future__ import annotations
+
+import datetime
+
+from detente.records.result import CellResult, Result, SessionHead
+from detente.records.verdict import Verdict
+from detente.report.detail import floor_section, memory_section, parity_section, start_section
+from detente.report.machine import machine_section
+from detente.report.numbers import (
+    NOTHING,
+    SECONDS,
+    count,
+    duration,
+    margin,
+    percent,
+    plain_span,
+    seconds,
+    span,
+)
+from detente.report.page import (
+    Chart,
+    Column,
+    Items,
+    Mark,
+    Page,
+    Part,
+    Row,
+    Section,
+    Span,
+    Statement,
+    Style,
+    Table,
+    Tone,
+    Words,
+    plain_text,
+    strong,
+    table_of,
+    words,
+)
+from detente.report.sentences import TONES, Group, headline, interval, times, void_rows
+
+_ORDER = ("ok", "void", "oom", "failed", "skipped")
+
+
+def compose(result: Result) -> Page:
+    """The page of a judged session."""
+    groups = groups_of(result)
+    several = len(groups) > 1
+    parts: list[Part] = []
+    if not groups:
+        parts.append(Statement(words("Nothing has been measured in this session."), "warn", leads=True))
+    if several:
+        # The verdicts of all comparisons stand first, before the figures of any.
+        for group in groups:
+            first = headline(result.session, group)[0]
+            parts.append(Statement(words(f"{_group_title(group)}. ", first.words), first.tone, leads=True))
+        parts.extend(_session_notes(result.session))
+    for group in groups:
+        told = _group_parts(result.session, group, alone=not several)
+        parts.extend([Section(_group_title(group), told)] if several else told)
+    if not groups:
+        parts.extend(_session_notes(result.session))
+    parts.append(machine_section(result))
+    title = "; ".join(_group_title(g) for g in groups) if not several else _many_title(groups)
+    return Page(title or "an empty session", _kicker(result.session), tuple(parts))
+
+
+def groups_of(result: Result) -> tuple[Group, ...]:
+    """The rows of a result by what may be compared, each group sorted: measured rows first, the fastest on
+    top."""
+    by: dict[str, list[CellResult]] = {}
+    for cell in result.cells:
+        name = cell.group or "/".join((cell.workload, cell.size, cell.contract, cell.precision, cell.device))
+        by.setdefault(name, []).append(cell)
+    found = []
+    for name, cells in by.items():
+        aa = result.session.aa.get(name)
+        twin = None
+        if aa is not None:
+            twin = next((x for x in (aa.b, aa.a) if "#" in x), aa.b)
+        found.append(
+            Group(
+                name,
+                tuple(sorted(cells, key=_rank)),
+                tuple(v for v in result.verdicts if v.group == name and twin not in (v.a, v.b)),
+                result.session.margins.get(name, 0.02),
+                aa,
+                twin,
+            )
+        )
+    return tuple(found)
+
+
+def _rank(cell: CellResult) -> tuple[int, float, str]:
+    place = _ORDER.index(cell.status) if cell.status in _ORDER else len(_ORDER)
+    return place, cell.steady_s.median if cell.steady_s else float("inf"), cell.label
+
+
+def _group_title(group: Group) -> str:
+    c = group.cells[0]
+    return f"{c.workload} {c.size}: {c.contract} in {c.precision} on {c.device}"
+
+
+def _many_title(groups: tuple[Group, ...]) -> str:
+    names = list(dict.fromkeys(f"{g.cells[0].workload} {g.cells[0].size}" for g in groups))
+    return (
+        f"{', '.join(names[:-1])} and {names[-1]}"
+        if len(names) > 1
+        else f"{names[0]}, {len(groups)} comparisons"
+    )
+
+
+def _kicker(session: SessionHead) -> str:
+    when = datetime.datetime.fromtimestamp(session.started, datetime.UTC)
+    return f"détente · {when:%Y-%m-%d %H:%M} UTC · {duration(session.wall_s)} · session {session.id}"
+
+
+def _group_parts(session: SessionHead, group: Group, alone: bool) -> tuple[Part, ...]:
+    drifting = session.state == "drifting"
+    parts: list[Part] = [*headline(session, group), *_basis(session, group)]
+    if alone:
+        parts.extend(_session_notes(session))
+    if not drifting:
+        parts.extend(_ratio_chart(group))
+    parts.append(Section("Rows", (_rows_table(group), *_reasons(group))))
+    if group.verdicts and not drifting:
+        parts.append(Section("Pairs", (_pairs_table(group),)))
+    parts.append(Section("Audit", (_findings(group),)))
+    details = (parity_section(group), start_section(group), floor_section(group), memory_section(group))
+    parts.extend(s for s in details if s)
+    return tuple(parts)
+
+
+def _session_notes(session: SessionHead) -> tuple[Statement, ...]:
+    notes = []
+    if session.state == "interrupted":
+        text = "This session was interrupted; `detente compare --resume` continues it. Only whole blocks are judged."
+        notes.append(Statement(words(text), "warn"))
+    if session.note:
+        notes.append(Statement(words(session.note), "quiet"))
+    return tuple(notes)
+
+
+def _basis(session: SessionHead, group: Group) -> tuple[Statement, ...]:
+    own = group.own()
+    fine = [c for c in own if c.status == "ok"]
+    planned = ", ".join(f"{n} {s}" for s in _ORDER if (n := sum(c.status == s for c in own)))
+    said = [f"{count(len(own), 'row')} planned: {planned}."]
+    if session.blocks:
+        said.append(f"{count(session.blocks, 'block')} of fresh processes, in random order.")
+    if group.aa is not None and session.state != "drifting":
+        floor = (
+            f"widened by the A/A pair from 2 % to {margin(group.margin)}"
+            if group.margin > 0.02005
+            else margin(group.margin)
+        )
+        ends = group.aa.low, group.aa.high
+        noise = f" ({group.aa.a} against itself: {plain_span(*ends)})" if None not in ends else ""  # type: ignore[arg-type]
+        said.append(f"The margin is {floor}{noise}.")
+    elif session.state != "drifting":
+        said.append(f"The margin is {margin(group.margin)}; no A/A pair ran.")
+    proved = sum(c.parity is not None and _proof(c)[0].startswith("proved") for c in fine)
+    if fine:
+        said.append(
+            "Every measured row is proved to compute the same."
+            if proved == len(fine)
+            else f"Only {proved} of {len(fine)} measured rows are proved to compute the same."
+        )
+    return (Statement(words(" ".join(said)), "quiet"),)
+
+
+def _ratio_chart(group: Group) -> tuple[Chart, ...]:
+    marks = tuple(
+        Mark(f"{v.a} / {v.b}", v.ratio, v.low, v.high, v.word, TONES[v.word], times(v))
+        for v in group.verdicts
+        if v.ratio is not None and v.word != "VOID"
+    )
+    return (Chart("ratios", "Time of the one over time of the other", marks, group.margin),) if marks else ()
+
+
+# The first word decides the colour; "not checked" is never said as if it were fine.
+_PROOFS: dict[tuple[str, str], tuple[str, Style]] = {
+    ("passed", "passed"): ("proved", "good"),
+    ("inherited", "passed"): ("proved, fp64 on cpu", "good"),
+    ("not checked", "passed"): ("same precision only", "warn"),
+    ("passed", "not checked"): ("same function only", "warn"),
+    ("inherited", "not checked"): ("same function only", "warn"),
+}
+
+
+def _proof(cell: CellResult) -> tuple[str, Style]:
+    p = cell.parity
+    if p is None:
+        return ("not checked", "warn") if cell.status == "ok" else (NOTHING, "quiet")
+    if "failed" in (p.same_function, p.same_precision):
+        return "failed", "bad"
+    return _PROOFS.get((p.same_function, p.same_precision), ("not checked", "warn"))
+
+
+def _audit(cell: CellResult) -> tuple[str, Style]:
+    by = {
+        s: sorted({f.rule for f in cell.findings if f.severity == s}) for s in ("void", "warn", "unchecked")
+    }
+    open_ = f", {len(by['unchecked'])} not checked" if by["unchecked"] else ""
+    if by["void"]:
+        return f"void: {' '.join(by['void'])}", "bad"
+    if by["warn"]:
+        return f"{' '.join(by['warn'])}{open_}", "warn"
+    if cell.status != "ok":
+        return NOTHING, "quiet"
+    return (f"clean{open_}", "plain" if open_ else "good")
+
+
+def _rows_table(group: Group) -> Table:
+    columns = (
+        Column("stack"),
+        Column("steady", "right"),
+        Column("95 % interval"),
+        Column("n", "right"),
+        Column("first", "right"),
+        Column("second", "right"),
+        Column("of limit", "right"),
+        Column("proof"),
+        Column("audit", wide=True),
+    )
+    rows = []
+    for c in group.cells:
+        name = words(strong(c.label), Span(" A/A", "quiet") if c.label == group.twin else "")
+        proof, audit = _proof(c), _audit(c)
+        # The times of a void row are times of another computation: not shown, so that nobody divides by them.
+        if c.status == "ok" and c.steady_s is not None:
+            s = c.steady_s
+            cells: tuple[str, ...] = (
+                seconds(s.median),
+                span(s.median, s.low, s.high, SECONDS) or NOTHING,
+                str(s.processes),
+                seconds(c.first_s),
+                seconds(c.second_s),
+                percent(c.floor.share) if c.floor else NOTHING,
+            )
+        else:
+            cells = (c.status, *[NOTHING] * 5)
+        tone: Tone = {"void": "bad", "failed": "bad", "oom": "warn", "skipped": "quiet"}.get(
+            c.status, "plain"
+        )  # type: ignore[assignment]
+        rows.append(Row((name, *(words(x) for x in cells), words(Span(*proof)), words(Span(*audit))), tone))
+    note = words(
+        "steady: median over n processes of seconds per step. first: from a built model to the first loss on the "
+        "host, compilation included. of limit: the machine's physical floor over steady."
+    )
+    return table_of(columns, tuple(rows), note)
+
+
+def _reasons(group: Group) -> tuple[Part, ...]:
+    said = void_rows(group)
+    return (Items(said),) if said else ()
+
+
+def _pairs_table(group: Group) -> Table:
+    columns = (
+        Column("pair"),
+        Column("verdict"),
+        Column("ratio"),
+        Column("95 % interval"),
+        Column("blocks"),
+        Column("why", wide=True),
+    )
+    note = words(
+        "ratio: time of the first over time of the second, or how many times faster or slower the first is. The "
+        "interval is on the same scale, and holds for all pairs and looks together."
+    )
+    return table_of(columns, tuple(_pair_row(v) for v in group.verdicts), note)
+
+
+def _pair_row(v: Verdict) -> Row:
+    pair = words(strong(v.a), " : ", strong(v.b))
+    style: Style = {"good": "good", "bad": "bad", "warn": "warn"}.get(TONES[v.word], "plain")  # type: ignore[assignment]
+    said: Words = words(times(v) or (f"within {margin(v.margin)}" if v.word == "SAME" else NOTHING))
+    blocks = (
+        f"{v.blocks} of about {v.needed}" if v.word in ("UNDECIDED", "LEANS") and v.needed else str(v.blocks)
+    )
+    why = words(v.reason or NOTHING)
+    return Row((pair, words(Span(v.word, style)), said, words(interval(v) or NOTHING), words(blocks), why))
+
+
+def _findings(group: Group) -> Items:
+    """Findings that are the same in several rows are told once, with the rows that have them."""
+    by: dict[tuple[str, str, str], list[str]] = {}
+    for c in group.cells:
+        for f in c.findings:
+            if f.severity != "unchecked":
+                by.setdefault((f.severity, f.rule, f.what), []).append(c.label)
+    items = []
+    for (severity, rule, what), rows in sorted(by.items(), key=lambda kv: (kv[0][0] != "void", kv[0])):
+        tone: Tone = "bad" if severity == "void" else "warn"
+        items.append(
+            Statement(words(strong(rule), f" {severity} in ", strong(", ".join(rows)), f": {what}"), tone)
+        )
+    open_: dict[str, set[str]] = {}
+    fine = {c.label for c in group.cells if c.status == "ok"}
+    for c in group.cells:
+        for f in c.findings:
+            if f.severity == "unchecked":
+                open_.setdefault(f.rule, set()).add(c.label)
+    if open_:
+        rules = " ".join(sorted(open_, key=lambda r: (len(r), r)))
+        rows_ = ", ".join(c.label for c in group.cells if any(c.label in x for x in open_.values()))
+        items.append(
+            Statement(words("Not checked, for want of evidence: ", rules, f" (in {rows_})."), "quiet")
+        )
+    if not items:
+        items.append(Statement(words("No rule has anything to say of these rows."), "good"))
+    explained = [i for i in items if i.tone in ("bad", "warn")]
+    if explained:
+        code = plain_text(explained[0].words).split(" ", 1)[0]
+        items.append(
+            Statement(words("`detente rule ", code, "` says what that rule is, and how to fix it."), "quiet")
+        )
+    return Items(tuple(items))

@@ -1,0 +1,198 @@
+"""The sections behind the verdict: proof, start and compilation, physical floor, memory."""
+
+from __future__ import annotations
+
+from detente.records.result import CellResult
+from detente.report.numbers import BYTES, FLOPS, NOTHING, count, percent, quantity, seconds, significant
+from detente.report.page import (
+    Chart,
+    Column,
+    Mark,
+    Part,
+    Row,
+    Section,
+    Span,
+    Style,
+    Words,
+    strong,
+    table_of,
+    words,
+)
+from detente.report.sentences import Group
+
+_STATES: dict[str, tuple[str, Style]] = {
+    "passed": ("passed", "good"),
+    "failed": ("failed", "bad"),
+    "inherited": ("passed on cpu", "good"),
+    "not checked": ("not checked", "warn"),
+}
+
+# Labels of Evidence.memory. Each is a column of its own; they are never added or merged.
+MEMORY: dict[str, str] = {
+    "live_tensors": "live tensors, allocator's peak",
+    "compiler_estimate": "compiler's estimate",
+    "process_peak": "peak of the process",
+    "driver_peak": "driver's peak of the process",
+    "smallest_cap": "smallest cap that still runs",
+}
+
+
+def parity_section(group: Group) -> Section | None:
+    """Both levels of the proof, and the tensor that came nearest to its bound."""
+    cells = [c for c in group.cells if c.parity is not None]
+    if not cells:
+        return None
+    columns = (
+        Column("stack"),
+        Column("same function (fp64)"),
+        Column(f"same precision ({group.cells[0].precision})"),
+        Column("tensors", "right"),
+        Column("of its bound", "right"),
+        Column("nearest tensor", wide=True),
+    )
+    rows = tuple(Row((words(strong(c.label)), *_parity_cells(c))) for c in cells)
+    notes = words(
+        "Same function: at size tiny in fp64, every output, gradient and update within 1e-9. Same precision: in the "
+        "timed process, every tensor against the fp64 reference, within 4 times PyTorch eager's own error."
+    )
+    return Section("Proof", (table_of(columns, rows, notes),), detail=True)
+
+
+def _parity_cells(cell: CellResult) -> tuple[Words, ...]:
+    p = cell.parity
+    assert p is not None
+    tensors = str(p.tensors) + (f" + {p.listed} too small" if p.listed else "")
+    near = f"{p.worst.kind} {p.worst.name}" if p.worst else NOTHING
+    if p.reason:
+        near = f"{near}: {p.reason}" if p.worst else p.reason
+    return (
+        words(Span(*_STATES.get(p.same_function, (p.same_function, "plain")))),
+        words(Span(*_STATES.get(p.same_precision, (p.same_precision, "plain")))),
+        words(tensors),
+        words(percent(p.share) if p.share is None or p.share < 10 else f"{significant(p.share)}x"),
+        words(near),
+    )
+
+
+def start_section(group: Group) -> Section | None:
+    """What happens before the steady state: import, build, the three named runs, compilation and its
+    cache."""
+    cells = [c for c in group.cells if c.status == "ok" and c.first_s is not None]
+    if not cells:
+        return None
+    columns = (
+        Column("stack"),
+        Column("import", "right"),
+        Column("build", "right"),
+        Column("first", "right"),
+        Column("second", "right"),
+        Column("third", "right"),
+        Column("first, cold cache", "right"),
+        Column("first, warm cache", "right"),
+        Column("compilations", "right"),
+        Column("cache"),
+    )
+    rows, marks = [], []
+    for c in cells:
+        k = c.compile
+        compiled = NOTHING if k is None else f"{k.events} in {seconds(k.seconds)}" if k.events else "0"
+        figures = (
+            *(seconds(x) for x in (c.import_s, c.build_s, c.first_s, c.second_s, c.third_s)),
+            seconds(k.cold_first_s if k else None),
+            seconds(k.warm_first_s if k else None),
+            compiled,
+            k.cache_state if k else NOTHING,
+        )
+        rows.append(Row((words(strong(c.label)), *(words(x) for x in figures))))
+        runs = (
+            ("first", c.first_s),
+            ("second", c.second_s),
+            ("steady", c.steady_s.median if c.steady_s else None),
+        )
+        marks.extend(Mark(c.label, x, series=name, label=seconds(x)) for name, x in runs if x)
+    chart = Chart("runs", "First, second and steady step", tuple(marks))
+    return Section("Start", (chart, table_of(columns, tuple(rows))), detail=True)
+
+
+def floor_section(group: Group) -> Section | None:
+    """The physical floor: what this machine could do at best, by its own measured peaks."""
+    cells = [c for c in group.cells if c.status == "ok" and c.floor is not None]
+    if not cells:
+        return None
+    columns = (
+        Column("stack"),
+        Column("floor", "right"),
+        Column("steady", "right"),
+        Column("of limit", "right"),
+        Column("bound by"),
+        Column("work", "right"),
+        Column("peak", "right"),
+        Column("traffic", "right"),
+        Column("bandwidth", "right"),
+        Column("note", wide=True),
+    )
+    rows, marks = [], []
+    for c in cells:
+        f = c.floor
+        assert f is not None
+        steady = c.steady_s.median if c.steady_s else None
+        figures = (
+            seconds(f.seconds),
+            seconds(steady),
+            percent(f.share),
+            f.bound,
+            quantity(f.flops, FLOPS),
+            quantity(f.peak_flops, FLOPS, "/s"),
+            quantity(f.bytes, BYTES),
+            quantity(f.peak_bytes, BYTES, "/s"),
+            f.note or NOTHING,
+        )
+        rows.append(Row((words(strong(c.label)), *(words(x) for x in figures))))
+        if f.share is not None:
+            marks.append(Mark(c.label, f.share, label=percent(f.share)))
+    note = words(
+        "floor: the longer of work over the best product rate and compulsory traffic over the best copy rate that any "
+        "stack reached in this session."
+    )
+    parts: tuple[Part, ...] = (table_of(columns, tuple(rows), note),)
+    if marks:
+        parts = (Chart("shares", "Share of the machine's limit", tuple(marks)), *parts)
+    return Section("Physical floor", parts, detail=True)
+
+
+def memory_section(group: Group) -> Section | None:
+    """Memory by label; measured in processes of its own."""
+    cells = [c for c in group.cells if c.memory and c.status != "void"]
+    labels = list(
+        dict.fromkeys(
+            x for x in (*MEMORY, *(k for c in cells for k in c.memory)) if any(x in c.memory for c in cells)
+        )
+    )
+    if not labels:
+        return None
+    columns = (Column("stack"), *(Column(MEMORY.get(x, x.replace("_", " ")), "right") for x in labels))
+    rows = tuple(
+        Row((words(strong(c.label)), *(words(quantity(c.memory.get(x), BYTES)) for x in labels)))
+        for c in cells
+    )
+    marks = tuple(
+        Mark(
+            c.label,
+            float(c.memory[x]),
+            series=MEMORY.get(x, x.replace("_", " ")),
+            label=quantity(c.memory[x], BYTES),
+        )
+        for x in labels
+        for c in cells
+        if x in c.memory
+    )
+    note = words(
+        f"{count(len(labels), 'way', 'ways').capitalize()} of measuring, which must not be compared with one another; "
+        "measured in processes of their own, never in timed ones."
+    )
+    return Section("Memory", (Chart("bars", "Memory", marks), table_of(columns, rows, note)), detail=True)
+
+
+def loss_text(losses: tuple[float, ...]) -> str:
+    """The losses of the three timed steps."""
+    return ", ".join(significant(x, 6) for x in losses) or NOTHING

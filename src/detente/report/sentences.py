@@ -1,0 +1,214 @@
+"""What is said in words: a verdict as a sentence, and the headline of a group. No layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from detente.records.result import CellResult, SessionHead
+from detente.records.verdict import Verdict
+from detente.report.numbers import count, margin, plain_span, significant
+from detente.report.page import Statement, Tone, Words, strong, words
+
+_OPPOSITE = {"FASTER": "SLOWER", "SLOWER": "FASTER"}
+TONES: dict[str, Tone] = {
+    "FASTER": "good",
+    "SLOWER": "bad",
+    "SAME": "plain",
+    "LEANS": "warn",
+    "UNDECIDED": "warn",
+    "VOID": "bad",
+}
+
+
+def flipped(verdict: Verdict) -> Verdict:
+    """The same verdict told from the other side: ``b`` against ``a``."""
+
+    def inverse(x: float | None) -> float | None:
+        return None if not x else 1 / x
+
+    return replace(
+        verdict,
+        a=verdict.b,
+        b=verdict.a,
+        word=_OPPOSITE.get(verdict.word, verdict.word),
+        ratio=inverse(verdict.ratio),
+        low=inverse(verdict.high),
+        high=inverse(verdict.low),
+    )
+
+
+def times(verdict: Verdict) -> str:
+    """How many times: ``1.42x faster``, ``1.42x slower``; for LEANS the difference in per cent. Empty for a
+    word that carries no ratio, so that none can be printed by accident."""
+    if verdict.ratio is None or verdict.word not in ("FASTER", "SLOWER", "LEANS"):
+        return ""
+    faster = verdict.ratio < 1
+    if verdict.word == "LEANS":
+        return f"{margin(abs(1 - verdict.ratio))} {'faster' if faster else 'slower'}"
+    return (
+        f"{significant(1 / verdict.ratio if faster else verdict.ratio)}x {'faster' if faster else 'slower'}"
+    )
+
+
+def interval(verdict: Verdict) -> str:
+    """The interval on the scale of ``times``: ``1.38 to 1.46``; empty for VOID, or where there is none."""
+    if verdict.word == "VOID" or verdict.low is None or verdict.high is None or verdict.ratio is None:
+        return ""
+    if verdict.word == "FASTER":
+        return plain_span(1 / verdict.high, 1 / verdict.low)
+    return plain_span(verdict.low, verdict.high)
+
+
+def undecided(verdict: Verdict) -> str:
+    """``no reliable difference (5 processes; about 12 needed to see 2 %)``."""
+    have = count(verdict.blocks, "process", "processes")
+    if verdict.needed is None:
+        return f"no reliable difference ({have}; how many are needed is not known yet)"
+    return f"no reliable difference ({have}; about {verdict.needed} needed to see {margin(verdict.margin)})"
+
+
+def pair_sentence(verdict: Verdict) -> Words:
+    """One pair in one sentence, without a full stop."""
+    a, b = strong(verdict.a), strong(verdict.b)
+    if verdict.word in ("FASTER", "SLOWER"):
+        return words(a, " is ", strong(times(verdict)), " than ", b)
+    if verdict.word == "SAME":
+        return words(a, " and ", b, " are the same within ", margin(verdict.margin))
+    if verdict.word == "LEANS":
+        return words(
+            a, " leans ", times(verdict), " than ", b, ", less than the margin of ", margin(verdict.margin)
+        )
+    if verdict.word == "UNDECIDED":
+        return words("between ", a, " and ", b, " there is ", undecided(verdict))
+    return words("no ratio between ", a, " and ", b, f": {verdict.reason}" if verdict.reason else "")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that may be compared, and the verdicts about them."""
+
+    name: str
+    cells: tuple[CellResult, ...]
+    verdicts: tuple[Verdict, ...]
+    margin: float
+    aa: Verdict | None
+    twin: str | None
+
+    def own(self) -> tuple[CellResult, ...]:
+        """The rows that were asked for: without the second name of the A/A pair."""
+        return tuple(c for c in self.cells if c.label != self.twin)
+
+
+def headline(session: SessionHead, group: Group) -> tuple[Statement, ...]:
+    """The verdict first, in one to three sentences. The first one leads the page."""
+    if session.state == "drifting":
+        return _drifting(group)
+    fine = [c for c in group.own() if c.status == "ok"]
+    if not fine:
+        states = ", ".join(sorted({c.status for c in group.own()})) or "nothing was planned"
+        return (Statement(words("No row of this comparison has a result: ", states, "."), "bad", leads=True),)
+    if len(fine) == 1 or not group.verdicts:
+        return (_alone(session, fine, group),)
+    fine.sort(key=lambda c: c.steady_s.median if c.steady_s else float("inf"))
+    first = fine[0].label
+    views = [v for v in (_seen_from(first, c.label, group.verdicts) for c in fine[1:]) if v is not None]
+    return _ranking(first, views, group, len(fine))
+
+
+def _drifting(group: Group) -> tuple[Statement, ...]:
+    lead = Statement(
+        words(strong("No ratio is printed: the machine drifted during this session.")), "warn", leads=True
+    )
+    if group.aa is None or group.aa.low is None or group.aa.high is None:
+        return (lead,)
+    said = words(
+        f"{group.aa.a} was run twice, under two names, and the two runs differ by more than 2 % "
+        f"(time ratio {plain_span(group.aa.low, group.aa.high)}), so no difference between stacks can be trusted. "
+        "Close what else runs on this machine, and run it again."
+    )
+    return lead, Statement(said, "warn")
+
+
+def _alone(session: SessionHead, fine: Sequence[CellResult], group: Group) -> Statement:
+    if len(fine) > 1:
+        state = "not judged" if session.state == "unjudged" else "without a verdict"
+        text = words(f"{len(fine)} rows were measured; this session is {state}.")
+        return Statement(text, "warn", leads=True)
+    others = len(group.own()) - 1
+    rest = f"; {count(others, 'other row')} {'has' if others == 1 else 'have'} no result" if others else ""
+    return Statement(
+        words("Only ", strong(fine[0].label), f" was measured{rest}, so nothing is compared."),
+        "warn",
+        leads=True,
+    )
+
+
+def _seen_from(a: str, b: str, verdicts: Sequence[Verdict]) -> Verdict | None:
+    for v in verdicts:
+        if (v.a, v.b) == (a, b):
+            return v
+        if (v.a, v.b) == (b, a):
+            return flipped(v)
+    return None
+
+
+def _listed(parts: Sequence[Words]) -> Words:
+    found: list[Words] = []
+    for i, part in enumerate(parts):
+        found.append(part if i == 0 else words(" and " if i == len(parts) - 1 else ", ", part))
+    return words(*found)
+
+
+def _ranking(first: str, views: Sequence[Verdict], group: Group, rows: int) -> tuple[Statement, ...]:
+    by = {word: [v for v in views if v.word == word] for word in (*TONES,)}
+    beaten, same, open_ = by["FASTER"], by["SAME"], [*by["LEANS"], *by["UNDECIDED"]]
+    said: list[Statement] = []
+    gains = _listed([words(times(v), " than ", strong(v.b)) for v in beaten])
+    if same:
+        names = _listed([words(strong(first)), *(words(strong(v.b)) for v in same)])
+        text = words(names, f" run at the same speed, within {margin(group.margin)}")
+        text = words(text, "; ", strong(first), " is ", gains, ".") if beaten else words(text, ".")
+        said.append(Statement(text, "good", leads=True))
+    elif beaten:
+        # "Fastest of all" is claimed only when it is decided against every other row.
+        if len(beaten) == rows - 1 and rows > 2:
+            said.append(
+                Statement(
+                    words(strong(first), f" is the fastest of {rows}: ", gains, "."), "good", leads=True
+                )
+            )
+        else:
+            said.append(Statement(words(strong(first), " is ", gains, "."), "good", leads=True))
+    for v in open_:
+        sentence = pair_sentence(v)
+        text = words(
+            sentence[0].text[:1].upper() + sentence[0].text[1:]
+            if sentence[0].style == "plain"
+            else sentence[0]
+        )
+        said.append(Statement(words(text, sentence[1:], "."), "warn", leads=not said))
+    # The row with the lowest median lost a verdict: possible where blocks and medians disagree. It must be
+    # said.
+    for v in (*by["SLOWER"], *by["VOID"]):
+        said.append(Statement(words(pair_sentence(v), "."), TONES[v.word], leads=not said))
+    if not said:
+        said.append(Statement(words("No pair of this comparison has a verdict."), "warn", leads=True))
+    return tuple(said)
+
+
+def void_rows(group: Group) -> tuple[Statement, ...]:
+    """One sentence for every row that was not measured to the end, with its reason. None is left out."""
+    said = []
+    tones: dict[str, Tone] = {"void": "bad", "failed": "bad", "oom": "warn", "skipped": "quiet"}
+    names = {"oom": "ran out of memory", "void": "is void", "failed": "failed", "skipped": "is skipped"}
+    for c in group.cells:
+        if c.status != "ok":
+            why = f": {c.reason.rstrip('.')}." if c.reason else "."
+            said.append(
+                Statement(
+                    words(strong(c.label), f" {names.get(c.status, c.status)}", why),
+                    tones.get(c.status, "warn"),
+                )
+            )
+    return tuple(said)
