@@ -1,0 +1,33 @@
+"""Torch tensors as numpy arrays of the same dtype name, bit for bit (numpy alone has no bfloat16 and no
+float8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+_BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """A C-contiguous copy on the host."""
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if hasattr(ml_dtypes, name):
+        bits, _ = _BITS[tensor.element_size()]
+        raw = tensor.view(bits).numpy()
+        return raw.copy().view(np.dtype(getattr(ml_dtypes, name)))
+    return tensor.numpy().copy()
+
+
+def to_torch(array: Any) -> torch.Tensor:
+    """A new tensor with the array's values; ``array`` is anything that ``numpy.asarray`` takes."""
+    array = np.ascontiguousarray(np.asarray(array)).reshape(np.shape(array))
+    dtype: torch.dtype = getattr(torch, array.dtype.name)
+    if hasattr(ml_dtypes, array.dtype.name):
+        bits, raw = _BITS[array.dtype.itemsize]
+        return torch.from_numpy(array.view(raw).copy()).view(bits).view(dtype)
+    return torch.from_numpy(array.copy())

@@ -1,0 +1,145 @@
+"""``capture(module, loss, batch)``: torch.export under patches, then the neutral graph and everything around
+it."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from detente.bridge.capture import batch as batches
+from detente.bridge.capture.functions import keep_functions, unkept
+from detente.bridge.capture.hooks import keep_hooks, rewire
+from detente.bridge.capture.neutral import convert
+from detente.bridge.capture.provenance import tag
+from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
+from detente.bridge.capture.weights import Weights, weights
+from detente.bridge.capture.where import raised_at
+from detente.bridge.graph import Graph
+from detente.bridge.refusal import Reason, Refused, refuse
+
+Loss = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A captured step. ``graph`` maps parameters, buffers, constants and batch leaves to loss, aux leaves
+    and mutated buffers; ``batch`` and ``aux`` say how the pytrees come apart; ``weights`` names the live
+    tensors; ``draws`` is how many random calls the program makes in eager order, dead ones included."""
+
+    graph: Graph
+    batch: batches.Layout
+    aux: batches.Layout | None
+    weights: Weights
+    draws: int
+
+
+class _Program(nn.Module):
+    """What is exported: loss of the model on a batch that arrives as flat tensors."""
+
+    def __init__(self, model: nn.Module, loss: Loss, layout: batches.Layout) -> None:
+        super().__init__()
+        self.model = model
+        self.__dict__["loss"] = loss  # not a submodule, even when it is a Module: its tensors are constants
+        self.layout = layout
+        self.aux: batches.Layout | None = None
+
+    def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        value = self.__dict__["loss"](self.model, self.layout.build(tensors))
+        extra: list[torch.Tensor] = []
+        if isinstance(value, tuple):
+            if len(value) != 2:
+                raise refuse("loss", f"the loss function returned a tuple of {len(value)}; (loss, aux) has 2")
+            value, aux = value
+            extra, self.aux = batches.flatten(aux, "aux")
+        if not isinstance(value, torch.Tensor):
+            raise refuse("loss", f"the loss function returned a {type(value).__name__}, not a tensor")
+        if value.ndim != 0 or not value.is_floating_point():
+            raise refuse(
+                "loss", f"the loss is {value.dtype} of shape {list(value.shape)}; it must be a 0-d float"
+            )
+        return [value, *extra]
+
+
+def capture(model: nn.Module, loss: Loss, batch: Any) -> Captured:
+    """The step's forward and loss as a neutral graph. ``model`` is read, never changed.
+
+    Raises Refused with every reason that could be found in one pass.
+    """
+    reasons: list[Reason] = list(unkept(model))
+    held = weights(model)
+    tensors, layout = batches.flatten(batch)
+    if any(t.device.type == "meta" for t in held.tensors.values()):
+        name = next(n for n, t in held.tensors.items() if t.device.type == "meta")
+        reasons.append(Reason("meta", f"the parameters have no values ({name} is on the meta device)"))
+    devices = {t.device.type for t in held.tensors.values()} - {"cpu", "meta"}
+    if devices:
+        reasons.append(Reason("device", f"the module is on {', '.join(sorted(devices))}"))
+    try:
+        captured = _export(model, loss, layout, tensors, held)
+    except Refused as refused:
+        raise Refused([*reasons, *refused.reasons]) from refused.__cause__
+    if reasons:
+        raise Refused(reasons)
+    return captured
+
+
+def _export(
+    model: nn.Module, loss: Loss, layout: batches.Layout, tensors: list[torch.Tensor], held: Weights
+) -> Captured:
+    program = _Program(model, loss, layout)
+    flat = tuple(t.detach() for t in tensors)
+    if not flat:
+        raise refuse("batch", "the batch holds no tensor")
+    with torch.enable_grad(), keep_metadata(), keep_checkpoints() as regions, keep_functions(regions) as kept:
+        with keep_hooks(kept) as hooks, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                exported = torch.export.export(program, flat, strict=False)
+            except Exception as error:
+                raise _refusal(error) from error
+            rewire(exported.graph_module, hooks)
+            tags = tag(exported, held)
+            try:
+                functional = exported.run_decompositions({})
+            except Exception as error:
+                raise _refusal(error) from error
+        graph = convert(functional, tags, held, layout, kept)
+    return Captured(graph, layout, program.aux, held, tags.draws)
+
+
+# what torch says -> our code; the first row whose words occur in the message wins
+_MESSAGES: tuple[tuple[str, str], ...] = (
+    ("data-dependent expression", "control-flow"),
+    ("GuardOnDataDependent", "control-flow"),
+    ("DataDependentOutput", "control-flow"),
+    ("leaf Variable that requires grad", "leaf-inplace"),
+    ("leaf variable", "leaf-inplace"),
+    ("DynamicOutputShape", "dynamic-shape"),
+)
+
+
+def _refusal(error: Exception) -> Refused:
+    """The refusal hidden in an exception's chain, or torch's message with the user's line."""
+    for link in _chain(error):
+        if isinstance(link, Refused):
+            return link
+    text = f"{type(error).__name__}: {error}"
+    code = next((code for words, code in _MESSAGES if words in text), "export")
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return refuse(code, f"{type(error).__name__}: {first.strip()[:400]}", raised_at(error))
+
+
+def _chain(error: BaseException | None) -> Any:
+    return itertools.takewhile(lambda e: e is not None, _links(error))
+
+
+def _links(error: BaseException | None) -> Any:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,223 @@
+"""``torch.autograd.Function``: export inlines its forward and loses its backward; here both are kept.
+
+While a program is exported, ``Function.apply`` of the user's classes becomes one opaque operator whose shape
+rule is the real forward. Afterwards forward and backward are traced together, with a plain object for
+``ctx``, into one joint graph: inputs and output gradients in, outputs and input gradients out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch.utils import _pytree as pytree
+
+from detente.bridge.capture.regions import checkpoint_region
+from detente.bridge.capture.where import code_place
+from detente.bridge.refusal import Reason, refuse
+
+_numbers = itertools.count(1)  # operator names live as long as the process
+
+
+class Context:
+    """What ``ctx`` is while a Function is traced: save, read back, and any attribute the user sets."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Any, ...] = ()
+        self.materialize_grads = True
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        """Forward-mode only; the bridge differentiates by reverse mode."""
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        """Their incoming gradient is zero either way."""
+
+    def set_materialize_grads(self, value: bool) -> None:
+        self.materialize_grads = value
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        raise _WritesInput
+
+
+class _WritesInput(Exception):
+    """ctx.mark_dirty was called."""
+
+
+@dataclass
+class Kept:
+    """One call of an autograd.Function: the class, its arguments, and what its forward returned (as
+    structure)."""
+
+    cls: Any
+    args: tuple[Any, ...]
+    at: tuple[int, ...]  # positions of the tensors in args
+    op: str = ""
+    single: bool = True
+    static: dict[int, Any] = field(default_factory=dict)  # outputs that are no tensors
+
+    def place(self, tensors: Any) -> list[Any]:
+        full = list(self.args)
+        for position, tensor in zip(self.at, tensors, strict=True):
+            full[position] = tensor
+        return full
+
+    def forward(self, tensors: Any) -> tuple[Context, list[torch.Tensor]]:
+        """Run the user's forward; ctx and the output tensors."""
+        ctx = Context(tuple(isinstance(a, torch.Tensor) for a in self.args))
+        full = self.place(tensors)
+        with torch.no_grad():
+            if _uses_setup_context(self.cls):
+                outputs = self.cls.forward(*full)
+                self.cls.setup_context(ctx, tuple(full), outputs)
+            else:
+                outputs = self.cls.forward(ctx, *full)
+        self.single = not isinstance(outputs, tuple)
+        outputs = (outputs,) if self.single else outputs
+        self.static = {i: o for i, o in enumerate(outputs) if not isinstance(o, torch.Tensor)}
+        # an output that is an input itself must not alias it: the operator is functional
+        return ctx, [
+            o.view_as(o) if any(o is t for t in tensors) else o
+            for o in outputs
+            if isinstance(o, torch.Tensor)
+        ]
+
+    def joint(self, count: int) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """``f(*tensors, *output_gradients) -> (*outputs, *input_gradients)``, ``count`` tensors going in."""
+
+        def both(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            tensors, grads = values[:count], iter(values[count:])
+            ctx, outputs = self.forward(tensors)
+            total = len(outputs) + len(self.static)
+            given = [None if i in self.static else next(grads) for i in range(total)]
+            with torch.no_grad():
+                back = self.cls.backward(ctx, *given)
+            back = back if isinstance(back, tuple) else (back,)
+            if len(back) < len(self.args):
+                raise refuse(
+                    "function",
+                    f"{self.cls.__name__}.backward returns {len(back)} gradients for {len(self.args)} arguments",
+                    code_place(self.cls.backward),
+                )
+            picked = [back[i] for i in self.at]
+            zeros = [torch.zeros_like(t) if g is None else g for g, t in zip(picked, tensors, strict=True)]
+            return (*outputs, *zeros)
+
+        return both
+
+
+def _uses_setup_context(cls: Any) -> bool:
+    return cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context
+
+
+@contextmanager
+def keep_functions(regions: itertools.count[int]) -> Iterator[dict[str, Kept]]:
+    """Calls of autograd.Function inside become operators; yields the table operator name -> ``Kept``."""
+    kept: dict[str, Kept] = {}
+    plain = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is torch.utils.checkpoint.CheckpointFunction:  # the reentrant form: run the body in a region
+            with checkpoint_region(next(regions)):
+                return args[0](*args[2:])
+        if cls.__module__.startswith("torch.") or not any(isinstance(a, torch.Tensor) for a in args):
+            return plain.__get__(None, cls)(*args, **kwargs)
+        return _as_operator(cls, args, kwargs, kept)
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign]
+    try:
+        yield kept
+    finally:
+        torch.autograd.Function.apply = plain
+
+
+def _as_operator(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kept: dict[str, Kept]) -> Any:
+    place = code_place(cls.forward)
+    nested = [a for a in args if not isinstance(a, torch.Tensor) and _hides_tensor(a)]
+    if nested or kwargs:
+        raise refuse(
+            "function",
+            f"{cls.__name__}.apply takes tensors inside {type(nested[0]).__name__}"
+            if nested
+            else f"{cls.__name__}.apply takes keyword arguments",
+            place,
+        )
+    at = tuple(i for i, a in enumerate(args) if isinstance(a, torch.Tensor))
+    call = Kept(cls, tuple(None if i in at else a for i, a in enumerate(args)), at)
+    call.args = tuple(_Slot if i in at else a for i, a in enumerate(args))
+    name = f"detente::function{next(_numbers)}"
+
+    def run(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        raise NotImplementedError("a captured autograd.Function runs in the compiled program only")
+
+    operator = torch.library.custom_op(name, run, mutates_args=(), schema="(Tensor[] tensors) -> Tensor[]")
+
+    def shapes(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        try:
+            return call.forward(tensors)[1]
+        except _WritesInput:
+            raise refuse("function", f"{cls.__name__} writes its input (ctx.mark_dirty)", place) from None
+
+    operator.register_fake(shapes)
+    call.op = name.replace("::", ".") + ".default"
+    kept[call.op] = call
+    outputs = list(operator([args[i] for i in at]))
+    total = len(outputs) + len(call.static)
+    rest = iter(outputs)
+    full = tuple(call.static[i] if i in call.static else next(rest) for i in range(total))
+    return full[0] if call.single else full
+
+
+class _Slot:
+    """Stands in ``Kept.args`` where a tensor goes."""
+
+
+def _hides_tensor(value: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
+
+
+def trace(call: Kept, inputs: list[Any], outputs: list[Any]) -> torch.fx.GraphModule:
+    """The joint graph, functional, on shapes alone. Raises Refused (``function``) when it reads other
+    tensors."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    both = call.joint(len(inputs))
+    mode = FakeTensorMode()
+    with mode:
+        example = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype) for v in (*inputs, *outputs)]
+    try:
+        with mode, torch.fx.traceback.preserve_node_meta():
+            return make_fx(
+                torch.func.functionalize(both, remove="mutations_and_views"), record_stack_traces=True
+            )(*example)
+    except Exception as error:
+        if type(error).__name__ == "Refused":
+            raise
+        raise refuse(
+            "function",
+            f"{call.cls.__name__} cannot be traced: {type(error).__name__}: {str(error).splitlines()[0][:300]}",
+            code_place(call.cls.backward),
+        ) from error
+
+
+def unkept(module: torch.nn.Module) -> list[Reason]:
+    """Hooks on parameters and modules, which would run on gradients that the program never shows to
+    Python."""
+    found = []
+    for name, parameter in module.named_parameters():
+        tables = (getattr(parameter, t, None) for t in ("_backward_hooks", "_post_accumulate_grad_hooks"))
+        for hook in (h for table in tables if table for h in table.values()):
+            found.append(Reason("hook", f"parameter {name} has a gradient hook", code_place(hook)))
+    for name, part in module.named_modules():
+        for hook in (*part._backward_hooks.values(), *part._backward_pre_hooks.values()):
+            found.append(Reason("hook", f"module {name or 'itself'} has a backward hook", code_place(hook)))
+    return found

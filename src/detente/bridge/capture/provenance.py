@@ -1,0 +1,217 @@
+"""Every node of the exported program gets a tag before it is decomposed: line, module path, marks, draw
+ordinals.
+
+The decomposition copies ``node.meta["custom"]`` to whatever a node becomes, so a tag survives
+functionalisation, inlining of no_grad and autocast regions, and the removal of dead random calls.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.fx import Node as FxNode
+
+from detente.bridge.capture.draws import draws
+from detente.bridge.capture.regions import REGION
+from detente.bridge.capture.weights import Weights
+from detente.bridge.capture.where import where
+from detente.bridge.graph import Where
+from detente.bridge.refusal import Reason, Refused
+
+TAG = "detente_tag"
+
+
+@dataclass(frozen=True)
+class Tag:
+    """``draw`` is the ordinal of the node's first random call; decomposing may make several of one."""
+
+    where: Where
+    scope: str
+    marks: tuple[tuple[Any, ...], ...]
+    draw: int
+
+
+@dataclass
+class Tags:
+    rows: list[Tag] = field(default_factory=list)
+    draws: int = 0
+
+    def of(self, node: FxNode) -> Tag | None:
+        number = node.meta.get("custom", {}).get(TAG)
+        return None if number is None else self.rows[number]
+
+
+def tag(exported: Any, held: Weights) -> Tags:
+    """Tag every node, sub-graphs included, in eager order. Raises Refused for writes that would change a
+    gradient in a way the functional program cannot say, and for writes to parameters and to the batch."""
+    walk = _Walk(held)
+    for spec, node in zip(
+        exported.graph_signature.input_specs, _placeholders(exported.graph_module), strict=True
+    ):
+        target = (spec.target or "").removeprefix("model.")
+        walk.kinds[node] = (spec.kind.name, target)
+        if spec.kind.name == "PARAMETER" and held.canonical(target) in held.trainable:
+            walk.carrying.add(node)
+    walk.walk(exported.graph_module, True)
+    if walk.bad:
+        raise Refused(walk.bad)
+    return walk.tags
+
+
+def scope_of(node: FxNode) -> str:
+    """The module path of a node, without the wrapper's own name."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(stack.values()))[0] if stack else ""
+    path = path.removeprefix("L['self'].")
+    return (
+        path.removeprefix("model").removeprefix(".") if path == "model" or path.startswith("model.") else path
+    )
+
+
+def _placeholders(module: GraphModule) -> list[FxNode]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+@dataclass(frozen=True)
+class _Region:
+    """Where a region operator keeps its bodies and what it feeds them: ``bodies`` positions of the
+    sub-graphs, ``operands`` position of the first operand (or of the list of them, ``packed``)."""
+
+    bodies: tuple[int, ...]
+    operands: int
+    packed: bool = False
+
+
+_REGIONS = {
+    "wrap_with_set_grad_enabled": _Region((1,), 2),
+    "wrap_with_autocast": _Region((4,), 5),
+    "cond": _Region((1, 2), 3, True),
+}
+
+
+@dataclass
+class _Walk:
+    """One pass over the nodes, following which memory carries a gradient through views and writes."""
+
+    held: Weights
+    tags: Tags = field(default_factory=Tags)
+    carrying: set[FxNode] = field(default_factory=set)
+    kinds: dict[FxNode, tuple[str, str]] = field(default_factory=dict)  # placeholder -> (kind, torch's name)
+    origin: dict[FxNode, FxNode] = field(default_factory=dict)  # a view -> the owner of its memory
+    results: dict[FxNode, tuple[Any, ...]] = field(
+        default_factory=dict
+    )  # region operator -> what its body returns
+    bad: list[Reason] = field(default_factory=list)
+
+    def owner(self, node: FxNode) -> FxNode:
+        return self.origin.get(node, node)
+
+    def carries(self, node: Any) -> bool:
+        return isinstance(node, FxNode) and self.owner(node) in self.carrying
+
+    def walk(self, module: GraphModule, grad: bool) -> None:
+        for node in module.graph.nodes:
+            if node.op != "call_function":
+                continue
+            if isinstance(node.target, torch._ops.HigherOrderOperator):
+                self.enter(module, node, grad)
+            elif node.target is not operator.getitem:  # a region's getitem would overwrite the tag of its source
+                self.tag(node, grad)
+            self.follow(node, grad)
+
+    def enter(self, module: GraphModule, node: FxNode, grad: bool) -> None:
+        """Walk the bodies of a region operator, where eager torch runs them: here."""
+        name = node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
+        row = _REGIONS.get(name, _Region(tuple(range(len(node.args))), len(node.args)))
+        if name == "wrap_with_set_grad_enabled":
+            grad = bool(node.args[0])
+        operands: Any = node.args[row.operands] if row.packed else node.args[row.operands :]
+        for position in row.bodies:
+            argument = node.args[position]
+            body = getattr(module, str(argument.target), None) if isinstance(argument, FxNode) else None
+            if not isinstance(body, GraphModule):
+                continue
+            for inner, outer in zip(_placeholders(body), operands, strict=False):
+                if isinstance(outer, FxNode):
+                    self.origin[inner] = self.owner(outer)
+            self.walk(body, grad)
+            output = next(n for n in body.graph.nodes if n.op == "output").args[0]
+            self.results[node] = output if isinstance(output, tuple | list) else (output,)
+
+    def tag(self, node: FxNode, grad: bool) -> None:
+        custom = dict(node.meta.get("custom") or {})
+        marks = tuple(("checkpoint", n) for n in custom.get(REGION, ()))
+        marks = marks if grad else (*marks, ("no_grad",))
+        custom[TAG] = len(self.tags.rows)
+        node.meta["custom"] = custom
+        self.tags.rows.append(
+            Tag(where(node.meta.get("stack_trace")), scope_of(node), marks, self.tags.draws)
+        )
+        if isinstance(node.target, torch._ops.OpOverload):
+            self.tags.draws += draws(node.target, node.args, node.kwargs)
+
+    def follow(self, node: FxNode, grad: bool) -> None:
+        if node.target is operator.getitem and node.args[0] in self.results:
+            inner = self.results[node.args[0]][node.args[1]]
+            if isinstance(inner, FxNode):
+                self.origin[node] = self.owner(inner)
+            return
+        gradient = grad and any(self.carries(n) for n in node.all_input_nodes)
+        schema = getattr(node.target, "_schema", None)
+        written = _written(node, schema) if schema else None
+        if written is not None:
+            self.write(node, written, grad, gradient)
+        elif schema is not None and (alias := _viewed(node, schema)) is not None:
+            self.origin[node] = self.owner(alias)
+        elif gradient and not _integer(node):
+            self.carrying.add(node)
+
+    def write(self, node: FxNode, written: FxNode, grad: bool, gradient: bool) -> None:
+        owner = self.origin[node] = self.owner(written)
+        kind, name = self.kinds.get(owner, ("", ""))
+        line = where(node.meta.get("stack_trace"))
+        if kind == "PARAMETER":
+            trained = self.held.canonical(name) in self.held.trainable
+            code = "leaf-inplace" if trained and grad else "parameter"
+            self.bad.append(Reason(code, f"forward writes parameter {name} in place ({node.target})", line))
+        elif kind == "USER_INPUT":
+            what = f"forward writes the batch in place ({node.target})"
+            self.bad.append(Reason("batch", what, line, "clone the tensor first"))
+        elif not grad and owner in self.carrying:
+            what = f"{node.target} writes, under no_grad, a tensor that carries a gradient"
+            self.bad.append(Reason("no-grad-inplace", what, line))
+        elif gradient:
+            self.carrying.add(owner)
+
+
+def _integer(node: FxNode) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
+
+
+def _written(node: FxNode, schema: Any) -> FxNode | None:
+    """The tensor that an in-place operator writes (its first written argument)."""
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+            if isinstance(value, FxNode):
+                return value
+    return None
+
+
+def _viewed(node: FxNode, schema: Any) -> FxNode | None:
+    """The tensor that a view operator looks at."""
+    if node.target is torch.ops.aten.detach.default:
+        return None  # shares memory, but not the gradient: writes through it are rare and torch forbids most
+    if not any(r.alias_info is not None for r in schema.returns):
+        return None
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and position < len(node.args):
+            value = node.args[position]
+            if isinstance(value, FxNode):
+                return value
+    return None

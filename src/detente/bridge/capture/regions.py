@@ -1,0 +1,85 @@
+"""Regions that export drops: ``torch.utils.checkpoint``, ``no_grad`` and ``autocast`` bodies, kept as node
+metadata.
+
+Everything here leans on private parts of torch (tested with 2.9 to 2.13): ``torch.fx.traceback.annotate``,
+the two wrap operators and the generator inside ``torch.utils.checkpoint``. ``tests/bridge/capture`` is the
+self-test.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.fx.traceback
+import torch.utils.checkpoint
+from torch._higher_order_ops import wrap
+
+REGION = "detente_checkpoint"  # key in node.meta["custom"]: region numbers, outermost first
+
+_open: ContextVar[tuple[int, ...]] = ContextVar("open checkpoint regions", default=())
+
+
+@contextmanager
+def checkpoint_region(number: int) -> Iterator[None]:
+    """Everything traced inside belongs to checkpoint region ``number`` (and to the regions around it)."""
+    inside = (*_open.get(), number)
+    token = _open.set(inside)
+    try:
+        with torch.fx.traceback.annotate({REGION: inside}):
+            yield
+    finally:
+        _open.reset(token)
+
+
+@contextmanager
+def keep_checkpoints() -> Iterator[itertools.count[int]]:
+    """Both forms of ``torch.utils.checkpoint`` only mark what they run; yields the counter of region numbers.
+
+    The names inside the module are replaced, not ``checkpoint`` itself, which users import by name.
+    """
+    module: Any = torch.utils.checkpoint
+    numbers = itertools.count(1)
+
+    def generator(fn: Any, preserve: Any = True, *rest: Any, **kwargs: Any) -> Iterator[None]:
+        with checkpoint_region(next(numbers)):
+            yield
+
+    plain = module._checkpoint_without_reentrant_generator
+    module._checkpoint_without_reentrant_generator = generator
+    try:
+        yield numbers
+    finally:
+        module._checkpoint_without_reentrant_generator = plain
+
+
+@contextmanager
+def keep_metadata() -> Iterator[None]:
+    """The bodies of no_grad and autocast regions run node by node while they are inlined, so that every node
+    of the decomposed program still knows its line, module and marks (plain inlining runs generated code and
+    forgets)."""
+    kinds = (wrap.WrapWithSetGradEnabled, wrap.WrapWithAutocast)
+    plain = [kind.__call__ for kind in kinds]
+
+    def watched(call: Any, body_at: int) -> Any:
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            body = args[body_at]
+            if isinstance(body, torch.fx.GraphModule):
+                interpreted = torch.fx.Interpreter(body).run
+                args = (*args[:body_at], interpreted, *args[body_at + 1 :])
+            return call(self, *args, **kwargs)
+
+        return run
+
+    wrap.WrapWithSetGradEnabled.__call__ = watched(plain[0], 1)
+    wrap.WrapWithAutocast.__call__ = watched(plain[1], 4)
+    try:
+        with torch.fx.traceback.preserve_node_meta():
+            yield
+    finally:
+        for kind, call in zip(kinds, plain, strict=True):
+            kind.__call__ = call

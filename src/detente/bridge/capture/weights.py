@@ -1,0 +1,91 @@
+"""The module's tensors by name: what is trained, what is frozen, which names are one tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from detente.bridge.refusal import Reason, Refused
+
+
+@dataclass(frozen=True)
+class Weights:
+    """``tensors`` maps canonical names (the first in module order) to live parameters and buffers;
+    ``aliases`` maps every other name to its canonical one; ``trainable`` are the canonical names that take a
+    gradient."""
+
+    tensors: dict[str, torch.Tensor]
+    aliases: dict[str, str]
+    trainable: frozenset[str]
+    parameters: frozenset[str]
+    persistent: frozenset[str]
+
+    def canonical(self, name: str) -> str:
+        return self.aliases.get(name, name)
+
+
+def identity(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Equal for two names of the same memory (tied weights), whatever objects they are."""
+    if tensor.numel() == 0 or tensor.device.type == "meta":
+        return ("object", id(tensor))
+    storage = tensor.untyped_storage().data_ptr()
+    return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def weights(module: nn.Module) -> Weights:
+    """All parameters and buffers of ``module``. Raises Refused for sparse, quantised and half-overlapping
+    ones."""
+    bad: list[Reason] = []
+    tensors: dict[str, torch.Tensor] = {}
+    aliases: dict[str, str] = {}
+    first: dict[tuple[object, ...], str] = {}
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    named = {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
+    for name, tensor in named.items():
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            bad.append(
+                Reason(
+                    "parameter",
+                    f"{name} is a {tensor.layout} {tensor.dtype} tensor; the bridge takes dense ones",
+                )
+            )
+            continue
+        key = identity(tensor)
+        if key in first:
+            aliases[name] = first[key]
+        else:
+            first[key] = name
+            tensors[name] = tensor
+    bad += _overlaps(tensors)
+    if bad:
+        raise Refused(bad)
+    trainable = frozenset(n for n, t in tensors.items() if n in parameters and t.requires_grad)
+    stored = module.state_dict(keep_vars=True)
+    return Weights(
+        tensors, aliases, trainable, frozenset(n for n in tensors if n in parameters), frozenset(stored)
+    )
+
+
+def _overlaps(tensors: dict[str, torch.Tensor]) -> list[Reason]:
+    """Two different views of one memory cannot be two values of a functional program."""
+    spans: dict[int, list[tuple[int, int, str]]] = {}
+    for name, tensor in tensors.items():
+        if tensor.numel() == 0 or tensor.device.type == "meta":
+            continue
+        start = tensor.storage_offset() * tensor.element_size()
+        reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        spans.setdefault(tensor.untyped_storage().data_ptr(), []).append(
+            (start, start + reach * tensor.element_size(), name)
+        )
+    bad = []
+    for rows in spans.values():
+        rows.sort()
+        for (_, end, a), (start, _, b) in pairwise(rows):
+            if start < end:
+                bad.append(
+                    Reason("parameter", f"{a} and {b} overlap in memory without being the same tensor")
+                )
+    return bad

@@ -1,0 +1,47 @@
+"""From torch's stack traces to the user's file and line."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+
+import torch
+
+from detente import bridge
+from detente.bridge.graph import Where
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>[^\n]+)(?:\n(?P<code>[^\n]*))?')
+_SKIP = tuple(str(Path(module.__file__ or "").parent) + "/" for module in (torch, bridge))
+
+
+def foreign(file: str) -> bool:
+    """True for code that is the user's (or a library's), not torch's, ours or generated."""
+    return not file.startswith(_SKIP) and not file.startswith("<") and "/importlib/" not in file
+
+
+def where(stack_trace: str | None) -> Where:
+    """The innermost frame of a node's ``stack_trace`` that is the user's."""
+    found = Where()
+    for match in _FRAME.finditer(stack_trace or ""):
+        if foreign(match["file"]):
+            found = Where(match["file"], int(match["line"]), (match["code"] or "").strip())
+    return found
+
+
+def raised_at(error: BaseException) -> Where:
+    """The innermost user's frame that an exception passed through; frames before the capture itself do not
+    count."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [i for i, f in enumerate(frames) if f.filename.startswith(_SKIP[1])]
+    start = inside[0] if inside else 0
+    for frame in reversed(frames[start:]):
+        if foreign(frame.filename):
+            return Where(frame.filename, frame.lineno or 0, (frame.line or "").strip())
+    return Where()
+
+
+def code_place(function: object) -> Where:
+    """Where a Python function is written."""
+    code = getattr(function, "__code__", None)
+    return Where(code.co_filename, code.co_firstlineno) if code else Where()
