@@ -23,7 +23,10 @@ class Least:
     count: int = 2  # iterations
 
 
-def find(tape: Tape, least: Least = Least()) -> list[Wiring]:
+LAYERS = Least()
+
+
+def find(tape: Tape, least: Least = LAYERS) -> list[Wiring]:
     """Disjoint loops of the graph, in program order."""
     found: list[Wiring] = []
     open_spans = [(0, len(tape.token))]

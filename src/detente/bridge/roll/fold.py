@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref
-from detente.bridge.roll.find import Least, find
+from detente.bridge.roll.find import LAYERS, Least, find
 from detente.bridge.roll.scalars import liftable
 from detente.bridge.roll.substitute import refill, result_refs, rewire, substitute, value_refs
 from detente.bridge.roll.tape import Tape, read, regions_of, results
@@ -30,7 +30,7 @@ ROLL = "detente.roll"
 SELECT = "aten.select.int"
 
 
-def roll(graph: Graph, least: Least = Least()) -> Graph:
+def roll(graph: Graph, least: Least = LAYERS) -> Graph:
     """``graph`` with every repeat that is worth it as a loop, also inside the loops; itself when there is none.
 
     >>> step = lambda n: Node(n, "aten.sin.default", (Ref(n - 1),), (), Aval((2,), "float32"))

@@ -119,9 +119,8 @@ def stacked(graph: Graph, alike: Callable[[str], Hashable] = lambda name: None) 
                 outputs[names[0]] = Output("buffer", name, result)
             entries.append(Ref(fresh))
             fresh += 1
-        if node.op == ROLL:
-            node = replace(node, args=(*node.args[:3], tuple(entries), *node.args[4:]))
-        nodes.append(node)
+        rolled = node.op == ROLL
+        nodes.append(replace(node, args=(*node.args[:3], tuple(entries), *node.args[4:])) if rolled else node)
 
     stacks = Stacks(tuple(rows))
     kept_outputs = []
