@@ -43,7 +43,7 @@ class JaxRunning:
         self._example: Any = None
 
     def _loss(self, params: Any, rest: Any, batch: Any) -> tuple[Any, Any]:
-        module = self.nnx.merge(self.graphdef, params, rest)
+        module = self.nnx.merge(self.graphdef, params, rest, copy=True)
         loss, outputs = self.definition.loss(module, batch)
         _, _, rest = self.nnx.split(module, self.nnx.Param, ...)
         return loss, (outputs, rest)
@@ -151,7 +151,8 @@ class JaxRunning:
         }
 
     def _to_host(self, array: Any) -> np.ndarray:
-        host = np.asarray(array)
+        # A copy: a zero-copy view of a CPU buffer would keep it alive and so forbid its donation.
+        host = np.array(array, copy=True)
         return host.astype(np.float32) if host.dtype.name in ("bfloat16", "float16") else host
 
     def tensors(self) -> dict[str, np.ndarray]:

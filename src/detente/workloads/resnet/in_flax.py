@@ -30,18 +30,26 @@ class BatchNorm(nnx.Module):
         self.var = nnx.BatchStat(jnp.ones(features, dtype))
         # torch's momentum is the share of the new batch; Flax's is the share of the old average.
         self.momentum, self.epsilon = momentum, epsilon
+        self.use_running_average = False  # Module.train() and Module.eval() set it, by this name
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.promote_types(x.dtype, self.scale.dtype))
-        axes = tuple(range(x.ndim - 1))
-        mean = wide.mean(axes)
-        var = jnp.square(wide - mean).mean(axes)
-        count = x.size // x.shape[-1]
-        for average, new in ((self.mean, mean), (self.var, var * (count / (count - 1)))):
-            average[...] = (1 - self.momentum) * average[...] + self.momentum * jax.lax.stop_gradient(new)
+        if self.use_running_average:
+            mean, var = self.mean[...], self.var[...]
+        else:
+            axes = tuple(range(x.ndim - 1))
+            mean = wide.mean(axes)
+            var = jnp.square(wide - mean).mean(axes)
+            count = x.size // x.shape[-1]
+            self._average(self.mean, mean)
+            self._average(self.var, var * (count / (count - 1)))
         y = (wide - mean) * jax.lax.rsqrt(var + self.epsilon) * self.scale[...] + self.bias[...]
         # Autocast leaves batch normalisation in the dtype of its input.
         return y.astype(x.dtype)
+
+    def _average(self, running: nnx.BatchStat, new: jax.Array) -> None:
+        new = jax.lax.stop_gradient(new)
+        running[...] = (1 - self.momentum) * running[...] + self.momentum * new
 
 
 class Block(nnx.Module):

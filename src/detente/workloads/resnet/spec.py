@@ -75,7 +75,8 @@ def parameters(size: Size) -> int:
 
 def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """``images`` (batch, 3, image, image) float32, standard normal, channels first as torch has them; ``labels``
-    (batch,) int64."""
+    (batch,) int64.
+    """
     shape = (size["batch"], 3, size["image"], size["image"])
     return {
         "images": rng.standard_normal(shape, dtype=np.float32),
@@ -86,7 +87,8 @@ def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
 def flops(size: Size, region: str) -> int:
     """Products and convolutions. Multiplications with the zeros of padding are not counted, because an
     implementation may leave them out; the two gradients of a convolution have exactly as many. The images need no
-    gradient, so the stem costs two, not three."""
+    gradient, so the stem costs two, not three.
+    """
     stem, *others = convolutions(size)
     m, k, n = classifier(size)
     inner = sum(c.flops(size["batch"]) for c in others) + 2 * m * k * n
@@ -96,11 +98,12 @@ def flops(size: Size, region: str) -> int:
 
 def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
     """Bytes. Parameters by region (traffic.py); images and labels read; running mean and variance of each
-    normalisation read and written, always float32; ``forward`` writes the logits."""
+    normalisation read, and written in training; ``forward`` normalises by them and writes the logits.
+    """
     images = size["batch"] * 3 * size["image"] ** 2
     buffers = sum(2 * c.outputs for c in convolutions(size))
     total = parameter_traffic(parameters(size), region, parameter)
-    total += images * activation + 4 * size["batch"] + 2 * buffers * 4
+    total += images * activation + 4 * size["batch"] + buffers * parameter * (1 if region == "forward" else 2)
     if region == "forward":
         total += size["batch"] * size["classes"] * activation
     return total
