@@ -41,6 +41,7 @@ def load_table() -> None:
 
     for module in pkgutil.iter_modules(ops.__path__):
         importlib.import_module(f"{ops.__name__}.{module.name}")
+    importlib.import_module("detente.bridge.roll.lower")  # detente.roll
 
 
 def graphs_in(value: Any) -> Iterable[Graph]:
@@ -110,12 +111,12 @@ class NodeCall:
     def out(self) -> Aval | tuple[Aval | None, ...] | None:
         return self.node.out
 
-    def key(self) -> jax.Array:
+    def key(self, offset: int = 0) -> jax.Array:
         if self.trace.key is None or self.node.draw is None:
             raise LoweringError(
                 f"{self.node.op} at {self.node.where} asks for a random key and has no draw ordinal"
             )
-        return jax.random.fold_in(self.trace.key, self.node.draw + self.trace.offset)
+        return jax.random.fold_in(self.trace.key, self.node.draw + self.trace.offset + offset)
 
     def fault(self, condition: jax.Array, message: str) -> None:
         site = self.trace.sites.number(message, self.node.where)

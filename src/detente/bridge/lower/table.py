@@ -28,9 +28,9 @@ class Call(Protocol):
         """ATen's result, for shapes and dtypes."""
         ...
 
-    def key(self) -> jax.Array:
-        """The random key of this call: ``fold_in(step key, node.draw)``. Same key in every form of the
-        program."""
+    def key(self, offset: int = 0) -> jax.Array:
+        """The random key of this call: ``fold_in(step key, node.draw + offset)``. Same key in every form of
+        the program. ``offset`` numbers the draws of an operator that makes several (dropout in an LSTM)."""
         ...
 
     def fault(self, condition: jax.Array, message: str) -> None:

@@ -1,0 +1,129 @@
+"""ATen's dtype rules in JAX: names, promotion, and the wider dtype that arithmetic runs in.
+
+JAX promotes by its own lattice (a Python scalar is *weak*), so an entry never relies on it: it casts its operands
+here and rounds once at the end, as ATen's kernels do (``opmath`` in ATen's sources).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_PYTHON = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
+_REDUCED = {"bfloat16", "float16"}
+
+
+def jax_dtype(name: str) -> np.dtype:
+    """The JAX dtype of a torch dtype name, after JAX's own ``x64`` setting: ``int64`` is ``int32`` without it.
+
+    Raises TypeError for a dtype that XLA does not have (``complex32``, quantised).
+    """
+    try:
+        return jax.dtypes.canonicalize_dtype(jnp.dtype(name))
+    except TypeError as error:
+        raise TypeError(f"XLA has no dtype for torch.{name}; cast the tensor before this call") from error
+
+
+def out_dtype(call: Any, index: int | None = None) -> np.dtype:
+    """The dtype that ATen gives the result of ``call`` (output ``index`` of several)."""
+    out = call.out if index is None else call.out[index]
+    return jax_dtype(out.dtype)
+
+
+def wide(dtype: Any) -> np.dtype:
+    """The dtype that ATen computes in for ``dtype``: float32 for float16 and bfloat16, else ``dtype`` itself."""
+    dtype = jnp.dtype(dtype)
+    return jnp.dtype(jnp.float32) if dtype.name in _REDUCED else dtype
+
+
+def is_float(dtype: Any) -> bool:
+    """True for real floating dtypes, the 16-bit ones included."""
+    return bool(jnp.issubdtype(dtype, jnp.floating))
+
+
+def is_complex(dtype: Any) -> bool:
+    """True for complex dtypes."""
+    return bool(jnp.issubdtype(dtype, jnp.complexfloating))
+
+
+def is_bool(dtype: Any) -> bool:
+    """True for bool alone."""
+    return jnp.dtype(dtype).name == "bool"
+
+
+def is_integer(dtype: Any) -> bool:
+    """True for signed and unsigned integers, False for bool."""
+    return bool(jnp.issubdtype(dtype, jnp.integer))
+
+
+def cast(value: Any, dtype: Any) -> jax.Array:
+    """``value`` (array or Python number) in ``dtype``. Float to integer follows ATen on CPU where C defines it
+    (towards zero, modulo the width); NaN and what leaves int64 are undefined there and saturate here."""
+    if not isinstance(value, jax.Array | np.ndarray | np.generic):
+        return jnp.asarray(value, dtype)
+    dtype = jnp.dtype(dtype)
+    if value.dtype == dtype:
+        return jnp.asarray(value)
+    if is_complex(value.dtype) and not is_complex(dtype) and not is_bool(dtype):
+        value = jnp.real(value)
+    if is_integer(dtype) and dtype.itemsize < 4 and is_float(value.dtype):
+        # XLA saturates; C++ goes through a wider integer and keeps the low bits, and so does ATen.
+        value = jnp.asarray(value).astype(jnp.int32)
+    return jnp.asarray(value).astype(dtype)
+
+
+def _combine(higher: np.dtype | None, lower: np.dtype | None) -> np.dtype | None:
+    """ATen's ``combine_categories``: ``higher`` decides unless ``lower`` is of a higher category."""
+    if higher is None or lower is None:
+        return higher if lower is None else lower
+    if is_complex(higher):
+        return higher
+    if is_float(higher):
+        return jnp.promote_types(higher, jnp.complex64) if is_complex(lower) else higher
+    if is_bool(higher) or is_float(lower) or is_complex(lower):
+        return jnp.promote_types(higher, lower)
+    return higher
+
+
+def promote(*operands: Any) -> np.dtype:
+    """``torch.result_type`` of arrays and Python numbers: tensors with dimensions before 0-d tensors before
+    Python numbers; a later one counts only when its category (bool, int, float, complex) is higher."""
+    ranks: list[np.dtype | None] = [None, None, None]
+    for operand in operands:
+        if operand is None:
+            continue
+        if isinstance(operand, bool | int | float | complex):
+            rank, dtype = 2, jax_dtype(_PYTHON[type(operand)])
+        else:
+            rank, dtype = (0 if jnp.ndim(operand) else 1), jnp.dtype(operand.dtype)
+        known = ranks[rank]
+        ranks[rank] = dtype if known is None else jnp.promote_types(known, dtype)
+    result = _combine(ranks[0], _combine(ranks[1], ranks[2]))
+    if result is None:
+        raise TypeError("promote() needs at least one operand")
+    return result
+
+
+def float_type(operand: Any) -> np.dtype:
+    """The dtype of a function that makes floats of integers: float32 (torch's default) for integers and bools."""
+    dtype = promote(operand)
+    return dtype if is_float(dtype) or is_complex(dtype) else jnp.dtype(jnp.float32)
+
+
+def lowest(dtype: Any) -> Any:
+    """The identity of max in ``dtype``: minus infinity, the smallest integer, or False."""
+    dtype = jnp.dtype(dtype)
+    if is_bool(dtype):
+        return False
+    return -np.inf if is_float(dtype) else int(jnp.iinfo(dtype).min)
+
+
+def highest(dtype: Any) -> Any:
+    """The identity of min in ``dtype``."""
+    dtype = jnp.dtype(dtype)
+    if is_bool(dtype):
+        return True
+    return np.inf if is_float(dtype) else int(jnp.iinfo(dtype).max)

@@ -1,0 +1,170 @@
+"""Activations of torch.nn: relu and its family, gelu, silu, softplus, shrinkages, gated units.
+
+All are computed in float32 for half precision and rounded once. Values at kinks have torch's gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy import special
+
+from detente.bridge.lower.dtypes import cast, out_dtype, wide
+from detente.bridge.lower.ops.pointwise import pointwise
+from detente.bridge.lower.table import lowers
+
+
+def activation(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An entry for ``function(x, *numbers)``: ``x`` in ATen's compute dtype, the result rounded once."""
+
+    def lower(call: Any, x: jax.Array, *args: Any, **named: Any) -> jax.Array:
+        dtype = out_dtype(call)
+        return cast(function(cast(x, wide(dtype)), *args, **named), dtype)
+
+    return lower
+
+
+def _relu(x: jax.Array) -> jax.Array:
+    # NaN passes through and the gradient at 0 is 0, as in ATen (threshold_backward).
+    return jnp.where(x <= 0, jnp.zeros_like(x), x)
+
+
+def _gelu(x: jax.Array, approximate: str = "none") -> jax.Array:
+    if approximate == "tanh":
+        return 0.5 * x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1 + special.erf(x * math.sqrt(0.5)))
+
+
+def _softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array:
+    scaled = x * beta
+    linear = scaled > threshold
+    return jnp.where(linear, x, jnp.log1p(jnp.exp(jnp.where(linear, 0, scaled))) / beta)
+
+
+def _elu(x: jax.Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> jax.Array:
+    positive = x > 0
+    negative = jnp.expm1(jnp.where(positive, 0, x) * input_scale) * (alpha * scale)
+    return jnp.where(positive, x * scale, negative)
+
+
+def _celu(x: jax.Array, alpha: float = 1.0) -> jax.Array:
+    return _elu(x, alpha, 1.0, 1.0 / alpha)
+
+
+def _hardtanh(x: jax.Array, min_val: float = -1, max_val: float = 1) -> jax.Array:
+    # Outside and on the bounds the gradient is zero (hardtanh_backward is strict, unlike clamp's).
+    return jnp.where(x <= min_val, min_val, jnp.where(x >= max_val, max_val, x)).astype(x.dtype)
+
+
+def _hardsigmoid(x: jax.Array) -> jax.Array:
+    return _hardtanh(x + 3, 0, 6) / 6
+
+
+def _hardswish(x: jax.Array) -> jax.Array:
+    # hardswish_backward: 0 below -3, 1 above 3, x/3 + 1/2 between with the bounds on either side.
+    middle = x * (x + 3) / 6
+    return jnp.where(x <= -3, jnp.zeros_like(x), jnp.where(x >= 3, x, middle))
+
+
+def _threshold(x: jax.Array, threshold: float, value: float) -> jax.Array:
+    return jnp.where(x <= threshold, jnp.asarray(value, x.dtype), x)
+
+
+def _hardshrink(x: jax.Array, lambd: float = 0.5) -> jax.Array:
+    return jnp.where((x >= -lambd) & (x <= lambd), jnp.zeros_like(x), x)
+
+
+def _softshrink(x: jax.Array, lambd: float = 0.5) -> jax.Array:
+    shrunk = jnp.where(x > lambd, x - lambd, jnp.where(x < -lambd, x + lambd, jnp.zeros_like(x)))
+    return jnp.where(jnp.isnan(x), x, shrunk)
+
+
+def log_sigmoid(x: jax.Array) -> jax.Array:
+    """``log(sigmoid(x))`` without overflow, and with torch's gradient at 0 (one half)."""
+    return -jax.nn.softplus(-x)
+
+
+def _mish(x: jax.Array) -> jax.Array:
+    return x * jnp.tanh(jax.nn.softplus(x))
+
+
+def _glu(x: jax.Array, dim: int = -1) -> jax.Array:
+    left, right = jnp.split(x, 2, dim)
+    return left * jax.nn.sigmoid(right)
+
+
+UNARY: dict[str, Callable[..., Any]] = {
+    "celu": _celu,
+    "elu": _elu,
+    "gelu": _gelu,
+    "glu": _glu,
+    "hardshrink": _hardshrink,
+    "hardsigmoid": _hardsigmoid,
+    "hardswish": _hardswish,
+    "hardtanh": _hardtanh,
+    "leaky_relu": lambda x, negative_slope=0.01: jnp.where(x > 0, x, x * negative_slope),
+    "log_sigmoid": log_sigmoid,
+    "mish": _mish,
+    "relu": _relu,
+    "relu6": lambda x: _hardtanh(x, 0, 6),
+    "selu": lambda x: _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
+    "silu": lambda x: x * jax.nn.sigmoid(x),
+    "softplus": _softplus,
+    "softshrink": _softshrink,
+    "threshold": _threshold,
+}
+for _name, _function in UNARY.items():
+    lowers(f"aten.{_name}.default")(activation(_function))
+
+
+@lowers("aten.log_sigmoid_forward.default")
+def _log_sigmoid_forward(call: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    dtype = out_dtype(call, 0)
+    return cast(log_sigmoid(cast(x, wide(dtype))), dtype), jnp.zeros(call.out[1].shape, out_dtype(call, 1))
+
+
+@lowers("aten.prelu.default", "aten._prelu_kernel.default")
+def _prelu(call: Any, x: jax.Array, weight: jax.Array) -> jax.Array:
+    dtype = out_dtype(call)
+    if call.node.op == "aten.prelu.default" and weight.size > 1:
+        weight = weight.reshape(-1, *(1,) * (x.ndim - 2)) if x.ndim > 1 else weight
+    elif call.node.op == "aten.prelu.default":
+        weight = weight.reshape(())
+    x, weight = cast(x, wide(dtype)), cast(weight, wide(dtype))
+    return cast(jnp.where(x > 0, x, weight * x), dtype)
+
+
+@lowers("aten.rrelu.default", random=True)
+def _rrelu(
+    call: Any,
+    x: jax.Array,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> jax.Array:
+    dtype = out_dtype(call)
+    x = cast(x, wide(dtype))
+    if training:
+        slope = jax.random.uniform(call.key(), x.shape, jnp.float32) * (upper - lower) + lower
+        slope = cast(slope, x.dtype)
+    else:
+        slope = jnp.asarray((lower + upper) / 2, x.dtype)
+    return cast(jnp.where(x > 0, x, lax.stop_gradient(slope) * x), dtype)
+
+
+for _name, _function in {
+    "sigmoid_backward": lambda g, y: g * y * (1 - y),
+    "tanh_backward": lambda g, y: g * (1 - y * y),
+}.items():
+    lowers(f"aten.{_name}.default")(pointwise(_function))
+
+
+@lowers("aten.threshold_backward.default")
+def _threshold_backward(call: Any, grad: jax.Array, x: jax.Array, threshold: Any) -> jax.Array:
+    return jnp.where(x <= threshold, jnp.zeros_like(grad), grad)

@@ -1,0 +1,85 @@
+"""scaled_dot_product_attention: scores and softmax in float32, zeros on rows that are wholly masked.
+
+This is the plain form. Fused kernels replace it by choice (cudnn, splash), judged against this one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from detente.bridge.lower.dtypes import cast, is_bool, out_dtype, wide
+from detente.bridge.lower.ops.random import keep_mask
+from detente.bridge.lower.ops.softmax import masked_softmax
+from detente.bridge.lower.table import lowers
+
+
+def attention_scores(
+    query: jax.Array, key: jax.Array, mask: jax.Array | None, is_causal: bool, scale: float | None
+) -> jax.Array:
+    """Scaled and masked scores (..., L, S) in the compute dtype: minus infinity where masked out."""
+    kind = wide(query.dtype)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    # The scale goes to the smaller operand, as ATen's math kernel has it (it takes the root on both sides).
+    scores = jnp.einsum("...ld,...sd->...ls", query, key, preferred_element_type=kind) * jnp.asarray(
+        scale, kind
+    )
+    if is_causal:
+        rows = lax.broadcasted_iota(jnp.int32, scores.shape[-2:], 0)
+        columns = lax.broadcasted_iota(jnp.int32, scores.shape[-2:], 1)
+        scores = jnp.where(rows >= columns, scores, -jnp.inf)
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf) if is_bool(mask.dtype) else scores + cast(mask, kind)
+    return scores
+
+
+@lowers("aten.scaled_dot_product_attention.default", random=True)
+def _attention(
+    call: Any,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    attn_mask: jax.Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> jax.Array:
+    dtype = out_dtype(call)
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        key, value = (jnp.repeat(t, query.shape[-3] // t.shape[-3], axis=-3) for t in (key, value))
+    weights = masked_softmax(attention_scores(query, key, attn_mask, is_causal, scale), -1)
+    if dropout_p > 0:
+        keep = keep_mask(call.key(), dropout_p, weights.shape)
+        weights = jnp.where(keep, weights / (1 - dropout_p), 0) if dropout_p < 1 else jnp.zeros_like(weights)
+    # The second product takes the probabilities in the operands' dtype, as the fused CPU and CUDA kernels do.
+    kind = wide(value.dtype)
+    return cast(
+        jnp.einsum("...ls,...sd->...ld", cast(weights, value.dtype), value, preferred_element_type=kind),
+        dtype,
+    )
+
+
+@lowers("aten._scaled_dot_product_flash_attention_for_cpu.default", random=True)
+def _flash_for_cpu(
+    call: Any,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: jax.Array | None = None,
+    scale: float | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    from jax.scipy.special import logsumexp
+
+    scores = attention_scores(query, key, attn_mask, is_causal, scale)
+    weights = masked_softmax(scores, -1)
+    result = jnp.einsum("...ls,...sd->...ld", cast(weights, value.dtype), value)
+    return cast(result, out_dtype(call, 0)), cast(logsumexp(scores, -1), out_dtype(call, 1))

@@ -1,0 +1,348 @@
+"""Reading and writing by index: embedding, gather, scatter, index, index_put, take.
+
+torch raises on an index out of range and XLA clamps it silently, so every entry reports it through ``call.fault``.
+A boolean mask as an index makes a shape that depends on data: refused, but for the write of one value, a ``where``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from detente.bridge.lower.dtypes import cast, out_dtype
+from detente.bridge.lower.table import lowers
+
+
+def checked(call: Any, index: jax.Array, size: int, message: str, wrap: bool = True) -> jax.Array:
+    """``index`` with negative values wrapped (if ``wrap``), made safe, and a fault where torch would raise."""
+    low = -size if wrap else 0
+    call.fault(jnp.any((index < low) | (index >= size)), message)
+    if wrap:
+        index = jnp.where(index < 0, index + size, index)
+    return jnp.clip(index, 0, max(size - 1, 0))
+
+
+@lowers("aten.embedding.default")
+def _embedding(
+    call: Any,
+    weight: jax.Array,
+    indices: jax.Array,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> jax.Array:
+    count = weight.shape[0]
+    indices = checked(call, indices, count, "IndexError: index out of range in self", wrap=False)
+    rows = jnp.take(weight, indices, axis=0, mode="clip")
+    if scale_grad_by_freq:
+        often = jnp.zeros(count, weight.dtype).at[indices].add(1)[indices][..., None]
+        rows = lax.stop_gradient(rows) + (rows - lax.stop_gradient(rows)) / often
+    if padding_idx >= 0:
+        rows = jnp.where((indices == padding_idx)[..., None], lax.stop_gradient(rows), rows)
+    return rows
+
+
+@lowers("aten.embedding_renorm.default")
+def _embedding_renorm(
+    call: Any, weight: jax.Array, indices: jax.Array, max_norm: float, norm_type: float
+) -> jax.Array:
+    used = jnp.zeros(weight.shape[0], bool).at[indices.reshape(-1)].set(True)[:, None]
+    norm = jnp.sum(jnp.abs(weight) ** norm_type, 1, keepdims=True) ** (1 / norm_type)
+    return jnp.where(used & (norm > max_norm), weight * (max_norm / (norm + 1e-7)), weight)
+
+
+@lowers("aten.gather.default")
+def _gather(call: Any, x: jax.Array, dim: int, index: jax.Array, sparse_grad: bool = False) -> jax.Array:
+    if x.ndim == 0:
+        checked(call, index, 1, "RuntimeError: index out of bounds for dimension 0 with size 1", wrap=False)
+        return jnp.broadcast_to(x, index.shape)
+    if index.ndim == 0:
+        index = index.reshape(1)
+    dim %= x.ndim
+    size = x.shape[dim]
+    message = f"RuntimeError: index out of bounds for dimension {dim} with size {size}"
+    index = checked(call, index, size, message, wrap=False)
+    # The index may be shorter than x in the other dimensions.
+    cut = tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(index.shape))
+    return jnp.take_along_axis(x[cut], index, dim, mode="clip").reshape(call.out.shape)
+
+
+def _scatter_places(
+    call: Any, x: jax.Array, dim: int, index: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """``x`` with at least one dimension, and the full coordinates of every element of ``index``."""
+    if x.ndim == 0:
+        x = x.reshape(1)
+    if index.ndim == 0:
+        index = index.reshape(1)
+    dim %= x.ndim
+    message = f"RuntimeError: index out of bounds for dimension {dim} with size {x.shape[dim]}"
+    index = checked(call, index, x.shape[dim], message, wrap=False)
+    places = [
+        jnp.arange(n).reshape(tuple(n if d == e else 1 for e in range(index.ndim)))
+        for d, n in enumerate(index.shape)
+    ]
+    places[dim] = index
+    return x, tuple(jnp.broadcast_arrays(*places))
+
+
+def _source(source: Any, places: tuple[jax.Array, ...], dtype: Any) -> jax.Array:
+    """The part of ``source`` that ``index`` covers, or a number broadcast to it."""
+    shape = places[0].shape
+    if jnp.ndim(source) == 0:
+        return jnp.broadcast_to(cast(source, dtype), shape)
+    return cast(source, dtype)[tuple(slice(0, n) for n in shape)]
+
+
+@lowers("aten.scatter.src", "aten.scatter.value")
+def _scatter(
+    call: Any, x: jax.Array, dim: int, index: jax.Array, source: Any = None, value: Any = None
+) -> jax.Array:
+    full, places = _scatter_places(call, x, dim, index)
+    source = value if source is None else source
+    return full.at[places].set(_source(source, places, x.dtype)).reshape(x.shape)
+
+
+@lowers("aten.scatter_add.default")
+def _scatter_add(call: Any, x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
+    full, places = _scatter_places(call, x, dim, index)
+    return full.at[places].add(_source(source, places, x.dtype)).reshape(x.shape)
+
+
+@lowers("aten.scatter.reduce", "aten.scatter.value_reduce")
+def _scatter_legacy(
+    call: Any, x: jax.Array, dim: int, index: jax.Array, source: Any, *, reduce: str
+) -> jax.Array:
+    full, places = _scatter_places(call, x, dim, index)
+    source = _source(source, places, x.dtype)
+    at = full.at[places]
+    return (at.add(source) if reduce == "add" else at.multiply(source)).reshape(x.shape)
+
+
+def reduce_at(
+    x: jax.Array, places: tuple[Any, ...], source: jax.Array, reduce: str, include_self: bool
+) -> jax.Array:
+    """``scatter_reduce``: sum, prod, mean, amax or amin of what lands on each element of ``x``."""
+    at = x.at[places]
+    if not include_self:
+        identity = {"sum": 0, "mean": 0, "prod": 1}.get(reduce)
+        if identity is None:
+            touched = jnp.zeros(x.shape, bool).at[places].set(True)
+            first = _extreme(x.dtype, reduce)
+            x = jnp.where(touched, jnp.asarray(first, x.dtype), x)
+        else:
+            x = at.set(jnp.full(source.shape, identity, x.dtype))
+        at = x.at[places]
+    if reduce == "sum":
+        return at.add(source)
+    if reduce == "prod":
+        return at.multiply(source)
+    if reduce == "amax":
+        return at.max(source)
+    if reduce == "amin":
+        return at.min(source)
+    counts = jnp.full(x.shape, 1 if include_self else 0, x.dtype)
+    counts = jnp.maximum(counts.at[places].add(jnp.ones(source.shape, x.dtype)), 1)
+    total = at.add(source)
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        return jnp.floor_divide(total, counts)
+    return total / lax.stop_gradient(counts)
+
+
+def _extreme(dtype: Any, reduce: str) -> Any:
+    from detente.bridge.lower.dtypes import highest, lowest
+
+    return lowest(dtype) if reduce == "amax" else highest(dtype)
+
+
+@lowers("aten.scatter_reduce.two")
+def _scatter_reduce(
+    call: Any,
+    x: jax.Array,
+    dim: int,
+    index: jax.Array,
+    source: jax.Array,
+    reduce: str,
+    include_self: bool = True,
+) -> jax.Array:
+    full, places = _scatter_places(call, x, dim, index)
+    source = _source(source, places, x.dtype)
+    return reduce_at(full, places, source, reduce, include_self).reshape(x.shape)
+
+
+@lowers("aten.index_select.default", "aten.index_select_backward.default")
+def _index_select(call: Any, x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
+    index = index.reshape(-1)
+    if x.ndim == 0:
+        return jnp.broadcast_to(x, call.out.shape)
+    index = checked(call, index, x.shape[dim], "IndexError: index out of range in self", wrap=False)
+    return jnp.take(x, index, axis=dim, mode="clip")
+
+
+def _along(call: Any, x: jax.Array, dim: int, index: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+    if x.ndim == 0:
+        x = x.reshape(1)
+    dim %= x.ndim
+    index = checked(call, index.reshape(-1), x.shape[dim], "IndexError: index out of range in self")
+    return x, (slice(None),) * dim + (index,)
+
+
+@lowers("aten.index_add.default")
+def _index_add(
+    call: Any, x: jax.Array, dim: int, index: jax.Array, source: jax.Array, alpha: Any = 1
+) -> jax.Array:
+    full, place = _along(call, x, dim, index)
+    source = cast(source, x.dtype)
+    if alpha != 1:
+        source = source * jnp.asarray(alpha, x.dtype)
+    shape = full.at[place].get().shape
+    return full.at[place].add(source.reshape(shape)).reshape(x.shape)
+
+
+@lowers("aten.index_copy.default")
+def _index_copy(call: Any, x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
+    full, place = _along(call, x, dim, index)
+    shape = full.at[place].get().shape
+    return full.at[place].set(cast(source, x.dtype).reshape(shape)).reshape(x.shape)
+
+
+@lowers("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
+def _index_fill(call: Any, x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Array:
+    full, place = _along(call, x, dim, index)
+    return full.at[place].set(cast(value, x.dtype)).reshape(x.shape)
+
+
+@lowers("aten.index_reduce.default")
+def _index_reduce(
+    call: Any,
+    x: jax.Array,
+    dim: int,
+    index: jax.Array,
+    source: jax.Array,
+    reduce: str,
+    include_self: bool = True,
+) -> jax.Array:
+    full, place = _along(call, x, dim, index)
+    shape = full.at[place].get().shape
+    return reduce_at(full, place, cast(source, x.dtype).reshape(shape), reduce, include_self).reshape(x.shape)
+
+
+def _indices(call: Any, x: jax.Array, indices: Sequence[jax.Array | None]) -> tuple[Any, ...]:
+    places: list[Any] = []
+    for index in indices:
+        dim = len(places)
+        if index is None:
+            places.append(slice(None))
+        elif index.dtype in (bool, jnp.uint8):
+            raise NotImplementedError(
+                f"{call.node.op} with a boolean mask makes a tensor whose shape depends on data, which XLA cannot "
+                "compile; use torch.where(mask, x, other), or multiply by the mask"
+            )
+        else:
+            size = x.shape[dim]
+            message = f"IndexError: index is out of bounds for dimension {dim} with size {size}"
+            places.append(checked(call, index, size, message))
+    return tuple(places)
+
+
+@lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
+def _index(call: Any, x: jax.Array, indices: Sequence[jax.Array | None]) -> jax.Array:
+    return x[_indices(call, x, indices)]
+
+
+@lowers("aten.index_put.default", "aten._unsafe_index_put.default", "aten._index_put_impl.default")
+def _index_put(
+    call: Any,
+    x: jax.Array,
+    indices: Sequence[jax.Array | None],
+    values: jax.Array,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> jax.Array:
+    masks = [i for i in indices if i is not None and i.dtype in (bool, jnp.uint8)]
+    if masks and len(indices) == 1 and values.size == 1:
+        mask = masks[0].astype(bool)
+        mask = mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
+        value = cast(values, x.dtype).reshape(())
+        return jnp.where(mask, x + value if accumulate else value, x)
+    place = _indices(call, x, indices)
+    shape = jax.eval_shape(lambda t: t[place], x).shape
+    values = jnp.broadcast_to(cast(values, x.dtype), shape)
+    return x.at[place].add(values) if accumulate else x.at[place].set(values)
+
+
+@lowers("aten.take.default")
+def _take(call: Any, x: jax.Array, index: jax.Array) -> jax.Array:
+    return x.reshape(-1)[checked(call, index, x.size, "IndexError: out of range: tried to access index")]
+
+
+@lowers("aten.put.default")
+def _put(call: Any, x: jax.Array, index: jax.Array, source: jax.Array, accumulate: bool = False) -> jax.Array:
+    flat = x.reshape(-1)
+    index = checked(call, index, x.size, "IndexError: put(): index out of range").reshape(-1)
+    source = cast(source, x.dtype).reshape(-1)
+    return (flat.at[index].add(source) if accumulate else flat.at[index].set(source)).reshape(x.shape)
+
+
+@lowers("aten.take_along_dim.default")
+def _take_along_dim(call: Any, x: jax.Array, index: jax.Array, dim: int | None = None) -> jax.Array:
+    if dim is None:
+        x, index, dim = x.reshape(-1), index.reshape(-1), 0
+    dim %= x.ndim
+    message = f"IndexError: index is out of bounds for dimension {dim} with size {x.shape[dim]}"
+    index = checked(call, index, x.shape[dim], message)
+    shape = np.broadcast_shapes(
+        *(tuple(1 if d == dim else n for d, n in enumerate(t.shape)) for t in (x, index))
+    )
+    x, index = (
+        jnp.broadcast_to(t, tuple(t.shape[d] if d == dim else n for d, n in enumerate(shape)))
+        for t in (x, index)
+    )
+    return jnp.take_along_axis(x, index, dim, mode="clip")
+
+
+@lowers("aten.masked_scatter.default")
+def _masked_scatter(call: Any, x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
+    # The n-th True takes the n-th element of source: a running count, so the shape stays static.
+    mask = jnp.broadcast_to(mask, x.shape).reshape(-1)
+    order = jnp.cumsum(mask.astype(jnp.int32)) - 1
+    total = order[-1] + 1 if order.size else 0
+    call.fault(
+        jnp.asarray(total > source.size), "RuntimeError: masked_scatter: expected self.numel() elements"
+    )
+    taken = source.reshape(-1)[jnp.clip(order, 0, max(source.size - 1, 0))] if source.size else x.reshape(-1)
+    return jnp.where(mask, cast(taken, x.dtype), x.reshape(-1)).reshape(x.shape)
+
+
+def refuse_dynamic(call: Any, *_: Any, **__: Any) -> Any:
+    """Refuses an operator whose result has a shape that depends on data."""
+    raise NotImplementedError(
+        f"{call.node.op} makes a tensor whose shape depends on data, which XLA cannot compile; keep the full shape "
+        "and mask it (torch.where), or compute this part outside of the step"
+    )
+
+
+for _name in (
+    "masked_select.default",
+    "nonzero.default",
+    "nonzero_numpy.default",
+    "argwhere.default",
+    "unique_dim.default",
+    "_unique2.default",
+    "unique_consecutive.default",
+    "repeat_interleave.Tensor",
+    "repeat_interleave.self_Tensor",
+    "bincount.default",
+):
+    lowers(f"aten.{_name}", note="refused: the shape depends on data")(refuse_dynamic)
+
+
+@lowers("aten.nonzero_static.default")
+def _nonzero_static(call: Any, x: jax.Array, size: int, fill_value: int = -1) -> jax.Array:
+    found = jnp.nonzero(x, size=size, fill_value=fill_value)
+    return cast(jnp.stack(found, -1), out_dtype(call))

@@ -1,0 +1,271 @@
+"""Normalisation layers: layer, group, instance, batch and RMS norm, weight norm.
+
+Statistics and the affine map are computed in float32 for half precision and the result is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from detente.bridge.lower.dtypes import cast, out_dtype, wide
+from detente.bridge.lower.ops.reduce import vector_norm
+from detente.bridge.lower.table import lowers
+
+
+def _standard(x: jax.Array, over: tuple[int, ...], eps: float) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(x - mean) / sqrt(var + eps), and mean and 1/sqrt(var + eps) with kept dimensions."""
+    mean = jnp.mean(x, over, keepdims=True)
+    away = x - mean
+    inverse = lax.rsqrt(jnp.mean(away * away, over, keepdims=True) + eps)
+    return away * inverse, mean, inverse
+
+
+def _affine(
+    y: jax.Array, weight: jax.Array | None, bias: jax.Array | None, shape: Sequence[int]
+) -> jax.Array:
+    if weight is not None:
+        y = y * cast(weight, y.dtype).reshape(shape)
+    return y if bias is None else y + cast(bias, y.dtype).reshape(shape)
+
+
+@lowers("aten.layer_norm.default")
+def _layer_norm(
+    call: Any,
+    x: jax.Array,
+    normalized_shape: Sequence[int],
+    weight: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> jax.Array:
+    dtype = out_dtype(call)
+    over = tuple(range(x.ndim - len(normalized_shape), x.ndim))
+    y, _, _ = _standard(cast(x, wide(dtype)), over, eps)
+    return cast(_affine(y, weight, bias, tuple(normalized_shape)), dtype)
+
+
+@lowers("aten.native_layer_norm.default")
+def _native_layer_norm(
+    call: Any, x: jax.Array, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
+) -> tuple[jax.Array, ...]:
+    over = tuple(range(x.ndim - len(normalized_shape), x.ndim))
+    y, mean, inverse = _standard(cast(x, wide(x.dtype)), over, eps)
+    results = (_affine(y, weight, bias, tuple(normalized_shape)), mean, inverse)
+    return tuple(cast(r, out_dtype(call, i)) for i, r in enumerate(results))
+
+
+@lowers("aten.rms_norm.default", "aten._fused_rms_norm.default")
+def _rms_norm(
+    call: Any,
+    x: jax.Array,
+    normalized_shape: Sequence[int],
+    weight: jax.Array | None = None,
+    eps: float | None = None,
+) -> Any:
+    fused = call.node.op == "aten._fused_rms_norm.default"
+    dtype = out_dtype(call, 0 if fused else None)
+    wider = cast(x, wide(x.dtype))
+    over = tuple(range(x.ndim - len(normalized_shape), x.ndim))
+    # Without eps ATen takes the machine epsilon of the dtype it computes in.
+    eps = float(jnp.finfo(wider.dtype).eps) if eps is None else eps
+    inverse = lax.rsqrt(jnp.mean(jnp.square(wider), over, keepdims=True) + eps)
+    y = cast(_affine(wider * inverse, weight, None, tuple(normalized_shape)), dtype)
+    return (y, cast(inverse, out_dtype(call, 1))) if fused else y
+
+
+def _grouped(
+    x: jax.Array, groups: int, weight: Any, bias: Any, eps: float
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    count, channels = x.shape[:2]
+    split = x.reshape(count, groups, -1)
+    if split.size == 0:
+        empty = jnp.zeros((count, groups, 1), x.dtype)
+        return x, empty, empty
+    y, mean, inverse = _standard(split, (2,), eps)
+    shape = (channels,) + (1,) * (x.ndim - 2)
+    return _affine(y.reshape(x.shape), weight, bias, shape), mean, inverse
+
+
+@lowers("aten.group_norm.default")
+def _group_norm(
+    call: Any,
+    x: jax.Array,
+    num_groups: int,
+    weight: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> jax.Array:
+    dtype = out_dtype(call)
+    return cast(_grouped(cast(x, wide(dtype)), num_groups, weight, bias, eps)[0], dtype)
+
+
+@lowers("aten.native_group_norm.default")
+def _native_group_norm(
+    call: Any, x: jax.Array, weight: Any, bias: Any, n: int, c: int, hw: int, group: int, eps: float
+) -> tuple[jax.Array, ...]:
+    results = _grouped(cast(x, wide(x.dtype)), group, weight, bias, eps)
+    return tuple(cast(r, out_dtype(call, i)).reshape(call.out[i].shape) for i, r in enumerate(results))
+
+
+def _per_channel(x: jax.Array) -> tuple[int, ...]:
+    return (-1,) + (1,) * (x.ndim - 2)
+
+
+def _moved(running: jax.Array, now: jax.Array, momentum: float) -> jax.Array:
+    """A running statistic after one batch, in its own dtype. Nothing flows back through it."""
+    kind = wide(running.dtype)
+    now = cast(lax.stop_gradient(now), kind)
+    return cast(cast(lax.stop_gradient(running), kind) * (1 - momentum) + now * momentum, running.dtype)
+
+
+def _batch_norm(
+    x: jax.Array,
+    weight: jax.Array | None,
+    bias: jax.Array | None,
+    running: tuple[jax.Array | None, jax.Array | None],
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[jax.Array, jax.Array | None, jax.Array | None, tuple[Any, Any]]:
+    """Result, saved mean, saved inverse deviation (None out of training), new running statistics."""
+    shape = _per_channel(x)
+    wider = cast(x, wide(x.dtype))
+    if not training:
+        mean, variance = (cast(r, wide(r.dtype)).reshape(shape) for r in running if r is not None)
+        inverse = lax.rsqrt(variance + eps)
+        return _affine((wider - mean) * inverse, weight, bias, shape), None, None, running
+    over = (0, *range(2, x.ndim))
+    count = int(np.prod([x.shape[d] for d in over]))
+    y, mean, inverse = _standard(wider, over, eps)
+    mean, inverse = mean.reshape(-1), inverse.reshape(-1)
+    new: tuple[Any, Any] = running
+    if running[0] is not None and running[1] is not None:
+        away = lax.stop_gradient(wider - mean.reshape(shape))
+        unbiased = jnp.sum(away * away, over) / max(count - 1, 1)
+        new = (_moved(running[0], mean, momentum), _moved(running[1], unbiased, momentum))
+    return _affine(y, weight, bias, shape), mean, inverse, new
+
+
+@lowers("aten._native_batch_norm_legit_functional.default")
+def _batch_norm_functional(
+    call: Any,
+    x: jax.Array,
+    weight: Any,
+    bias: Any,
+    running_mean: jax.Array,
+    running_var: jax.Array,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[jax.Array, ...]:
+    y, mean, inverse, new = _batch_norm(x, weight, bias, (running_mean, running_var), training, momentum, eps)
+    saved = [_saved(call, i, value) for i, value in ((1, mean), (2, inverse))]
+    return cast(y, out_dtype(call, 0)), *saved, *new
+
+
+def _saved(call: Any, index: int, value: jax.Array | None) -> jax.Array:
+    kind = out_dtype(call, index)
+    return jnp.zeros(call.out[index].shape, kind) if value is None else cast(value, kind)
+
+
+@lowers("aten._native_batch_norm_legit.no_stats")
+def _batch_norm_no_stats(
+    call: Any, x: jax.Array, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[jax.Array, ...]:
+    y, mean, inverse, _ = _batch_norm(x, weight, bias, (None, None), True, momentum, eps)
+    return cast(y, out_dtype(call, 0)), _saved(call, 1, mean), _saved(call, 2, inverse)
+
+
+@lowers("aten._native_batch_norm_legit_no_training.default")
+def _batch_norm_no_training(
+    call: Any,
+    x: jax.Array,
+    weight: Any,
+    bias: Any,
+    running_mean: jax.Array,
+    running_var: jax.Array,
+    momentum: float,
+    eps: float,
+) -> tuple[jax.Array, ...]:
+    y, _, _, _ = _batch_norm(x, weight, bias, (running_mean, running_var), False, momentum, eps)
+    return cast(y, out_dtype(call, 0)), _saved(call, 1, None), _saved(call, 2, None)
+
+
+@lowers("aten.batch_norm.default")
+def _batch_norm_eval(
+    call: Any,
+    x: jax.Array,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> jax.Array:
+    if training and running_mean is not None:
+        raise NotImplementedError(
+            "aten.batch_norm in training writes its running statistics in place; the functional form "
+            "(_native_batch_norm_legit_functional) is expected here: run run_decompositions({}) on the export"
+        )
+    return cast(
+        _batch_norm(x, weight, bias, (running_mean, running_var), training, momentum, eps)[0], out_dtype(call)
+    )
+
+
+@lowers("aten.instance_norm.default")
+def _instance_norm(
+    call: Any,
+    x: jax.Array,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> jax.Array:
+    dtype = out_dtype(call)
+    if not use_input_stats:
+        return cast(_batch_norm(x, weight, bias, (running_mean, running_var), False, momentum, eps)[0], dtype)
+    if running_mean is not None:
+        raise NotImplementedError(
+            "instance_norm that tracks running statistics in training writes them in place; "
+            "use track_running_stats=False, or call .eval() on that layer"
+        )
+    y, _, _ = _standard(cast(x, wide(dtype)), tuple(range(2, x.ndim)), eps)
+    return cast(_affine(y, weight, bias, _per_channel(x)), dtype)
+
+
+@lowers("aten._weight_norm.default", "aten._weight_norm_interface.default")
+def _weight_norm(call: Any, v: jax.Array, g: jax.Array, dim: int = 0) -> Any:
+    pair = call.node.op == "aten._weight_norm_interface.default"
+    dtype = out_dtype(call, 0 if pair else None)
+    wider = cast(v, wide(v.dtype))
+    over = (
+        tuple(range(v.ndim))
+        if dim == -1 and not pair
+        else tuple(d for d in range(v.ndim) if d != dim % v.ndim)
+    )
+    norm = vector_norm(wider, 2.0, over, True)
+    weight = cast(wider * (cast(g, wider.dtype) / norm), dtype)
+    return (weight, cast(norm, out_dtype(call, 1))) if pair else weight
+
+
+@lowers("aten.renorm.default")
+def _renorm(call: Any, x: jax.Array, p: float, dim: int, maxnorm: float) -> jax.Array:
+    dtype = out_dtype(call)
+    wider = cast(x, wide(dtype))
+    over = tuple(d for d in range(x.ndim) if d != dim % x.ndim)
+    norm = vector_norm(wider, float(p), over, True)
+    factor = jnp.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1)
+    return cast(wider * factor, dtype)
