@@ -1,0 +1,91 @@
+"""Which optimizers the bridge takes, and the one clear sentence for each that it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import optimizer as base
+
+from detente.bridge.refusal import Reason, Refused
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """``stands(optimizer)`` is True where the bridge must refuse; ``what`` says so with ``{name}``."""
+
+    stands: Callable[[torch.optim.Optimizer], bool]
+    what: str
+    hint: str
+
+
+def _params(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _hooks(optimizer: torch.optim.Optimizer) -> bool:
+    return bool(
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or base._global_optimizer_pre_hooks
+        or base._global_optimizer_post_hooks
+    )
+
+
+OBSTACLES: tuple[Obstacle, ...] = (
+    Obstacle(
+        lambda o: isinstance(o, torch.optim.LBFGS),
+        "LBFGS evaluates the loss several times inside one step (a closure), and a compiled step evaluates it once",
+        "use another optimizer, or jax.scipy.optimize / optax.lbfgs on detente.functional(model)",
+    ),
+    Obstacle(
+        lambda o: isinstance(o, torch.optim.SparseAdam),
+        "SparseAdam needs sparse gradients, and the gradients of a compiled step are dense",
+        "use torch.optim.Adam, which computes the dense update",
+    ),
+    Obstacle(
+        _hooks,
+        "{name} has step hooks, and a compiled step does not call Python",
+        "remove the hooks (their handle's remove()), or do their work before and after step(batch)",
+    ),
+    Obstacle(
+        lambda o: any(torch.is_complex(p) for p in _params(o)),
+        "{name} holds complex parameters, which the compiled update does not take",
+        "hold the parameter as torch.view_as_real of it",
+    ),
+    Obstacle(
+        lambda o: any(group.get("differentiable") for group in o.param_groups),
+        "{name} is differentiable=True, which asks autograd to see through optimizer.step()",
+        "build it with differentiable=False; detente.functional differentiates through an update in JAX",
+    ),
+)
+
+
+def check(optimizer: Any) -> None:
+    """Raises Refused with every obstacle at once; TypeError where this is no torch optimizer."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}; "
+            "for an optax transformation use detente.functional"
+        )
+    name = type(optimizer).__name__
+    reasons = [
+        Reason("optimizer", o.what.format(name=name), None, o.hint) for o in OBSTACLES if o.stands(optimizer)
+    ]
+    if reasons:
+        raise Refused(reasons)
+
+
+def no_closure(closure: Any) -> None:
+    """Raises Refused where a step is called with a closure."""
+    if closure is not None:
+        raise Refused([
+            Reason(
+                "optimizer",
+                "step(closure) would evaluate the loss from Python, and a compiled step has its loss inside",
+                None,
+                "call step(batch) without a closure",
+            )
+        ])  # fmt: skip

@@ -1,0 +1,78 @@
+"""The numbers of ``param_groups``: which of them may change from step to step, and how they enter a program.
+
+A Python float (``lr``, ``betas``, ``eps``, ``weight_decay``) is an input of the compiled step, so torch's
+schedulers keep working. Everything else (flags, names, integers such as Muon's ``ns_steps``) shapes the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+# keys of a group that choose among torch's own implementations of one update, or that are not about it
+IGNORED = frozenset(
+    {"params", "param_names", "foreach", "fused", "capturable", "differentiable", "initial_lr"}
+)
+# the default path, whose scalars are Python doubles
+PATH = {"foreach": False, "fused": False, "capturable": False, "differentiable": False}
+
+
+class Stale(Exception):
+    """The optimizer's groups changed in a way that needs another trace (a flag was flipped, a zero weight decay
+    became non-zero, a parameter was added)."""
+
+
+def numbers(group: Mapping[str, Any]) -> dict[str, float]:
+    """Every float of a group by name (``lr``, ``betas.0``), 0-d tensors read; ``lr`` also when it is an int."""
+    out: dict[str, float] = {}
+    for key, value in group.items():
+        if key in IGNORED:
+            continue
+        if isinstance(value, tuple | list):
+            out.update({f"{key}.{i}": float(v) for i, v in enumerate(value) if _is_float(v)})
+        elif _is_float(value) or (key == "lr" and isinstance(value, int)):
+            out[key] = float(value)
+    return out
+
+
+def literals(group: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Everything else of a group that can shape the graph, as a hashable signature."""
+    names = numbers(group)
+    out: list[tuple[str, Any]] = []
+    for key, value in sorted(group.items()):
+        if key in IGNORED or key in names:
+            continue
+        if isinstance(value, tuple | list):
+            out.append((key, tuple(None if f"{key}.{i}" in names else v for i, v in enumerate(value))))
+        else:
+            out.append((key, value if isinstance(value, int | str | None) else repr(value)))
+    return tuple(out)
+
+
+def traced_group(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The group as the tracer runs it: torch's default path, tensors as plain numbers."""
+    plain = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in group.items()}
+    return {**plain, **{k: v for k, v in PATH.items() if k in group}}
+
+
+def encode(values: Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
+    """float32[n, 3]: each double as a sum of three float32, which is exact.
+
+    A plain float32 would lose what ``1 - beta2`` lives on, and a float64 input would be cut to float32 where
+    jax's x64 mode is off.
+    """
+    double = np.array([values[name] for name in names], np.float64)
+    high = double.astype(np.float32)
+    rest = np.where(np.isfinite(high), double - high, 0.0)
+    middle = rest.astype(np.float32)
+    low = (rest - middle).astype(np.float32)
+    return np.stack([high, middle, low], axis=-1)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, float) or (
+        isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_floating_point()
+    )

@@ -1,0 +1,85 @@
+"""One parameter's update: the traced graphs, interpreted with the lowering table.
+
+Everything here runs with x64 on (the scalars of an update are doubles, as on torch's host), whatever the
+caller's mode; parameters, gradients and tensors of the state keep their own dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from detente.bridge.graph import Graph
+from detente.bridge.lower.driver import Trace as Lowering
+from detente.bridge.lower.driver import evaluate
+from detente.bridge.lower.faults import Sites
+from detente.bridge.lower.precision import torch_numerics
+from detente.bridge.optim import symbolic
+from detente.bridge.optim.program import Program, Trace
+
+STARTED = "#started"
+assert symbolic.PLAIN  # imported for its table rows
+
+
+def update(
+    program: Program, param: jax.Array, grad: jax.Array, state: Mapping[str, Any], hyper: Any
+) -> tuple[jax.Array, dict[str, Any]]:
+    """The new parameter and the new state of one parameter; ``hyper`` is its group's float32[n, 3]."""
+    with torch_numerics():
+        values: dict[str, Any] = {"param": param, "grad": grad, **_named(program, hyper)}
+        values.update({f"state.{leaf.key}": state[leaf.key] for leaf in program.leaves})
+        results = _select(program.step, values)
+        started = state.get(STARTED)
+        if program.first is not None and started is not None:
+            first = _select(program.first, values)
+            results = tuple(jnp.where(started, new, begin) for new, begin in zip(results, first, strict=True))
+        fresh = {
+            leaf.key: jnp.asarray(value, leaf.aval.dtype)
+            for leaf, value in zip(program.leaves, results[1:], strict=True)
+        }
+        if started is not None:
+            fresh[STARTED] = jnp.ones_like(started)
+        return results[0], fresh
+
+
+def born(program: Program, param: jax.Array, hyper: Any) -> dict[str, Any]:
+    """The state of a parameter before its first step; zeros where the first step does not read it."""
+    with torch_numerics():
+        values = {"param": param, **_named(program, hyper)}
+        out = {}
+        for leaf in program.leaves:
+            graph = (program.births or {}).get(leaf.key)
+            value = jnp.zeros(leaf.aval.shape, leaf.aval.dtype) if graph is None else _run(graph, values)[0]
+            out[leaf.key] = jnp.asarray(value, leaf.aval.dtype)
+        return out
+
+
+def _named(program: Program, hyper: Any) -> dict[str, Any]:
+    doubles = jnp.asarray(hyper).astype(jnp.float64)
+    doubles = doubles[..., 0] + doubles[..., 1] + doubles[..., 2]
+    return {f"hyper.{name}": doubles[i] for i, name in enumerate(program.hyper)}
+
+
+def _run(graph: Graph, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    inputs = {item.id: values[item.name] for item in graph.inputs if item.name in values}
+    return evaluate(graph, inputs, Lowering(Sites()))
+
+
+def _select(trace: Trace, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """All paths, then the one whose conditions hold. XLA shares what the paths have in common."""
+    count = 1 + len(trace.leaves)
+    results = {path.outcomes: _run(path.graph, values) for path in trace.paths}
+
+    def pick(prefix: tuple[bool, ...]) -> tuple[Any, ...]:
+        if prefix in results:
+            return results[prefix][:count]
+        test = next(r for outcomes, r in results.items() if outcomes[: len(prefix)] == prefix)[
+            count + len(prefix)
+        ]
+        yes, no = pick((*prefix, True)), pick((*prefix, False))
+        return tuple(jnp.where(test, a, b) for a, b in zip(yes, no, strict=True))
+
+    return pick(())

@@ -1,0 +1,460 @@
+"""Run an unmodified ``optimizer.step()`` on one shape and write down the ATen operators it calls.
+
+``torch.func.functionalize`` removes the in-place writes, a dispatch mode below it records what is left, and
+every number that can change from step to step is a symbolic ``Number``. Tensors are on the meta device: no
+memory is taken and nothing is computed. This is the default path of torch's optimizers (neither foreach nor
+fused nor capturable), whose scalars are Python doubles; the other paths compute the same update.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref, Where
+from detente.bridge.optim.number import Number, is_number, lifted, number_of
+from detente.bridge.optim.program import Guard, Leaf, Path, Trace, live
+from detente.bridge.refusal import Refused, refuse
+
+MAX_PATHS = 32
+# value-preserving operators: the result is the argument
+SAME = {"aten.clone.default", "aten.detach.default", "aten.alias.default", "aten.lift_fresh.default",
+        "aten.lift_fresh_copy.default"}  # fmt: skip
+# creations that read a tensor for its shape only -> where the fill value is (a position, or the value)
+FILLS: dict[str, int | float] = {
+    "aten.zeros.default": 0.0,
+    "aten.zeros_like.default": 0.0,
+    "aten.new_zeros.default": 0.0,
+    "aten.empty.memory_format": 0.0,
+    "aten.empty_like.default": 0.0,
+    "aten.ones.default": 1.0,
+    "aten.ones_like.default": 1.0,
+    "aten.new_ones.default": 1.0,
+}
+FILLS_WITH: dict[str, int] = {"aten.full_like.default": 1, "aten.new_full.default": 2, "aten.full.default": 1,
+                              "aten.scalar_tensor.default": 0}  # fmt: skip
+DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
+
+
+def aval_of(tensor: torch.Tensor) -> Aval:
+    return Aval(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+
+def trace_step(
+    optimizer: torch.optim.Optimizer,
+    group: Mapping[str, Any],
+    numbers: Mapping[str, float],
+    params: tuple[Aval, ...],
+    leaves: tuple[tuple[Leaf, ...] | None, ...],
+) -> Trace:
+    """Every path through one ``step()`` of a group that holds ``params``.
+
+    ``numbers`` names the hyper-parameters that stay symbolic (``lr``, ``betas.0``) with their values now;
+    ``leaves`` gives each parameter's state, or None for a parameter that has never been stepped.
+    The graphs' inputs are those of the first parameter, then the others' (``param1``, ``grad1``...).
+    Raises Refused where the step cannot become a graph; the reason names the line of the optimizer's code.
+    """
+    pending: list[tuple[bool, ...]] = [()]
+    paths: list[Path] = []
+    guards: dict[tuple[str, Any], Guard] = {}
+    layout: tuple[Leaf, ...] | None = None
+    while pending:
+        forced = pending.pop()
+        run = _Run(optimizer, numbers, forced)
+        found, graph = run(group, params, leaves)
+        if layout is not None and found != layout:
+            raise refuse("optimizer", f"{run.name} keeps a different state on different branches of step()")
+        layout = found
+        outcomes = tuple(outcome for _, outcome in run.decisions)
+        paths.append(Path(outcomes, graph))
+        pending += [(*outcomes[:i], False) for i in range(len(forced), len(outcomes))]
+        guards.update({(guard.place, guard.expected): guard for guard in run.guards})
+        if len(paths) + len(pending) > MAX_PATHS:
+            raise refuse("optimizer", f"{run.name} branches on run-time values in more than {MAX_PATHS} ways")
+    return Trace(layout or (), tuple(paths), tuple(guards.values()))
+
+
+class _Run(TorchDispatchMode):
+    """One trace along one path. It is the dispatch mode and the ``Recorder`` of its numbers."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, numbers: Mapping[str, float], forced: tuple[bool, ...]
+    ) -> None:
+        super().__init__()
+        self.optimizer = optimizer
+        self.name = type(optimizer).__name__
+        self.numbers = dict(numbers)
+        self.forced = forced
+        self.decisions: list[tuple[Ref, bool]] = []
+        self.guards: list[Guard] = []
+        self.inputs: list[Input] = []
+        self.nodes: list[Node] = []
+        self.next_id = 0
+        self.known: dict[int, tuple[torch.Tensor, Ref]] = {}  # id -> (kept alive, value)
+        self.files = {space["__file__"] for space in _spaces(optimizer) if "__file__" in space}
+
+    # -- the run ----------------------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        group: Mapping[str, Any],
+        params: tuple[Aval, ...],
+        leaves: tuple[tuple[Leaf, ...] | None, ...],
+    ) -> tuple[tuple[Leaf, ...], Graph]:
+        tensors: list[torch.Tensor] = []
+        for index, aval in enumerate(params):
+            suffix = str(index or "")
+            tensors.append(self._input("parameter", f"param{suffix}", aval))
+            tensors.append(self._input("batch", f"grad{suffix}", aval))
+        states: list[dict[str, Any] | None] = []
+        for index, known in enumerate(leaves):
+            prefix = f"state{index or ''}"
+            states.append(None if known is None else {k.key: self._state(prefix, k) for k in known})
+        hyper = {name: self._hyper(name) for name in self.numbers}
+        box: dict[str, Any] = {}
+
+        def body(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            clone, attributes = self._clone()
+            mine = {**group, **_nested(group, hyper), "params": list(tensors[: 2 * len(params) : 2])}
+            written = dict(mine)
+            clone.param_groups = [mine]
+            clone.state = defaultdict(dict)
+            rest = iter(tensors[2 * len(params) :])
+            for p, g, state in zip(mine["params"], tensors[1 : 2 * len(params) : 2], states, strict=True):
+                p.grad = g
+                if state is not None:
+                    clone.state[p] = {
+                        k: next(rest) if isinstance(v, torch.Tensor) else v for k, v in state.items()
+                    }
+            type(self.optimizer).step(clone)
+            self._unwritten(clone, attributes, mine, written)
+            final = clone.state[mine["params"][0]]
+            box["state"] = {k: v for k, v in final.items() if not isinstance(v, torch.Tensor)}
+            box["order"] = list(final)
+            return (mine["params"][0], *(v for v in final.values() if isinstance(v, torch.Tensor)))
+
+        flat = [v for state in states if state for v in state.values() if isinstance(v, torch.Tensor)]
+        try:
+            with torch.no_grad(), _lifted_builtins(self.optimizer), self, _Factories(self):
+                results = torch.func.functionalize(body)(*tensors, *flat)
+        except Refused:
+            raise
+        except Exception as error:
+            raise refuse(
+                "optimizer",
+                f"tracing {self.name}.step() failed: {type(error).__name__}: {error}",
+                self._where(error),
+            ) from error
+        return self._finish(results, box)
+
+    def _finish(
+        self, results: tuple[torch.Tensor, ...], box: dict[str, Any]
+    ) -> tuple[tuple[Leaf, ...], Graph]:
+        outputs = [Output("buffer", "param", self._ref(results[0]))]
+        tensors = iter(results[1:])
+        leaves: list[Leaf] = []
+        for key in box["order"]:
+            if key not in box["state"]:
+                tensor = next(tensors)
+                leaf, value = Leaf(key, aval_of(tensor)), self._ref(tensor)
+            else:
+                entry = box["state"][key]
+                if not isinstance(entry, int | float) and not is_number(entry):
+                    raise refuse(
+                        "optimizer",
+                        f"{self.name} keeps {key!r} = {entry!r} in its state, which is no tensor or number",
+                    )
+                value = entry.node.value if is_number(entry) else float(entry)
+                leaf = Leaf(key, Aval((), "float64"), "int" if isinstance(entry, int) else "float")
+            leaves.append(leaf)
+            outputs.append(Output("buffer", key, value))
+        outputs += [Output("aux", f"test{i}", ref) for i, (ref, _) in enumerate(self.decisions)]
+        return tuple(leaves), live(Graph(tuple(self.inputs), tuple(self.nodes), tuple(outputs)))
+
+    def _clone(self) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
+        """The optimizer's double: same class and attributes, own groups and state. The instance's own ``step``
+        is left out: a learning rate scheduler puts one there, bound to the original."""
+        clone = object.__new__(type(self.optimizer))
+        attributes = {k: v for k, v in vars(self.optimizer).items() if k != "step"}
+        clone.__dict__.update(attributes)
+        clone._optimizer_step_pre_hooks = OrderedDict()
+        clone._optimizer_step_post_hooks = OrderedDict()
+        return clone, attributes
+
+    def _unwritten(
+        self,
+        clone: torch.optim.Optimizer,
+        attributes: dict[str, Any],
+        group: dict[str, Any],
+        before: dict[str, Any],
+    ) -> None:
+        """A step that keeps state outside ``optimizer.state`` cannot be a function of that state."""
+        plain = (int, float, bool, str, torch.SymFloat)
+        for place, old, new in (("self.", attributes, vars(clone)), ("param_groups: ", before, group)):
+            for key, value in new.items():
+                if isinstance(value, plain) and not key.startswith("_") and value is not old.get(key, value):
+                    raise refuse(
+                        "optimizer",
+                        f"{self.name}.step() writes {place}{key}; only optimizer.state can change in a step",
+                    )
+
+    # -- inputs -----------------------------------------------------------------------------------------------
+
+    def _new(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+    def _input(self, kind: str, name: str, aval: Aval) -> torch.Tensor:
+        tensor = torch.empty(aval.shape, dtype=getattr(torch, aval.dtype), device="meta")
+        item = Input(self._new(), kind, name, aval)
+        self.inputs.append(item)
+        self.known[id(tensor)] = (tensor, Ref(item.id))
+        return tensor
+
+    def _state(self, prefix: str, leaf: Leaf) -> Any:
+        if leaf.kind == "tensor":
+            return self._input("buffer", f"{prefix}.{leaf.key}", leaf.aval)
+        item = Input(self._new(), "buffer", f"{prefix}.{leaf.key}", leaf.aval)
+        self.inputs.append(item)
+        return torch.SymFloat(Number(self, Ref(item.id), None))
+
+    def _hyper(self, name: str) -> torch.SymFloat:
+        item = Input(self._new(), "constant", f"hyper.{name}", Aval((), "float64"))
+        self.inputs.append(item)
+        return torch.SymFloat(Number(self, Ref(item.id), lambda values: values[name]))
+
+    # -- what the numbers ask -----------------------------------------------------------------------------------
+
+    def record_number(self, op: str, *args: Any, kind: str = "float64") -> Ref:
+        return self._node(op, args, {}, Aval((), kind))
+
+    def decide(self, test: Number) -> bool:
+        if test.now is not None:
+            outcome = bool(test.now(self.numbers))
+            self.guards.append(Guard(lambda values: bool(test.now(values)), outcome, str(self._where())))
+            return outcome
+        assert isinstance(test.value, Ref)
+        known = dict(self.decisions)
+        if test.value in known:
+            return known[test.value]
+        index = len(self.decisions)
+        outcome = self.forced[index] if index < len(self.forced) else True
+        self.decisions.append((test.value, outcome))
+        return outcome
+
+    def fix(self, number: Number) -> float:
+        if number.now is None:
+            raise refuse(
+                "optimizer",
+                f"{self.name}.step() needs the value of a tensor or of its step count as a Python float",
+                self._where(),
+            )
+        value = number.now(self.numbers)
+        self.guards.append(Guard(number.now, value, str(self._where())))
+        return value
+
+    # -- what torch calls ---------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = str(func)
+        if not name.startswith("aten."):  # the profiler's
+            return func(*args, **kwargs)
+        if name == "aten._local_scalar_dense.default":
+            return self._item(args[0])
+        if (
+            name == "aten.copy_.default"
+        ):  # functionalize writes its inputs back at the end; we read the results
+            return args[0]
+        concrete_args, concrete_kwargs = pytree.tree_map(
+            lambda a: 0.5 if is_number(a) else a, (list(args), dict(kwargs))
+        )
+        out = func(*concrete_args, **concrete_kwargs)
+        if name in SAME:
+            self._know(out, self._ref(args[0]))
+            return out
+        if not isinstance(out, torch.Tensor):
+            self._many(name, out, args, kwargs)
+            return out
+        if name in FILLS or name in FILLS_WITH:
+            fill = FILLS[name] if name in FILLS else args[FILLS_WITH[name]]
+            self._know(out, self.filled(fill, aval_of(out)))
+            return out
+        if name == "aten._to_copy.default" and args[0].dtype == out.dtype:
+            self._know(out, self._ref(args[0]))
+            return out
+        self._know(out, self._call(name, args, kwargs, aval_of(out)))
+        return out
+
+    def filled(self, fill: Any, aval: Aval) -> Ref:
+        return self._call("aten.full.default", (aval.shape, fill), {"dtype": aval.dtype}, aval)
+
+    def _many(self, name: str, out: Any, args: Any, kwargs: Any) -> None:
+        if not isinstance(out, tuple | list):
+            raise refuse("optimizer", f"{self.name}.step() calls {name}, which gives {out!r}", self._where())
+        avals = tuple(aval_of(t) if isinstance(t, torch.Tensor) else None for t in out)
+        ref = self._call(name, args, kwargs, avals)
+        for index, tensor in enumerate(out):
+            if isinstance(tensor, torch.Tensor):
+                self._know(tensor, Ref(ref.id, index))
+
+    def _call(self, name: str, args: Any, kwargs: Any, out: Any) -> Ref:
+        symbolic = any(number_of(a) is not None for a in pytree.tree_leaves((args, kwargs)))
+        operands = tuple(self._operand(a) for a in args)
+        named = {k: self._operand(v) for k, v in kwargs.items() if k not in DROPPED and v is not None}
+        return self._node(f"symbolic.{name}" if symbolic else name, operands, named, out)
+
+    def _operand(self, value: Any) -> Any:
+        number = number_of(value)
+        if number is not None:
+            return number.value
+        if isinstance(value, torch.Tensor):
+            return self._ref(value)
+        if isinstance(value, list | tuple):
+            return tuple(self._operand(item) for item in value)
+        if isinstance(value, torch.dtype):
+            return str(value).removeprefix("torch.")
+        return value
+
+    def _node(self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Ref:
+        node = Node(self._new(), op, args, tuple(kwargs.items()), out, self._where(), scope="optimizer")
+        self.nodes.append(node)
+        return Ref(node.id)
+
+    def _know(self, tensor: torch.Tensor, ref: Ref) -> None:
+        self.known[id(tensor)] = (tensor, ref)
+
+    def _ref(self, tensor: torch.Tensor) -> Ref:
+        if id(tensor) in self.known:
+            return self.known[id(tensor)][1]
+        if tensor.device.type == "meta" or tensor.numel() != 1:
+            raise refuse(
+                "optimizer",
+                f"{self.name}.step() reads a tensor {list(tensor.shape)} that is neither parameter, gradient nor state",
+                self._where(),
+            )
+        # a constant made inside step(): torch.tensor(0.0)
+        with _off():
+            value = tensor.reshape(()).tolist()
+        ref = self.filled(value, aval_of(tensor))
+        self._know(tensor, ref)
+        return ref
+
+    def _item(self, tensor: torch.Tensor) -> Any:
+        if tensor.dtype == torch.bool:
+            ref = self._node("number.item", (self._ref(tensor),), {}, Aval((), "bool"))
+            return torch.SymBool(Number(self, ref, None, boolean=True))
+        ref = self._node("number.item", (self._ref(tensor),), {}, Aval((), "float64"))
+        return torch.SymFloat(Number(self, ref, None))
+
+    def _where(self, error: BaseException | None = None) -> Where:
+        """The innermost line inside the optimizer's own file."""
+        if error is not None:
+            trace, found = error.__traceback__, None
+            while trace is not None:
+                if trace.tb_frame.f_code.co_filename in self.files:
+                    found = Where(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+                trace = trace.tb_next
+            return found or Where()
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename not in self.files:
+            frame = frame.f_back
+        return Where(frame.f_code.co_filename, frame.f_lineno) if frame else Where()
+
+
+class _Factories(TorchFunctionMode):
+    """Two calls that functionalize or a symbolic number cannot pass, said in other words: ``torch.as_tensor(number)``
+    asks for the number's value (a recorded fill instead), and ``square_`` has no functional form (``pow_(2)``
+    is what ATen's composite calls)."""
+
+    def __init__(self, run: _Run) -> None:
+        super().__init__()
+        self.run = run
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor) and args and is_number(args[0]):
+            dtype = kwargs.get("dtype") or torch.get_default_dtype()
+            return torch.full((), args[0], dtype=dtype, device="meta")
+        if func is torch.Tensor.square_:
+            return args[0].pow_(2)
+        return func(*args, **kwargs)
+
+
+def _off() -> Any:
+    """No mode: for reading a real constant."""
+    return torch.utils._python_dispatch._disable_current_modes()
+
+
+def _nested(group: Mapping[str, Any], hyper: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"betas.0": a, "betas.1": b, "lr": c}`` back in the group's own shape."""
+    out: dict[str, Any] = {}
+    for name, value in hyper.items():
+        key, _, index = name.partition(".")
+        if index:
+            items = list(out.get(key, group[key]))
+            items[int(index)] = value
+            out[key] = tuple(items)
+        else:
+            out[key] = value
+    return out
+
+
+def _spaces(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The global names of the modules that the optimizer's methods are written in (torch's own base aside).
+    A class's ``__module__`` may name the package that re-exports it, so the functions are asked instead."""
+    found: dict[int, dict[str, Any]] = {}
+    for cls in type(optimizer).__mro__:
+        if cls in (torch.optim.Optimizer, object):
+            continue
+        for function in vars(cls).values():
+            if callable(function) and hasattr(inner := inspect.unwrap(function), "__globals__"):
+                space = inner.__globals__
+                if space["__name__"] != torch.optim.Optimizer.__module__:
+                    found[id(space)] = space
+    return list(found.values())
+
+
+@contextmanager
+def _lifted_builtins(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """``max``, ``min`` and ``math.sqrt`` in the optimizer's own modules accept symbolic numbers meanwhile.
+
+    Python's ``max(1.0, x)`` asks ``x > 1.0``, which would split the trace in two; recorded it stays one node.
+    """
+    import builtins
+    import math
+    from types import SimpleNamespace
+
+    lifted_math = SimpleNamespace(
+        **{name: getattr(math, name) for name in dir(math) if not name.startswith("__")}
+    )
+    for name in ("sqrt", "exp", "log"):
+        setattr(lifted_math, name, lifted(getattr(math, name), name))
+    lifted_math.pow = lifted(math.pow, "pow")
+    absent = object()
+    changed: list[tuple[dict[str, Any], str, Any]] = []
+    for space in _spaces(optimizer):
+        for name in ("max", "min"):
+            if space.get(name, getattr(builtins, name)) is getattr(builtins, name):
+                changed.append((space, name, space.get(name, absent)))
+                space[name] = lifted(getattr(builtins, name), name)
+        if space.get("math") is math:
+            changed.append((space, "math", math))
+            space["math"] = lifted_math
+    try:
+        yield
+    finally:
+        for space, name, old in changed:
+            if old is absent:
+                del space[name]
+            else:
+                space[name] = old
