@@ -120,7 +120,7 @@ def test_stacked_parameters_are_one_input_with_the_same_gradients() -> None:
 
 
 def test_a_fault_inside_a_loop_is_the_fault_word_of_the_program() -> None:
-    faulty = programs.Call("test.faulty", (0, 1))
+    faulty = programs.Call("test.faulty", (1, 0))
     graph = layers(5, faulty)
     rolled = roll(graph, Least(nodes=1))
     assert any(n.op == ROLL for n in rolled.nodes)
