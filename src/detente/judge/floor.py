@@ -1,0 +1,87 @@
+"""The physical floor of a step: no machine does the work faster than its own measured peak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from detente.records.result import Floor
+
+# A row under this share of the floor is void; between it and 1 the peak was measured too low, and is raised.
+IMPOSSIBLE = 0.8
+# Traffic that a last-level cache may hold says nothing about memory bandwidth: a step that moves less than this is
+# bounded by its arithmetic alone (large caches of today: 50 MB on an H100, 32 to 96 MB on a desktop processor).
+CACHED = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a group must do in one step: floating-point operations of its products, and compulsory bytes."""
+
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Best rates that any probe of the session reached at one device and precision. ``shape`` is the (m, k, n) of
+    the fastest product; ``raised_by`` the row that went faster than the probes, if any did."""
+
+    flops: float
+    bytes: float
+    shape: tuple[int, int, int] | None = None
+    raised_by: str = ""
+
+    def seconds(self, work: Work) -> tuple[float, str]:
+        """The floor of ``work`` and which of the two binds: the larger, never the sum, because a machine computes
+        and moves data at the same time. Bytes that fit a cache bind nothing."""
+        compute = work.flops / self.flops
+        traffic = work.bytes / self.bytes if work.bytes > CACHED else 0.0
+        return (compute, "flops") if compute >= traffic else (traffic, "bytes")
+
+
+def best_peak(probes: Iterable[Mapping[str, Any]]) -> Peak | None:
+    """The best of the ``peak`` probes of rows that share device and precision; None while either rate is missing."""
+    products: list[tuple[float, tuple[int, int, int]]] = []
+    copies: list[float] = []
+    for probe in probes:
+        products += [
+            (float(rate), (int(m), int(k), int(n))) for m, k, n, rate in probe.get("shapes", ()) if rate
+        ]
+        if probe.get("copy_bytes_per_s"):
+            copies.append(float(probe["copy_bytes_per_s"]))
+    if not products or not copies:
+        return None
+    rate, shape = max(products)
+    return Peak(rate, max(copies), shape)
+
+
+def raise_peak(peak: Peak, steady: Mapping[str, tuple[Work, float]]) -> Peak:
+    """The peak after the rows have been seen: ``steady`` maps a row to its work and its seconds per step. A row
+    between 0.8 of the floor and the floor shows that the probes measured too little; the rate that binds it becomes
+    what the row reached. A row under 0.8 raises nothing: it is void."""
+    for row, (work, seconds) in steady.items():
+        floor, bound = peak.seconds(work)
+        if IMPOSSIBLE * floor <= seconds < floor:
+            if bound == "flops":
+                peak = Peak(work.flops / seconds, peak.bytes, peak.shape, row)
+            else:
+                peak = Peak(peak.flops, work.bytes / seconds, peak.shape, row)
+    return peak
+
+
+def floor_column(work: Work, peak: Peak, seconds: float | None, row: str) -> Floor:
+    """The column of one row, ``seconds`` being its steady median."""
+    floor, bound = peak.seconds(work)
+    note = "" if work.bytes > CACHED else "its bytes fit a cache: bandwidth is no bound"
+    if peak.raised_by:
+        who = "this row" if peak.raised_by == row else peak.raised_by
+        note = f"peak raised: {who} went faster than every probe"
+    share = floor / seconds if seconds else None
+    return Floor(work.flops, work.bytes, peak.flops, peak.bytes, floor, share, bound, note)
+
+
+def impossible(work: Work, peak: Peak, seconds: float) -> bool:
+    """Whether a steady median is below what is physically possible, by more than the probes can be wrong."""
+    return seconds < IMPOSSIBLE * peak.seconds(work)[0]

@@ -1,0 +1,303 @@
+"""The judgement: a session in, a result out. Nothing is run, no framework is imported, no file is read.
+
+The order is fixed: audit before statistics, so that no ratio with a void row is ever computed.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from detente.judge import verdicts as words
+from detente.judge.floor import Peak, Work, best_peak, floor_column, impossible, raise_peak
+from detente.judge.rows import (
+    block_medians,
+    captured,
+    compile_column,
+    first_seconds,
+    make_row,
+    median_of,
+    memory_column,
+    steady_column,
+)
+from detente.judge.rules.audit import audit
+from detente.judge.rules.rule import Group, Row
+from detente.judge.statistics import paired
+from detente.judge.verdicts import Decision, Noise
+from detente.records.cell import Cell
+from detente.records.finding import Finding
+from detente.records.precision import PRECISIONS
+from detente.records.result import CellResult, Result, SessionHead
+from detente.records.session import Session
+from detente.records.verdict import Verdict
+
+WorkloadFacts = Mapping[str, Mapping[str, int]]
+
+
+def judge(session: Session, workload_facts: WorkloadFacts | None = None) -> Result:
+    """The result of a session: every planned cell as a row, the A/A pair, and a verdict for each pair shown.
+
+    ``workload_facts`` maps a group (``Cell.group``) to ``{"flops": int, "bytes": int}`` of one step. Without it they
+    are read from ``session.fingerprint.settings["workloads"]``, so that an imported session can be judged where no
+    framework and no workload is installed; a group that is in neither has no floor.
+    """
+    facts = {**session.fingerprint.settings.get("workloads", {}), **(workload_facts or {})}
+    groups = _groups(session, facts)
+    findings = {group.name: audit(group) for group in groups.values()}
+    status = {
+        row.cell.key: _status(session, row, findings[group.name])
+        for group in groups.values()
+        for row in group.rows
+    }
+    blocks = session.whole_blocks()
+    noises = {name: _noise(session, group, status, blocks) for name, group in groups.items()}
+    drifting = next((n.verdict for n in noises.values() if n.drifting and n.verdict), None)
+    verdicts = _verdicts(session, groups, status, noises, drifting, blocks)
+    cells = [
+        _cell_result(row, group, findings[group.name], *status[row.cell.key])
+        for group in _raised(groups, status).values()
+        for row in group.rows
+    ]
+    order = {cell.key: i for i, cell in enumerate(session.planned)}
+    ranked = sorted(cells, key=lambda c: order[f"{c.group}/{c.label}"])
+    return Result(_head(session, groups, noises, drifting, blocks), tuple(ranked), verdicts)
+
+
+def more_blocks(session: Session, workload_facts: WorkloadFacts | None = None) -> Decision:
+    """Whether the session should run another block; truthy means yes. Ask it after every whole block.
+
+    It looks at the words only at 5, 10 and 15 whole blocks, LEANS never stops it, and ``settings["blocks"]`` (the
+    user's ``--blocks N``) replaces the rule by that number. The budget is the session's own business.
+    """
+    fixed = session.fingerprint.settings.get("blocks")
+    done = len(session.whole_blocks())
+    shown = judge(session, workload_facts).verdicts if words.is_look(done, fixed) else None
+    return words.decide(done, fixed, shown)
+
+
+# -- groups ------------------------------------------------------------------------------------------------------
+
+
+def _groups(session: Session, facts: WorkloadFacts) -> dict[str, Group]:
+    rows: dict[str, list[Row]] = {}
+    for cell in session.planned:
+        rows.setdefault(cell.group, []).append(make_row(session, cell))
+    everything = [row for group in rows.values() for row in group]
+    settings = session.fingerprint.settings
+    return {
+        name: Group(name, tuple(group), _work(facts.get(name)), _peak(everything, group[0].cell), settings)
+        for name, group in rows.items()
+    }
+
+
+def _work(facts: Mapping[str, int] | None) -> Work | None:
+    return Work(int(facts["flops"]), int(facts["bytes"])) if facts else None
+
+
+def _peak(rows: list[Row], like: Cell) -> Peak | None:
+    """The best rates of the session at this device and precision. A row whose products run at another precision
+    than declared is void, and its rate is a rate of something else."""
+    wanted = PRECISIONS[like.contract.precision].product
+    probes = [
+        probe
+        for row in rows
+        if (row.cell.device, row.cell.contract.precision) == (like.device, like.contract.precision)
+        and row.get("precision.class", wanted) == wanted
+        for probe in row.every("peak")
+    ]
+    return best_peak(probes)
+
+
+def _raised(groups: dict[str, Group], status: dict[str, tuple[str, str]]) -> dict[str, Group]:
+    """The groups with peaks as they are after every good row was seen."""
+    steady: dict[tuple[str, str], dict[str, tuple[Work, float]]] = {}
+    for group in groups.values():
+        for row in group.rows:
+            if group.work and row.steady and status[row.cell.key][0] == "ok":
+                key = (row.cell.device, row.cell.contract.precision)
+                steady.setdefault(key, {})[row.cell.key] = (group.work, row.steady)
+    found = {}
+    for name, group in groups.items():
+        first = group.rows[0].cell
+        seen = steady.get((first.device, first.contract.precision), {})
+        peak = raise_peak(group.peak, seen) if group.peak else None
+        found[name] = Group(name, group.rows, group.work, peak, group.settings)
+    return found
+
+
+# -- rows --------------------------------------------------------------------------------------------------------
+
+
+def _status(session: Session, row: Row, findings: tuple[Finding, ...]) -> tuple[str, str]:
+    """The row's status and the reason beside it."""
+    key = row.cell.key
+    if key in session.skipped:
+        return "skipped", session.skipped[key]
+    if not row.processes:
+        return "skipped", "not measured before the session ended"
+    if not row.fine:
+        last = row.processes[-1].evidence
+        where = f" (in {last.phase})" if last.phase else ""
+        return last.status, (last.reason or f"no reason given{where}")
+    void = next((f for f in findings if f.cell == key and f.severity == "void"), None)
+    if void:
+        return "void", f"{void.rule}: {void.what}"
+    return "ok", ""
+
+
+def _cell_result(
+    row: Row, group: Group, findings: tuple[Finding, ...], status: str, reason: str
+) -> CellResult:
+    cell = row.cell
+    floor = None
+    if group.work and group.peak:
+        floor = floor_column(group.work, group.peak, row.steady, cell.key)
+        if row.steady and impossible(group.work, group.peak, row.steady):
+            reason = reason or "under the physical floor"
+    first = row.fine[0].evidence if row.fine else None
+    return CellResult(
+        workload=cell.workload,
+        size=cell.size,
+        stack=cell.stack,
+        label=cell.label,
+        contract="out-of-the-box" if row.recipe == "out-of-the-box" else cell.contract.name,
+        precision=cell.contract.precision,
+        device=cell.device,
+        status=status,
+        reason=reason,
+        import_s=median_of(row.fine, lambda e: e.import_s),
+        build_s=median_of(row.fine, lambda e: e.build_s),
+        first_s=first_seconds(row),
+        second_s=median_of(row.fine, lambda e: e.second_s),
+        third_s=median_of(row.fine, lambda e: e.third_s),
+        steady_s=steady_column(row),
+        compile=compile_column(row),
+        memory=memory_column(row),
+        floor=floor,
+        parity=row.parity,
+        findings=tuple(f for f in findings if f.cell == cell.key),
+        programs=captured(row),
+        versions=first.versions if first else {},
+        losses=first.losses if first else (),
+        group=cell.group,
+    )
+
+
+# -- pairs -------------------------------------------------------------------------------------------------------
+
+
+def _by_label(group: Group) -> dict[str, Row]:
+    return {row.cell.label: row for row in group.rows}
+
+
+def _noise(
+    session: Session, group: Group, status: dict[str, tuple[str, str]], blocks: tuple[int, ...]
+) -> Noise:
+    rows = _by_label(group)
+    if session.aa is None or not all(label in rows for label in session.aa):
+        return Noise(None, words.MARGIN, drifting=False)
+    a, b = (rows[label] for label in session.aa)
+    if any(status[row.cell.key][0] != "ok" for row in (a, b)):
+        return Noise(None, words.MARGIN, drifting=False)
+    # The twin ran under the second name: its time over the first one's.
+    pair = paired(block_medians(b), block_medians(a), blocks)
+    return words.judge_noise(group.name, b.cell.label, a.cell.label, pair)
+
+
+def _verdicts(
+    session: Session,
+    groups: dict[str, Group],
+    status: dict[str, tuple[str, str]],
+    noises: dict[str, Noise],
+    drifting: Verdict | None,
+    blocks: tuple[int, ...],
+) -> tuple[Verdict, ...]:
+    twin = session.aa[1] if session.aa else None
+    shown: list[tuple[str, str, str]] = []
+    counted = 0
+    for name, group in groups.items():
+        running = tuple(r for r in group.rows if r.cell.label != twin and status[r.cell.key][0] != "skipped")
+        timed = [r for r in running if r.steady and status[r.cell.key][0] == "ok"]
+        fastest = min(timed, key=lambda r: r.steady or 0.0).cell.label if timed else None
+        pairs, number = words.layout_pairs(tuple(r.cell.label for r in running), fastest)
+        shown += [(name, a, b) for a, b in pairs]
+        counted += number
+    return tuple(
+        _verdict(groups[name], a, b, status, noises[name], drifting, blocks, counted) for name, a, b in shown
+    )
+
+
+def _verdict(
+    group: Group,
+    a: str,
+    b: str,
+    status: dict[str, tuple[str, str]],
+    noise: Noise,
+    drifting: Verdict | None,
+    blocks: tuple[int, ...],
+    pairs: int,
+) -> Verdict:
+    rows = _by_label(group)
+    for label in (a, b):
+        kind, reason = status[rows[label].cell.key]
+        if kind != "ok":
+            said = {"void": "is void", "oom": "ran out of memory", "failed": "failed"}.get(kind, kind)
+            return words.void_pair(group.name, a, b, noise.margin, len(blocks), f"{label} {said}: {reason}")
+    if drifting is not None:
+        return words.drifting_pair(group.name, a, b, noise.margin, len(blocks), _drift_reason(drifting))
+    pair = paired(block_medians(rows[a]), block_medians(rows[b]), blocks)
+    return words.judge_pair(group.name, a, b, pair, noise.margin, pairs)
+
+
+def _drift_reason(aa: Verdict) -> str:
+    return (
+        f"the session is drifting: {aa.b} against itself came out at {aa.ratio:.3g} "
+        f"[{aa.low:.3g}, {aa.high:.3g}] in {aa.group}, so that no ratio can be trusted"
+    )
+
+
+# -- head --------------------------------------------------------------------------------------------------------
+
+
+def _head(
+    session: Session,
+    groups: dict[str, Group],
+    noises: dict[str, Noise],
+    drifting: Verdict | None,
+    blocks: tuple[int, ...],
+) -> SessionHead:
+    last = max((p.started + p.wall_s for p in session.processes), default=session.started)
+    state = (
+        "drifting"
+        if drifting
+        else "interrupted"
+        if session.ended is None
+        else "unjudged"
+        if not blocks
+        else "whole"
+    )
+    peaks: dict[str, Any] = {}
+    for group in groups.values():
+        cell = group.rows[0].cell
+        if group.peak:
+            peak = group.peak
+            peaks[f"{cell.device}/{cell.contract.precision}"] = {
+                "flops_per_s": peak.flops,
+                "bytes_per_s": peak.bytes,
+                "shape": list(peak.shape or ()),
+            }
+    return SessionHead(
+        id=session.id,
+        started=session.started,
+        wall_s=(session.ended or last) - session.started,
+        command=session.command,
+        rerun=shlex.join(session.command),
+        state=state,
+        blocks=len(blocks),
+        fingerprint=session.fingerprint,
+        margins={name: n.margin for name, n in noises.items()},
+        aa={name: n.verdict for name, n in noises.items() if n.verdict},
+        note=session.note or (_drift_reason(drifting) if drifting else ""),
+        peaks=peaks,
+    )

@@ -1,0 +1,133 @@
+"""Parity: is it the same computation? Two levels, judged from the errors that the workers measured.
+
+*Same function*: size ``tiny``, fp64, relative error at most 1e-9 (fair pairs measure 1e-11, the smallest planted
+fault 1e-4). *Same precision*: the timed process at the timed size, ``err <= 4 * err_ref + floor``, where err_ref is
+torch-eager's own error against the same fp64 reference.
+
+Which floor. In fp32 the error of a fair tensor is a sum of many roundings, and err_ref may be small by luck: 64 eps
+of the tensor's rms. An update carries optax's fp32 ``1 - b2^t`` besides: 2e-5 of its rms (a fair one differs by 60x
+the reference's error). In bf16 and tf32, 64 eps would be half of the tensor and prove nothing. There the operands of
+each product are rounded once and accumulated in fp32, so that one unit roundoff of the compute dtype (eps / 2: 0.4 %
+in bf16, 0.05 % in tf32) bounds the share that err_ref can miss; typical err_ref is larger, and 4 * err_ref decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from detente.records.precision import PRECISIONS, Precision
+from detente.records.result import ParityColumn
+from detente.records.tensor_error import TensorError
+
+SAME_FUNCTION = 1e-9
+TIMES_REFERENCE = 4.0
+UPDATE_FLOOR = 2e-5
+# Tensors whose reference rms is under this share of the largest of their kind are rounding noise around a
+# mathematical zero (the bias of an attention key, for one): listed, not judged.
+NEGLIGIBLE = 1e-6
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One tensor with its bound. ``share`` is err / bound: over 1 it differs. None: listed, not judged."""
+
+    error: TensorError
+    bound: float
+    share: float | None
+
+
+def relative_floor(precision: Precision, kind: str) -> float:
+    """The floor of one kind of tensor as a share of its rms (see the module's text)."""
+    rounding = 64 * precision.eps if precision.compute in ("float32", "float64") else precision.eps / 2
+    return max(UPDATE_FLOOR, rounding) if kind == "update" else rounding
+
+
+def bound_of(error: TensorError, precision: Precision) -> float:
+    """The largest error that this tensor may have."""
+    if precision.name == "fp64":
+        return SAME_FUNCTION * error.rms
+    return TIMES_REFERENCE * error.err_ref + relative_floor(precision, error.kind) * error.rms
+
+
+def judge_tensors(errors: Sequence[TensorError], precision: Precision) -> tuple[Judged, ...]:
+    """Every tensor with its bound and share, in the order given. A value that is not finite always fails."""
+    largest: dict[str, float] = {}
+    for e in errors:
+        if math.isfinite(e.rms):
+            largest[e.kind] = max(largest.get(e.kind, 0.0), e.rms)
+    judged = []
+    for e in errors:
+        if not (math.isfinite(e.err) and math.isfinite(e.rms) and math.isfinite(e.err_ref)):
+            judged.append(Judged(e, math.nan, math.inf))
+            continue
+        bound = bound_of(e, precision)
+        ceiling = largest[e.kind]
+        if e.kind != "loss" and e.rms < NEGLIGIBLE * ceiling:
+            # Noise may be listed, a value may not: an error that would count among the large ones is a difference.
+            small = e.err <= max(bound, NEGLIGIBLE * ceiling)
+            judged.append(Judged(e, bound, None if small else e.err / max(bound, NEGLIGIBLE * ceiling)))
+        elif bound == 0:
+            judged.append(Judged(e, bound, 0.0 if e.err == 0 else math.inf))
+        else:
+            judged.append(Judged(e, bound, e.err / bound))
+    return tuple(judged)
+
+
+def first_difference(judged: Iterable[Judged]) -> Judged | None:
+    """The first tensor over its bound, in the order in which the worker read them."""
+    return next((j for j in judged if j.share is not None and j.share > 1), None)
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """The errors that exist of one row: fp64 runs (``function``, and whether one ran on the row's own device), and
+    one tuple per timed process (``precision``)."""
+
+    function: tuple[tuple[TensorError, ...], ...] = ()
+    function_on_device: bool = True
+    precision: tuple[tuple[TensorError, ...], ...] = ()
+
+
+def parity_column(proofs: Proofs, precision_name: str) -> ParityColumn:
+    """The parity column of a row, from everything that was measured of it."""
+    at = PRECISIONS[precision_name]
+    function = [judge_tensors(errors, PRECISIONS["fp64"]) for errors in proofs.function if errors]
+    timed = [judge_tensors(errors, at) for errors in proofs.precision if errors]
+    first = next((d for run in function if (d := first_difference(run))), None)
+    second = next((d for run in timed if (d := first_difference(run))), None)
+    passed = "passed" if proofs.function_on_device else "inherited"
+    same_function = "failed" if first else passed if function else "not checked"
+    same_precision = "failed" if second else "passed" if timed else "not checked"
+
+    everything = [j for run in (timed or function) for j in run]
+    counted = max((run for run in (timed or function)), key=len, default=())
+    nearest = max((j for j in everything if j.share is not None), key=lambda j: j.share or 0.0, default=None)
+    worst = first or second or nearest
+    reason = ""
+    if first:
+        reason = _difference(first, "not the same function in fp64")
+    elif second:
+        reason = _difference(second, f"not the same precision as {precision_name}")
+    return ParityColumn(
+        same_function,
+        same_precision,
+        worst=worst.error if worst else None,
+        share=worst.share if worst else None,
+        tensors=len(counted),
+        listed=sum(1 for j in counted if j.share is None),
+        reason=reason,
+    )
+
+
+def _difference(judged: Judged, what: str) -> str:
+    e = judged.error
+    if not math.isfinite(e.err):
+        return f"{what}: {e.kind} {e.name} is not finite"
+    if not (math.isfinite(e.rms) and math.isfinite(e.err_ref)):
+        return f"{what}: the reference of {e.kind} {e.name} is not finite"
+    relative = (
+        f"{e.err / e.rms:.2g} relative error" if e.rms else f"error {e.err:.2g} where the reference is 0"
+    )
+    return f"{what}: {e.kind} {e.name} has {relative}, {judged.share:.3g} times its bound"

@@ -1,0 +1,45 @@
+"""The audit: every rule over every row of a group. Missing evidence becomes a finding of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from detente.judge.rules import RULES
+from detente.judge.rules.rule import Group, Row, Rule
+from detente.records.finding import Finding
+
+
+def audit(group: Group, rules: Iterable[Rule] = RULES.values()) -> tuple[Finding, ...]:
+    """Every finding of a group, in the order of the rules: ``void``, ``warn``, and ``unchecked`` where evidence is
+    missing. Rows without a single good process are left out: their status says why."""
+    found: list[Finding] = []
+    rows = tuple(row for row in group.rows if row.fine)
+    for rule in rules:
+        asked = tuple(row for row in rows if rule.applies(row))
+        if rule.check is None:
+            found += (_unchecked(rule, row, rule.unchecked) for row in asked)
+            continue
+        ready = []
+        for row in asked:
+            missing = [key for key in rule.evidence if not _there(key, row, group)]
+            if missing:
+                found.append(_unchecked(rule, row, f"no evidence: {', '.join(missing)}"))
+            else:
+                ready.append(row)
+        for hit in rule.check(replace(group, rows=tuple(ready))) if ready else ():
+            severity = hit.severity or rule.severity
+            found.append(Finding(rule.code, severity, hit.row.cell.key, hit.what, hit.evidence))
+    return tuple(found)
+
+
+def _there(key: str, row: Row, group: Group) -> bool:
+    if key == "floor":
+        return group.work is not None and group.peak is not None
+    if key == "memory process":
+        return any(p.kind == "memory" for p in row.others)
+    return row.has(key)
+
+
+def _unchecked(rule: Rule, row: Row, why: str) -> Finding:
+    return Finding(rule.code, "unchecked", row.cell.key, f"not checked: {why}")

@@ -1,0 +1,155 @@
+"""Clock and synchronisation: does the clock cover the work, all of it, and the same on every side?"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from detente.judge.rules.rule import Group, Hit, Row, Rule, on_gpu
+
+# A forced read of every output may cost this much more than the clock saw; beyond it, work was still running.
+READ_GAP = 0.05
+# Twice the steps must take twice the time, within this share.
+SLOPE_GAP = 0.2
+# What a single reading may be off by, in robust standard deviations of the process's own samples.
+SPREADS = 3.0
+
+DECLARED = {
+    "forward": {"forward", "loss"},
+    "gradient": {"forward", "loss", "backward"},
+    "train-step": {"forward", "loss", "backward", "optimizer"},
+}
+
+
+def _spread(row: Row) -> float:
+    """Relative spread of one reading: 1.48 x the median absolute deviation of per-step times, the worst process."""
+    worst = 0.0
+    for p in row.fine:
+        steps = [s.wall_ns / s.steps for s in p.evidence.samples]
+        if len(steps) >= 3:
+            centre = statistics.median(steps)
+            worst = max(worst, 1.48 * statistics.median(abs(x - centre) for x in steps) / centre)
+    return worst
+
+
+def _stops_early(group: Group) -> Iterator[Hit]:
+    for row in group.rows:
+        slopes = [s for s in row.every("slope") if s.get("t_k")]
+        if not slopes:
+            continue
+        spread = _spread(row)
+        # Every process must show it: a machine that stutters once is not a clock that stops early.
+        gaps = [s["read_t_k"] / s["t_k"] - 1 for s in slopes if s.get("read_t_k")]
+        least = min(gaps, default=0.0)
+        if least > max(READ_GAP, SPREADS * spread):
+            yield Hit(
+                row,
+                f"reading the outputs back takes {100 * least:.3g} % longer than the clock saw "
+                f"({len(gaps)} process{'es' if len(gaps) > 1 else ''}): the work was still running",
+                {"slope": slopes[0], "read_gap": least, "spread": spread},
+            )
+            continue
+        growth = [s["t_2k"] / s["t_k"] for s in slopes if s.get("t_2k")]
+        room = max(SLOPE_GAP, SPREADS * spread)
+        low, high = 2 / (1 + room), 2 * (1 + room)
+        if growth and (max(growth) < low or min(growth) > high):
+            yield Hit(
+                row,
+                f"twice the steps take {statistics.median(growth):.3g} times as long instead of 2: the clock does not "
+                "follow the work",
+                {"slope": slopes[0], "growth": growth, "spread": spread},
+            )
+
+
+def _regions(group: Group) -> Iterator[Hit]:
+    for row in group.rows:
+        contract = row.cell.contract
+        inside = set(row.get("region.inside", ()))
+        declared = DECLARED[contract.region]
+        # Fetching is inside where the contract says so, and input-pipeline-inside judges where it does not.
+        steps = inside - {"input", "loader", "place"}
+        if steps != declared:
+            outside, extra = sorted(declared - steps), sorted(steps - declared)
+            said = "; ".join(
+                part
+                for part in (
+                    f"outside the clock: {', '.join(outside)}" if outside else "",
+                    f"inside although not declared: {', '.join(extra)}" if extra else "",
+                )
+                if part
+            )
+            yield Hit(
+                row,
+                f"the clock covers another region than `{contract.name}`: {said}",
+                {"inside": sorted(inside)},
+            )
+        transfers = row.get("region.transfers_in_window")
+        if transfers and contract.feed == "resident":
+            yield Hit(
+                row,
+                f"{transfers} transfers between host and device inside the window, with inputs declared resident",
+                {"transfers_in_window": transfers},
+            )
+
+
+RULES = (
+    Rule(
+        code="clock-stops-early",
+        alias="P1",
+        family="clock",
+        severity="void",
+        title="The clock stops before the work is done",
+        what="The time between the two readings covers the dispatch of the work, and not the work.",
+        why="JAX, CUDA and PyTorch/XLA return before they have finished. A 2048 x 2048 product was dispatched in "
+        "0.016 ms and took 42.8 ms: a ratio of 2,659 that is no speed at all.",
+        evidence=("slope",),
+        detected="k and 2k queued steps are timed, then k steps with a forced read of every output on the host. "
+        "A read that takes over 5 % longer than the clock saw (or three spreads of the process's own samples, where "
+        "the machine is noisier), or a time that does not double with the steps (20 %), in every process, voids "
+        "the row.",
+        fix="Synchronise on every output before the second reading: torch.cuda.synchronize(), "
+        "jax.block_until_ready(outputs and new state), torch_xla.sync(wait=True).",
+        waive="Never for a ratio. To study dispatch cost, time dispatch on every side and call it that.",
+        example="t0 = now(); y = step(x); t1 = now()   # jax: y is a promise, t1 - t0 is 16 microseconds",
+        cpu=True,
+        check=_stops_early,
+    ),
+    Rule(
+        code="regions-differ",
+        alias="P2",
+        family="clock",
+        severity="void",
+        title="The sides time different regions",
+        what="One side's clock includes something that the contract leaves out, or leaves out something that it "
+        "includes: a copy to the host, the optimizer, autograd bookkeeping.",
+        why="The only open suite that ran JAX, TensorFlow and PyTorch side by side stopped its clock after the copy "
+        "to the host in PyTorch, before it in JAX, and fed numpy to TensorFlow: three regions under one name.",
+        evidence=("region",),
+        detected="The worker reports what ran between its two readings; that must be what the contract declares, "
+        "and nothing may cross between host and device inside the window when inputs are declared resident.",
+        fix="Time the contract's region: place batches before the clock starts, leave outputs on the device, run the "
+        "optimizer inside exactly when the contract is train-step.",
+        waive="When the region is the question (`--contract forward` against `train-step`): as two contracts, never "
+        "as a ratio.",
+        example="OpenXLA comparative benchmark: `.cpu()` inside the PyTorch loop, `device_get` outside in JAX",
+        cpu=True,
+        check=_regions,
+    ),
+    Rule(
+        code="work-on-another-stream",
+        alias="P2b",
+        family="clock",
+        severity="void",
+        title="Work runs on a stream that the clock does not wait for",
+        what="Kernels are launched on a side stream; waiting for the current stream ends before they do.",
+        why="Generated kernels were found that won a leaderboard this way (KernelBench issue 82).",
+        evidence=("streams",),
+        detected="A device-wide and a stream-wide synchronise must agree within 2 %.",
+        fix="Synchronise the device, or join every stream before the second reading.",
+        waive="Never.",
+        example="with torch.cuda.stream(side): y = kernel(x)   # torch.cuda.current_stream().synchronize() returns",
+        cpu=False,
+        applies=on_gpu,
+        unchecked="needs the stream probe of a device with streams",
+    ),
+)

@@ -1,0 +1,261 @@
+"""What is actually computed: all of it, anew in every step, where the row says it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from detente.judge.rules.rule import Group, Hit, Row, Rule, each, train_step
+
+# A program may count this share of the workload's closed form and still do all of its work.
+LEAST_FLOPS = 0.98
+LEAST_ARGUMENTS = 0.999
+MEGABYTE = 2**20
+
+
+def _removed(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    flops = row.get("program.flops")
+    if flops is not None and group.work is not None and flops < LEAST_FLOPS * group.work.flops:
+        share = 100 * flops / group.work.flops
+        yield (
+            f"the program has {flops:.4g} FLOPs, {share:.3g} % of the workload's {group.work.flops:.4g}: "
+            "work was removed",
+            {"program_flops": flops, "workload_flops": group.work.flops},
+        )
+    for consumed in row.every("consumed"):
+        if not consumed.get("outputs"):
+            yield (
+                "nothing was read back after the window: dead code may have been removed",
+                {"consumed": consumed},
+            )
+            return
+
+
+def constants_allowed(weights: int) -> float:
+    """Bytes of captured constants that are no folded weights: a causal mask, position numbers, a few scalars.
+    1 MB for models above 4 MB, a tenth of the weights for large ones, a quarter for tiny ones."""
+    return max(min(MEGABYTE, weights / 4), weights / 10)
+
+
+def _baked(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    weights = row.get("weights.bytes")
+    arguments = row.get("facts.argument_bytes") or row.get("program.argument_bytes")
+    constants = row.get("program.constants_bytes", row.get("facts.constant_bytes"))
+    state = row.get("facts.state_bytes") or weights
+    if constants is not None and weights and constants > constants_allowed(weights):
+        yield (
+            f"{constants:.4g} bytes of constants in the program, beside {weights:.4g} bytes of weights: "
+            "captured, so that products with them can be folded",
+            {"constants_bytes": constants, "weights_bytes": weights},
+        )
+    elif arguments and state and arguments < LEAST_ARGUMENTS * state:
+        yield (
+            f"the program takes {arguments:.4g} bytes of arguments, its state has {state:.4g}: "
+            "part of it is captured instead of passed",
+            {"argument_bytes": arguments, "state_bytes": state},
+        )
+
+
+def _stale(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    for losses in row.every("rotation.losses"):
+        distinct = {repr(x) for x in losses}
+        if len(losses) > 1 and len(distinct) < len(losses):
+            yield (
+                f"{len(losses)} different batches gave {len(distinct)} different losses: "
+                "inputs are stale or results replayed",
+                {"losses": list(losses)},
+            )
+            break
+    if train_step(row) and row.has("state.changed") and not all(row.every("state.changed")):
+        yield (
+            "the parameters did not move over training steps: the state is stale",
+            {"state": row.get("state")},
+        )
+
+
+def _lazy(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    for consumed in row.every("consumed"):
+        if consumed.get("finite") is False:
+            yield "an output read back after the window is not finite", {"consumed": consumed}
+            return
+        lazy = consumed.get("lazy")
+        if lazy:
+            yield (
+                f"outputs were still lazy when the clock stopped: {', '.join(map(str, lazy))}",
+                {"consumed": consumed},
+            )
+            return
+
+
+def _breaks(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    breaks = max(row.every("facts.graph_breaks"))
+    if breaks:
+        yield (
+            f"{breaks} graph break{'s' if breaks > 1 else ''}: the compiled region is in {breaks + 1} pieces",
+            {"graph_breaks": breaks, "fullgraph": row.get("facts.fullgraph")},
+        )
+
+
+def _compiled_extent(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    # A recipe that says `out-of-the-box` has declared it; a stack that compiles nothing has nothing outside.
+    if row.recipe == "out-of-the-box" or row.compiled == "none":
+        return
+    inside = row.get("facts.optimizer_inside")
+    if row.compiled != "step":
+        yield (
+            f"only the {row.compiled} is compiled, and the row stands under whole-step",
+            {"compiled_region": row.compiled, "recipe": row.recipe},
+        )
+    elif train_step(row) and inside is False:
+        yield (
+            "the optimizer runs outside of the compiled step, and the row stands under whole-step",
+            {"optimizer_inside": inside, "compiled_region": row.compiled},
+        )
+
+
+_ALIKE = {"gpu": {"cuda", "rocm"}, "cuda": {"gpu"}, "rocm": {"gpu", "cuda"}, "xla": {"cpu", "cuda", "tpu"}}
+
+
+def _fallback(group: Group) -> Iterator[Hit]:
+    for row in group.rows:
+        wanted = row.cell.device
+        for outputs in row.every("devices.outputs"):
+            other = [d for d in outputs if wanted not in ("auto", d) and wanted not in _ALIKE.get(d, ())]
+            if other:
+                yield Hit(
+                    row,
+                    f"outputs lie on {', '.join(sorted(other))}, the cell is {wanted}",
+                    {"outputs": list(outputs), "device": wanted},
+                    # A fallback that merely slows is a warning; another device is another machine.
+                    severity="void",
+                )
+                break
+
+
+RULES = (
+    Rule(
+        code="work-removed",
+        alias="P9",
+        family="computed",
+        severity="void",
+        title="Dead code was removed",
+        what="The compiler dropped work whose result nobody reads: gradients that are not returned, an update "
+        "that is not kept.",
+        why="Gradients discarded under jit: 537 instead of 1,479 MFLOP, 1.30 instead of 4.35 ms.",
+        evidence=("consumed",),
+        detected="All outputs and the new state are returned and read after the window, and the captured program has "
+        "at least 0.98 of the workload's closed-form FLOPs (programs of eager stacks are not captured: there the "
+        "state must move and the proof covers the rest).",
+        fix="Return every gradient and the new state from the compiled function, and read them once at the end.",
+        waive="Never.",
+        example="loss, grads = value_and_grad(f)(w, x); return loss",
+        cpu=True,
+        check=each(_removed),
+    ),
+    Rule(
+        code="weights-baked-in",
+        alias="P10",
+        family="computed",
+        severity="void",
+        title="Weights captured as constants",
+        what="Weights enter the program as constants, and what depends on them alone is folded at compile time.",
+        why="Captured by closure, a network had no product left: 8,192 instead of 2.1 G FLOPs, 470 times as fast.",
+        evidence=("weights.bytes", "facts"),
+        detected="Bytes of constants in the captured program (over 1 MB, or a tenth of the weights of a large model), "
+        "and argument bytes that must cover the whole state.",
+        fix="Pass parameters as arguments of the compiled function; switch Inductor's freezing off.",
+        waive="When deployment with frozen weights is the question: on every side, under a contract that says so.",
+        example="@jax.jit\ndef step(x): return model(params, x)   # params from the closure",
+        cpu=True,
+        check=each(_baked),
+        applies=lambda row: row.compiled != "none",
+    ),
+    Rule(
+        code="stale-inputs",
+        alias="P11",
+        family="computed",
+        severity="void",
+        title="The same input or a replayed result in every step",
+        what="Steps return what an earlier step computed, because the input never changes or the output is cached.",
+        why="Kernels that replayed a stored result have been submitted to competitions; a constant input also lets "
+        "caches and branch predictors learn it.",
+        evidence=("rotation",),
+        detected="At least four batches rotate; each must give its own loss at the same weights, and a training step "
+        "must move the parameters.",
+        fix="Feed a new batch to every step and pass the new state on to the next.",
+        waive="Never.",
+        example="y = graph.replay()   # without copying the new batch into the captured buffer",
+        cpu=True,
+        check=each(_stale),
+    ),
+    Rule(
+        code="lazy-outputs",
+        alias="P12",
+        family="computed",
+        severity="void",
+        title="Lazy objects, deferred work",
+        what="What a step returned was a promise: the work ran when it was read, outside of the clock, or it never "
+        "ran and the values are not numbers.",
+        why="Lazy tensors passed a correctness check and a clock, each at another time (reference-kernels 161).",
+        evidence=("consumed",),
+        detected="Every output is read back after the window and must be finite and real; clock-stops-early times "
+        "the same read.",
+        fix="Materialise outputs inside the window: synchronise on them.",
+        waive="Never.",
+        example="a torch.Tensor subclass whose __torch_dispatch__ computes on first use",
+        cpu=True,
+        check=each(_lazy),
+    ),
+    Rule(
+        code="graph-break",
+        alias="P13",
+        family="computed",
+        severity="warn",
+        title="Graph breaks: compiled in pieces",
+        what="The compiler gave up in the middle and the framework runs the gap eagerly.",
+        why="Against one whole XLA program this compares two recipes; fullgraph=True was asked for to be fair to "
+        "JAX (algorithmic-efficiency 487).",
+        evidence=("facts.graph_breaks",),
+        detected="The compiler's own count of graph breaks over the three timed steps must be 0.",
+        fix="fullgraph=True shows the line; take prints, .item() and data-dependent branches out of the step.",
+        waive="When the model cannot be compiled whole and the row says so.",
+        example="if loss.item() > 10: ...   # inside the compiled step",
+        cpu=True,
+        check=each(_breaks),
+        applies=lambda row: row.compiled != "none",
+    ),
+    Rule(
+        code="optimizer-outside",
+        alias="P14",
+        family="computed",
+        severity="void",
+        title="Loss or optimizer compiled on one side only",
+        what="A row that stands under the whole-step recipe compiles less than the whole step.",
+        why="The update of AdamW moves seven times the weights through memory; fused into the step or launched "
+        "apart, it is a fifth of a small model's step (keras-benchmarks 1).",
+        evidence=("facts.compiled_region", "facts.optimizer_inside"),
+        detected="The compiled region that the stack reports, against the recipe that it declares.",
+        fix="Compile loss, backward and update together, or declare the recipe `out-of-the-box`.",
+        waive="Under the contract out-of-the-box: torch-compile-model is that row.",
+        example="loss = torch.compile(model)(x).loss; loss.backward(); optimizer.step()",
+        cpu=True,
+        check=each(_compiled_extent),
+    ),
+    Rule(
+        code="silent-fallback",
+        alias="P15",
+        family="computed",
+        severity="warn",
+        title="A silent fallback",
+        what="The framework ran elsewhere or otherwise than asked: on the CPU for want of a wheel, eagerly after "
+        "too many recompilations.",
+        why="jit_compile was ignored for months in one backend (keras 19815), and JAX without a CUDA wheel prints "
+        "one line and runs on the CPU.",
+        evidence=("devices",),
+        detected="The platform of every output must be the cell's device; another device voids the row.",
+        fix="Install the wheel for the device; `detente doctor` tells which platform each stack sees.",
+        waive="Never for another device.",
+        example="jax.devices() -> [CpuDevice(id=0)] on a machine with a GPU",
+        cpu=False,
+        check=_fallback,
+    ),
+)

@@ -1,0 +1,245 @@
+"""Numerics: do both sides compute the same function, with the same numbers, at the same precision?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from detente.judge.parity import relative_floor
+from detente.judge.rules.rule import Group, Hit, Row, Rule, each, odd_ones
+from detente.records.precision import PRECISIONS
+
+# Share of the products (by FLOPs) whose operand dtype may differ from the declared one.
+PRODUCT_SHARE = 0.02
+
+_DTYPE = {
+    "f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16",
+    "double": "float64", "float": "float32", "half": "float16", "tf32": "float32",
+}  # fmt: skip
+
+
+def _precision(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    declared = PRECISIONS[row.cell.contract.precision].product
+    for found in row.every("precision"):
+        if found.get("class") != declared:
+            yield (
+                f"products run in {found.get('class')} on this device, "
+                f"`{row.cell.contract.precision}` asks for {declared}",
+                {"class": found.get("class"), "value": found.get("value"), "declared": declared},
+            )
+            return
+
+
+def operand_shares(product_dtypes: dict) -> dict[str, float]:
+    """The share of products by operand dtype. Keys are dtypes as a program writes them (``f32``, ``bfloat16``,
+    ``f32xf32->f32``), values their FLOPs or counts; of a mixed product the narrowest operand is what counts."""
+    width = {"float64": 4, "float32": 3, "bfloat16": 1, "float16": 1}
+    total: dict[str, float] = {}
+    for key, amount in product_dtypes.items():
+        operands = (
+            str(key).lower().split("->")[0].replace("×", "x").replace("*", "x").replace(",", "x").split("x")
+        )
+        names = [_DTYPE.get(o.strip(), o.strip()) for o in operands if o.strip()]
+        narrowest = min(names, key=lambda name: width.get(name, 2), default=str(key))
+        total[narrowest] = total.get(narrowest, 0.0) + float(amount)
+    whole = sum(total.values())
+    return {name: amount / whole for name, amount in total.items()} if whole else {}
+
+
+def _product_dtypes(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    declared = PRECISIONS[row.cell.contract.precision].compute
+    products = row.get("program.product_dtypes")
+    shares = operand_shares(products)
+    other = {name: share for name, share in shares.items() if name != declared}
+    # A narrow product in a wide contract is a different computation whatever its share: it changes the numbers.
+    # A wide one in a narrow contract is a matter of policy (autocast keeps some), and counts from 2 % on.
+    narrow = [n for n in other if declared in ("float32", "float64") and n in ("bfloat16", "float16")]
+    if narrow or sum(other.values()) > PRODUCT_SHARE:
+        listed = ", ".join(f"{100 * share:.3g} % in {name}" for name, share in sorted(other.items()))
+        yield (
+            f"products: {listed}; `{row.cell.contract.precision}` asks for {declared}",
+            {"product_dtypes": products},
+        )
+
+
+def _function(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    parity = row.parity
+    if parity is not None and "failed" in (parity.same_function, parity.same_precision):
+        worst = parity.worst
+        yield (
+            parity.reason,
+            {
+                "same_function": parity.same_function,
+                "same_precision": parity.same_precision,
+                "tensor": f"{worst.kind} {worst.name}" if worst else "",
+                "share": parity.share,
+            },
+        )
+
+
+def _repeats(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    allowed = relative_floor(PRECISIONS[row.cell.contract.precision], "gradient")
+    worst = max(row.every("repeat.max_rel"))
+    if not worst <= allowed:
+        yield (
+            f"the same step from the same state differs by {worst:.2g} from run to run; "
+            f"the proof's floor is {allowed:.2g}",
+            {"max_rel": worst, "floor": allowed},
+        )
+
+
+def _modes(group: Group) -> Iterator[Hit]:
+    for key, said in (("facts.dropout_active", "dropout active"), ("facts.training_mode", "training mode")):
+        rows = [row for row in group.rows if row.has(key)]
+        same = Group(group.name, tuple(rows))
+        for row, mine, usual in odd_ones(same, lambda row, key=key: bool(row.get(key))):
+            yield Hit(
+                row,
+                f"{said}: {_yes(mine)} here, {_yes(usual)} in the other rows",
+                {key: mine, "others": usual},
+            )
+    drawing = Group(group.name, tuple(row for row in group.rows if row.has("program.rng_ops")))
+    for row, mine, usual in odd_ones(drawing, lambda row: bool(row.get("program.rng_ops"))):
+        count = row.get("program.rng_ops")
+        yield Hit(
+            row,
+            f"the program draws random numbers: {_yes(mine)} here ({count} operations), "
+            f"{_yes(usual)} in the other rows",
+            {"rng_ops": count},
+        )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _weights(group: Group) -> Iterator[Hit]:
+    flagged = set()
+    for row in group.rows:
+        for found in row.every("weights"):
+            if found.get("hash") != found.get("reference_hash"):
+                flagged.add(row.cell.key)
+                yield Hit(
+                    row,
+                    f"weights read back have the hash {str(found.get('hash'))[:12]}, the prepared ones "
+                    f"{str(found.get('reference_hash'))[:12]}",
+                    dict(found),
+                )
+                break
+    for key, said in (("weights.count", "parameters"), ("weights.bytes", "bytes of weights")):
+        rows = Group(group.name, tuple(r for r in group.rows if r.has(key)))
+        for row, mine, usual in odd_ones(rows, lambda row, key=key: row.get(key)):
+            if row.cell.key not in flagged:
+                flagged.add(row.cell.key)
+                yield Hit(row, f"{mine} {said}, {usual} in the other rows", {key: mine, "others": usual})
+
+
+RULES = (
+    Rule(
+        code="precision-differs",
+        alias="P3",
+        family="numerics",
+        severity="void",
+        title="The effective precision of products is another one",
+        what="Matrix products run at a precision that the contract does not declare, whatever the flags say.",
+        why="fp32 products run as TF32 by default in JAX and TensorFlow on recent GPUs and as fp32 in PyTorch; up "
+        "to eight times the arithmetic rate for three digits of precision. A flag can be ignored (jax issue 14022).",
+        evidence=("precision",),
+        detected="A product whose result tells the classes apart runs on the device, through the path of the "
+        "workload's own products; its class must be the one that the contract's precision names.",
+        fix="Set the precision on every side: torch.set_float32_matmul_precision('highest'), "
+        "jax_default_matmul_precision='highest'; or measure the contract at `--precision tf32` on every side.",
+        waive="Never inside one contract; a precision that the device lacks is skipped with the reason.",
+        example="full(1024, 1024, 1.0001) @ ones: 1024.0 means TF32, about 1024.1 means fp32",
+        cpu=False,
+        check=each(_precision),
+    ),
+    Rule(
+        code="product-dtypes-differ",
+        alias="P4",
+        family="numerics",
+        severity="void",
+        title="Reduced precision in some products only",
+        what="Some products of the program have operands of another dtype than the contract declares.",
+        why="Autocast, cast weights and bf16 everywhere are three different computations under one name, and one "
+        "product left in bf16 makes fp32 look fast.",
+        evidence=("program.product_dtypes",),
+        detected="Operand dtypes of every dot and convolution of the captured program, by share. Any bf16 or fp16 "
+        "operand under fp32, or over 2 % of another dtype than declared, voids the row.",
+        fix="Cast at the same places on every side, or none at all.",
+        waive="When the policy is the question: under a contract that names it.",
+        example="y = (x.astype(bf16) @ w.astype(bf16)).astype(f32)   # in one of 49 products",
+        cpu=False,
+        check=each(_product_dtypes),
+    ),
+    Rule(
+        code="not-the-same-function",
+        alias="P5",
+        family="numerics",
+        severity="void",
+        title="It is not the same function",
+        what="Loss, outputs, gradients or updates differ from the fp64 reference by more than rounding explains.",
+        why="erf-GELU for tanh-GELU, a LayerNorm epsilon of 1e-6 for 1e-5: both pass an absolute tolerance of 0.5, "
+        "the epsilon passes rtol 1e-3 too, and both make the ratio a comparison of two models.",
+        evidence=("parity",),
+        detected="Two levels. Size tiny in fp64: relative error at most 1e-9 on loss, outputs, every gradient and "
+        "three updates. The timed process at its own precision: err <= 4 x torch-eager's own error + floor.",
+        fix="The finding names the first tensor that differs: compare the two definitions there.",
+        waive="Never. A stack without fp64 on its device inherits the first level from its CPU run and says so.",
+        example="jax.nn.gelu(x, approximate=True) against torch.nn.GELU()",
+        cpu=True,
+        check=each(_function),
+    ),
+    Rule(
+        code="reference-not-deterministic",
+        alias="P6",
+        family="numerics",
+        severity="warn",
+        title="The same step gives different numbers",
+        what="Running the same step twice from the same state gives results that differ by more than the floor of "
+        "the proof.",
+        why="A reference that moves proves nothing; atomics in a scatter are the usual cause.",
+        evidence=("repeat",),
+        detected="The step runs twice from the same state; the largest relative difference must stay under the "
+        "floor that the proof allows (64 eps in fp32).",
+        fix="torch.use_deterministic_algorithms(True), --xla_gpu_deterministic_ops=true, or say that it is noise.",
+        waive="When every side uses the same atomics and the proof passes all the same.",
+        example="index_add_ on CUDA",
+        cpu=True,
+        check=each(_repeats),
+    ),
+    Rule(
+        code="modes-differ",
+        alias="P7",
+        family="numerics",
+        severity="void",
+        title="Dropout, batch statistics or random draws on one side only",
+        what="One side trains and the other evaluates, or one side drops and draws random numbers.",
+        why="Random numbers cost time (threefry more than Philox), and evaluation mode skips the batch statistics.",
+        evidence=("facts",),
+        detected="Dropout, training mode and the number of random operations of the captured program must agree "
+        "over the rows; the ones that differ from most (or from the reference) are void.",
+        fix="Set the same mode and the same dropout rate on every side; 0 for a proof.",
+        waive="Never within a group.",
+        example="model.train() on one side, deterministic=True on the other",
+        cpu=True,
+        check=_modes,
+    ),
+    Rule(
+        code="weights-differ",
+        alias="P8",
+        family="numerics",
+        severity="void",
+        title="Other weights, another layout or an untied parameter",
+        what="The tensors read back after loading are not the prepared ones, or there are more or fewer of them.",
+        why="A dropped tie between embedding and head adds 38 million parameters to GPT-2 Small and 154 MB of "
+        "optimizer traffic; a transposed square matrix keeps every shape and changes every number.",
+        evidence=("weights",),
+        detected="A canonical hash over names, shapes and values after load and read-back, against the prepared "
+        "file; counts and bytes must agree over the rows.",
+        fix="Map every name once, tied names to one array; the weight map of the workload is where it goes wrong.",
+        waive="Never.",
+        example="lm_head.weight loaded apart from wte.weight",
+        cpu=True,
+        check=_weights,
+    ),
+)

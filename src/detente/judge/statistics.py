@@ -1,0 +1,141 @@
+"""The statistics of a pair: the process is the replicate, the block pairs two of them.
+
+Everything is symmetric in log space: ``log(time a / time b)`` of one block is one observation, the margin 2 % is
+``log 1.02`` on both sides, and so swapping a and b mirrors every number here. scipy is imported where a quantile
+is needed and nowhere else.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics as plain
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from detente.records.evidence import Evidence
+
+# Looks of the stopping rule, in whole blocks; each spends a third of alpha.
+LOOKS = (5, 10, 15)
+ALPHA = 0.05
+MARGIN = 0.02
+# Under this many blocks nothing is decided: with four degrees of freedom or fewer the t quantile is larger than
+# any honest difference.
+LEAST_BLOCKS = LOOKS[0]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Log ratios of one pair, a block each: ``n`` blocks, their mean and their standard deviation (n - 1)."""
+
+    n: int
+    mean: float
+    sd: float
+
+    def mirrored(self) -> Paired:
+        """The same pair with a and b exchanged."""
+        return Paired(self.n, -self.mean, self.sd)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A two-sided interval of the mean log ratio, with the level that it was made for."""
+
+    low: float
+    high: float
+    level: float
+
+    @property
+    def ratios(self) -> tuple[float, float]:
+        """The interval as ratios of times."""
+        return math.exp(self.low), math.exp(self.high)
+
+    @property
+    def bound(self) -> float:
+        """How far from "equal" the truth may lie: the larger end, as a relative difference."""
+        return math.expm1(max(abs(self.low), abs(self.high)))
+
+    def inside(self, margin: float) -> bool:
+        """Wholly within the relative ``margin`` of equal."""
+        edge = math.log1p(margin)
+        return -edge < self.low and self.high < edge
+
+    def beyond(self, margin: float) -> bool:
+        """Wholly outside the relative ``margin``, on one side."""
+        edge = math.log1p(margin)
+        return self.high < -edge or self.low > edge
+
+    def excludes_equal(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+def process_median(evidence: Evidence) -> float | None:
+    """Seconds per step of one process: the median over its steady samples, none of them dropped; None without
+    samples."""
+    if not evidence.samples:
+        return None
+    return plain.median(s.wall_ns / s.steps for s in evidence.samples) * 1e-9
+
+
+def paired(a: Mapping[int, float], b: Mapping[int, float], blocks: Iterable[int]) -> Paired:
+    """Log ratios of a over b. ``a`` and ``b`` map a block to the median seconds of the process that ran in it;
+    blocks that either lacks are left out."""
+    logs = [math.log(a[i] / b[i]) for i in blocks if i in a and i in b]
+    n = len(logs)
+    mean = math.fsum(logs) / n if n else 0.0
+    # Medians of whole nanoseconds can agree to the last digit; an sd of 0 is then right, and the interval a point.
+    return Paired(n, mean, plain.stdev(logs) if n > 1 else math.inf)
+
+
+def corrected(alpha: float, pairs: int, looks: int = len(LOOKS)) -> float:
+    """Bonferroni: the share of ``alpha`` that one pair may spend at one look."""
+    return alpha / (max(pairs, 1) * looks)
+
+
+@functools.lru_cache(maxsize=4096)
+def t_quantile(p: float, df: int) -> float:
+    """The p-quantile of Student's t with ``df`` degrees of freedom."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, p))
+
+
+def interval(pair: Paired, alpha: float) -> Interval | None:
+    """The two-sided ``1 - alpha`` interval of the mean log ratio; None under two blocks."""
+    if pair.n < 2:
+        return None
+    half = t_quantile(1 - alpha / 2, pair.n - 1) * pair.sd / math.sqrt(pair.n)
+    return Interval(pair.mean - half, pair.mean + half, 1 - alpha)
+
+
+def blocks_needed(pair: Paired, margin: float, alpha: float, most: int = 500) -> int | None:
+    """Blocks in all that would decide this pair with a power of 80 %, if mean and spread stay as they are.
+
+    Outside the margin that is FASTER or SLOWER (two-sided ``alpha``), inside it SAME (two one-sided tests, so
+    twice ``alpha``). None where the mean sits on the margin, or more than ``most`` would be needed: more blocks do
+    not settle that.
+
+    Source: notes on sampling after Kalibera and Jones, ISMM 2013; the t quantiles follow n, so it is a search.
+    """
+    if pair.n < 2 or not math.isfinite(pair.sd):
+        return None
+    edge = math.log1p(margin)
+    gap = abs(pair.mean) - edge
+    tail = alpha / 2 if gap > 0 else alpha
+    # Near 0 both one-sided tests must succeed, so each gets half of what may go wrong.
+    power = 0.8 if gap > 0 or abs(pair.mean) > edge / 2 else 0.9
+    for n in range(LEAST_BLOCKS, most + 1):
+        reach = (t_quantile(1 - tail, n - 1) + t_quantile(power, n - 1)) * pair.sd / math.sqrt(n)
+        if reach <= abs(gap):
+            return max(n, pair.n + 1)
+    return None
+
+
+def geometric_interval(medians: Iterable[float], alpha: float = ALPHA) -> tuple[float, float] | None:
+    """The ``1 - alpha`` t interval of the geometric mean of process medians, seconds; None under three."""
+    logs = [math.log(m) for m in medians]
+    if len(logs) < 3:
+        return None
+    found = interval(Paired(len(logs), math.fsum(logs) / len(logs), plain.stdev(logs)), alpha)
+    assert found is not None
+    return found.ratios

@@ -1,0 +1,146 @@
+"""From statistics to words: FASTER, SLOWER, SAME, LEANS, UNDECIDED, VOID, and whether more blocks are worth it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from detente.judge.statistics import (
+    ALPHA,
+    LEAST_BLOCKS,
+    LOOKS,
+    MARGIN,
+    Interval,
+    Paired,
+    blocks_needed,
+    corrected,
+    interval,
+)
+from detente.records.verdict import Verdict
+
+# Words that more blocks would not change.
+SETTLED = frozenset({"FASTER", "SLOWER", "SAME", "VOID"})
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What the A/A pair of a group says: its verdict against the fixed 2 %, the margin that follows for the other
+    pairs, and whether the machine moved so much that no ratio means anything."""
+
+    verdict: Verdict | None
+    margin: float
+    drifting: bool
+
+
+def judge_pair(group: str, a: str, b: str, pair: Paired, margin: float, pairs: int) -> Verdict:
+    """The verdict of ``a`` against ``b``. ``pairs`` is the number of pairs that the report shows.
+
+    The interval in the verdict is the one that the word was judged by: the corrected 95 % interval, and for SAME
+    the corrected 90 % one (two one-sided tests at 5 %).
+    """
+    alpha = corrected(ALPHA, pairs)
+    wide = interval(pair, alpha)
+    if wide is None:
+        reason = "no whole block yet" if pair.n == 0 else "one whole block says nothing about the spread"
+        return Verdict(group, a, b, "UNDECIDED", None, None, None, margin, pair.n, LEAST_BLOCKS, reason)
+    narrow = interval(pair, 2 * alpha)
+    assert narrow is not None
+
+    def verdict(word, found: Interval, reason: str, needed: int | None = None) -> Verdict:
+        low, high = found.ratios
+        return Verdict(group, a, b, word, math.exp(pair.mean), low, high, margin, pair.n, needed, reason)
+
+    if pair.n < LEAST_BLOCKS:
+        return verdict("UNDECIDED", wide, f"under {LEAST_BLOCKS} blocks nothing is decided", LEAST_BLOCKS)
+    if wide.beyond(margin):
+        word = "FASTER" if pair.mean < 0 else "SLOWER"
+        return verdict(word, wide, f"the 95 % interval lies wholly beyond the margin of {_percent(margin)}")
+    if narrow.inside(margin):
+        return verdict("SAME", narrow, f"the 90 % interval lies wholly within {_percent(margin)}")
+    needed = blocks_needed(pair, margin, alpha)
+    if wide.excludes_equal():
+        side = "less" if pair.mean < 0 else "more"
+        reason = f"takes {side} time, but the interval reaches into the margin of {_percent(margin)}"
+        return verdict("LEANS", wide, reason, needed)
+    if needed is None:
+        more = "the difference sits on the margin or the spread is too large: more blocks will not settle it"
+    else:
+        more = f"about {needed} blocks needed, {pair.n} measured"
+    return verdict("UNDECIDED", wide, f"the interval holds 1; {more}", needed)
+
+
+def void_pair(group: str, a: str, b: str, margin: float, blocks: int, reason: str) -> Verdict:
+    """A pair of which a side failed the audit, the proof or the run: no ratio, no interval."""
+    return Verdict(group, a, b, "VOID", None, None, None, margin, blocks, None, reason)
+
+
+def drifting_pair(group: str, a: str, b: str, margin: float, blocks: int, reason: str) -> Verdict:
+    """A pair of a drifting session: nothing is wrong with the two programs, and no ratio is printed."""
+    return Verdict(group, a, b, "UNDECIDED", None, None, None, margin, blocks, None, reason)
+
+
+def judge_noise(group: str, a: str, b: str, pair: Paired) -> Noise:
+    """The A/A pair: judged against the fixed margin, alone (one pair, three looks)."""
+    verdict = judge_pair(group, a, b, pair, MARGIN, pairs=1)
+    found = interval(pair, corrected(ALPHA, 1))
+    if found is None or pair.n < LEAST_BLOCKS:
+        return Noise(verdict, MARGIN, drifting=False)
+    return Noise(verdict, max(MARGIN, found.bound), drifting=found.beyond(MARGIN))
+
+
+def layout_pairs(labels: tuple[str, ...], fastest: str | None) -> tuple[tuple[tuple[str, str], ...], int]:
+    """The pairs that are shown for the rows ``labels`` (in the user's order, the A/A twin left out), as (a, b), and
+    the number of pairs that the correction counts.
+
+    Up to four rows: every one against every earlier one. More: each against the first named (the reference) and
+    against the fastest. Which one is fastest is read from the data, so the correction still counts every pair that
+    could have been shown.
+    """
+    every = tuple((a, b) for i, a in enumerate(labels) for b in labels[:i])
+    if len(labels) <= 4:
+        return every, len(every)
+    anchors = {labels[0], fastest or labels[0]}
+    return tuple((a, b) for a, b in every if a in anchors or b in anchors), len(every)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the session does next. ``go_on`` True: run another block. ``look`` True: the words were looked at."""
+
+    go_on: bool
+    look: bool
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.go_on
+
+
+def decide(blocks: int, fixed: int | None, verdicts: Iterable[Verdict] | None) -> Decision:
+    """Whether to run another block after ``blocks`` whole ones. ``fixed`` is the user's ``--blocks N``: then there is
+    one look, at the end. ``verdicts`` are needed at a look only (``is_look`` tells) and may be None elsewhere."""
+    if fixed is not None:
+        return Decision(blocks < fixed, blocks >= fixed, f"{blocks} of {fixed} blocks asked for")
+    if blocks not in LOOKS and blocks < LOOKS[-1]:
+        following = next(n for n in LOOKS if n > blocks)
+        return Decision(True, False, f"{blocks} blocks; the next look is at {following}")
+    words = tuple(verdicts or ())
+    open_pairs = [v for v in words if v.word not in SETTLED]
+    if not open_pairs:
+        return Decision(
+            False, True, f"every pair is settled after {blocks} blocks" if words else "no pair to settle"
+        )
+    if blocks >= LOOKS[-1]:
+        return Decision(
+            False, True, f"the last look, at {LOOKS[-1]} blocks: {len(open_pairs)} pairs stay open"
+        )
+    return Decision(True, True, f"{len(open_pairs)} of {len(words)} pairs are open after {blocks} blocks")
+
+
+def is_look(blocks: int, fixed: int | None) -> bool:
+    """Whether ``decide`` needs the verdicts at this number of whole blocks."""
+    return fixed is None and (blocks in LOOKS or blocks >= LOOKS[-1])
+
+
+def _percent(x: float) -> str:
+    return f"{100 * x:.3g} %"
