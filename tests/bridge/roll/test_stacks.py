@@ -53,8 +53,8 @@ def test_a_frozen_layer_ends_the_loop() -> None:
         Input(i.id, i.kind, i.name, i.aval, i.trainable and not i.name.startswith(("h.0.", "h.1.")))
         for i in graph.inputs
     )
-    rolled = roll(Graph(frozen, graph.nodes, graph.outputs), Least(nodes=1))
-    assert [n.args[1] for n in rolled.nodes if n.op == ROLL] == [2, 4]
+    _, stacks = stacked(roll(Graph(frozen, graph.nodes, graph.outputs), Least(nodes=1)))
+    assert [s.name for s in stacks.rows if s.name.endswith("weight")] == ["h.2-5.weight"]
 
 
 def test_a_stack_with_missing_layers_is_named() -> None:
