@@ -307,9 +307,8 @@ def _findings(group: Group) -> Items:
     if open_:
         rules = " ".join(sorted(open_, key=lambda r: (len(r), r)))
         rows_ = ", ".join(c.label for c in group.cells if any(c.label in x for x in open_.values()))
-        items.append(
-            Statement(words("Not checked, for want of evidence: ", rules, f" (in {rows_})."), "quiet")
-        )
+        where = "" if all(x >= fine for x in open_.values()) else f" (in {rows_})"
+        items.append(Statement(words("Not checked, for want of evidence: ", rules, where, "."), "quiet"))
     if not items:
         items.append(Statement(words("No rule has anything to say of these rows."), "good"))
     explained = [i for i in items if i.tone in ("bad", "warn")]

@@ -1,1 +1,2 @@
-"""Where sessions live: a spool per session (the truth, standard library only) and a SQLite database over them."""
+"""Where sessions live: a spool per session (the truth, standard library only) and a SQLite database over
+them."""

@@ -1,0 +1,300 @@
+"""The store: sessions in and out of the database."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from detente.records.codec import dumps, from_json, to_json
+from detente.records.evidence import Evidence
+from detente.records.fault import StoreFault, UsageFault
+from detente.records.result import Result
+from detente.records.sample import Sample
+from detente.records.session import Fingerprint, Process, Session
+from detente.store import tables
+from detente.store.artefacts import Artefacts
+from detente.store.database import connect, reading, writing
+
+# Settings in which two sessions may differ and still measure the same thing: how long, in which order.
+FREE_SETTINGS = ("seed", "budget", "budget_s", "blocks", "command")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A session in a list: its head, how many processes it has, and which workloads and rows."""
+
+    id: str
+    started: float
+    ended: float | None
+    processes: int
+    workloads: tuple[str, ...]
+    labels: tuple[str, ...]
+    note: str
+
+
+class Store:
+    """Sessions in ``folder``: ``detente.db``, and the artefacts that they name. Safe for several processes
+    at once.
+
+    Every method raises StoreFault when the database cannot be read or written.
+    """
+
+    def __init__(self, folder: Path, engine: sa.Engine) -> None:
+        self.folder, self.engine = folder, engine
+        self.artefacts = Artefacts(folder / "artefacts")
+
+    def write_session(self, session: Session) -> None:
+        """Store the head, and those processes that are not there yet. Repeating it changes nothing, so a
+        session that was interrupted between spool and database is made whole by writing it again.
+
+        Raises StoreFault when another session has this id.
+        """
+        head = dumps(replace(session, processes=()))
+        with writing(self.engine) as connection:
+            found = connection.execute(
+                sa.select(tables.sessions.c.head).where(tables.sessions.c.id == session.id)
+            ).scalar()
+            if found is None:
+                row = {"id": session.id, "started": session.started, "head": head}
+                row["fingerprint"] = comparable_hash(session.fingerprint)
+                connection.execute(sa.insert(tables.sessions), [row])
+            else:
+                _same(found, session)
+                connection.execute(
+                    sa.update(tables.sessions).where(tables.sessions.c.id == session.id).values(head=head)
+                )
+            there = _count(connection, session.id)
+            for number in range(there, len(session.processes)):
+                _insert(connection, session.id, number, session.processes[number])
+
+    def add_process(self, session_id: str, process: Process) -> None:
+        """Store one finished process; it is on the disk when this returns."""
+        with writing(self.engine) as connection:
+            self._need(connection, session_id)
+            _insert(connection, session_id, _count(connection, session_id), process)
+
+    def finish(
+        self, session_id: str, ended: float, note: str | None = None, skipped: dict[str, str] | None = None
+    ) -> None:
+        """Set the end of a session, and what else is known only then."""
+        with writing(self.engine) as connection:
+            session = self._need(connection, session_id)
+            session = replace(
+                session,
+                ended=ended,
+                note=session.note if note is None else note,
+                skipped={**session.skipped, **(skipped or {})},
+            )
+            connection.execute(
+                sa.update(tables.sessions)
+                .where(tables.sessions.c.id == session_id)
+                .values(head=dumps(session))
+            )
+
+    def write_judgement(self, result: Result) -> None:
+        """Remember what the judge said of each row, for ``history`` and lists. The latest judgement
+        counts."""
+        rows = [
+            {
+                "session_id": result.session.id,
+                "cell": f"{c.group}/{c.label}",
+                "status": c.status,
+                "reason": c.reason,
+            }
+            for c in result.cells
+        ]
+        with writing(self.engine) as connection:
+            self._need(connection, result.session.id)
+            where = tables.judgements.c.session_id == result.session.id
+            connection.execute(sa.delete(tables.judgements).where(where))
+            if rows:
+                connection.execute(sa.insert(tables.judgements), rows)
+
+    def read_session(self, name: str = "latest") -> Session:
+        """A session with everything it has: by id, by the beginning of one, or ``latest``.
+
+        Raises UsageFault when there is none, or when several begin so.
+        """
+        with reading(self.engine) as connection:
+            session = self._need(connection, self._find(connection, name))
+            return replace(session, processes=tuple(_read_processes(connection, session.id)))
+
+    def list_sessions(
+        self, *, workload: str | None = None, stack: str | None = None, limit: int = 50
+    ) -> tuple[Listed, ...]:
+        """The newest sessions first."""
+        p, s = tables.processes.c, tables.sessions.c
+        chosen = sa.select(s.id, s.head).order_by(s.started.desc(), s.id.desc()).limit(limit)
+        if workload is not None or stack is not None:
+            inner = sa.select(p.session_id).where(
+                *([p.workload == workload] if workload is not None else []),
+                *([p.label == stack] if stack is not None else []),
+            )
+            chosen = chosen.where(s.id.in_(inner))
+        with reading(self.engine) as connection:
+            heads = connection.execute(chosen).all()
+            found = []
+            for id_, text in heads:
+                head = from_json(Session, json.loads(text))
+                found.append(
+                    Listed(
+                        id_,
+                        head.started,
+                        head.ended,
+                        _count(connection, id_),
+                        tuple(dict.fromkeys(c.workload for c in head.planned)),
+                        tuple(dict.fromkeys(c.label for c in head.planned)),
+                        head.note,
+                    )
+                )
+        return tuple(found)
+
+    def close(self) -> None:
+        """Close the database."""
+        self.engine.dispose()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _find(self, connection: sa.Connection, name: str) -> str:
+        s = tables.sessions.c
+        if name == "latest":
+            newest = sa.select(s.id).order_by(s.started.desc(), s.id.desc()).limit(1)
+            found = connection.execute(newest).scalar()
+            if found is None:
+                raise UsageFault(f"no session is stored in {self.folder}", "`detente compare` makes one")
+            return found
+        exact = connection.execute(sa.select(s.id).where(s.id == name)).scalar()
+        if exact is not None:
+            return exact
+        begin = [
+            *connection.execute(
+                sa.select(s.id).where(s.id.startswith(name, autoescape=True)).limit(6)
+            ).scalars()
+        ]
+        if len(begin) == 1:
+            return begin[0]
+        if begin:
+            raise UsageFault(
+                f"several sessions begin with {name!r}: {', '.join(begin)}", "give more of the id"
+            )
+        everything = [*connection.execute(sa.select(s.id).order_by(s.started.desc()).limit(500)).scalars()]
+        near = difflib.get_close_matches(name, everything, n=1, cutoff=0.4)
+        raise UsageFault(
+            f"no session begins with {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
+            "`detente history` lists them; `latest` names the newest",
+        )
+
+    def _need(self, connection: sa.Connection, id_: str) -> Session:
+        text = connection.execute(
+            sa.select(tables.sessions.c.head).where(tables.sessions.c.id == id_)
+        ).scalar()
+        if text is None:
+            raise StoreFault(
+                f"no session {id_} is stored in {self.folder}", "write its head before its processes"
+            )
+        return from_json(Session, json.loads(text))
+
+
+def open_store(folder: Path | str) -> Store:
+    """The store in ``folder``, made when it is not there. Raises StoreFault (see database.connect)."""
+    folder = Path(folder)
+    return Store(folder, connect(folder))
+
+
+def comparable_hash(fingerprint: Fingerprint) -> str:
+    """SHA-256 over what two sessions must share to be compared: machine, settings that matter, our own
+    source."""
+    return _hash(json.dumps(comparable(fingerprint), sort_keys=True))
+
+
+def comparable(fingerprint: Fingerprint) -> dict[str, Any]:
+    """The part of a fingerprint that ``comparable_hash`` is taken over."""
+    settings = {k: v for k, v in fingerprint.settings.items() if k not in FREE_SETTINGS}
+    return to_json({"machine": fingerprint.machine, "settings": settings, "source": fingerprint.source})
+
+
+def process_median(samples: Iterable[Sample]) -> float | None:
+    """Median seconds per step over the samples of one process."""
+    per_step = [s.wall_ns / s.steps / 1e9 for s in samples if s.steps > 0]
+    return statistics.median(per_step) if per_step else None
+
+
+def _same(stored: str, session: Session) -> None:
+    old = from_json(Session, json.loads(stored))
+    if (old.started, old.fingerprint, old.planned) != (session.started, session.fingerprint, session.planned):
+        raise StoreFault(
+            f"another session with the id {session.id} is stored already",
+            "it differs in its start, fingerprint or plan; change the id in the file's first line to keep both",
+        )
+
+
+def _count(connection: sa.Connection, session_id: str) -> int:
+    number = sa.select(sa.func.count()).where(tables.processes.c.session_id == session_id)
+    return connection.execute(number).scalar_one()
+
+
+def _insert(connection: sa.Connection, session_id: str, number: int, process: Process) -> None:
+    evidence = process.evidence
+    text = json.dumps(to_json(evidence.versions), sort_keys=True)
+    hashed = _hash(text)
+    if (
+        connection.execute(sa.select(tables.versions.c.hash).where(tables.versions.c.hash == hashed)).scalar()
+        is None
+    ):
+        connection.execute(sa.insert(tables.versions).values(hash=hashed, body=text))
+    result = connection.execute(
+        sa.insert(tables.processes).values(
+            session_id=session_id,
+            number=number,
+            cell=process.cell.key,
+            workload=process.cell.workload,
+            label=process.cell.label,
+            kind=process.kind,
+            block=process.block,
+            status=evidence.status,
+            median_s=process_median(evidence.samples),
+            versions=hashed,
+            body=dumps(replace(process, evidence=replace(evidence, samples=()))),
+        )
+    )
+    assert result.inserted_primary_key is not None
+    row = result.inserted_primary_key[0]
+    if evidence.samples:
+        connection.execute(
+            sa.insert(tables.samples),
+            [{"process_id": row, "number": n, **to_json(s)} for n, s in enumerate(evidence.samples)],
+        )
+
+
+def _read_processes(connection: sa.Connection, session_id: str) -> Iterable[Process]:
+    p, s = tables.processes.c, tables.samples.c
+    by: dict[int, list[Sample]] = {}
+    query = (
+        sa.select(s.process_id, s.wall_ns, s.steps, s.cpu_ns, s.compile_events, s.clock_mhz)
+        .join(tables.processes, p.id == s.process_id)
+        .where(p.session_id == session_id)
+        .order_by(s.process_id, s.number)
+    )
+    for row, *values in connection.execute(query):
+        by.setdefault(row, []).append(Sample(*values))
+    bodies = sa.select(p.id, p.body).where(p.session_id == session_id).order_by(p.number)
+    for row, body in connection.execute(bodies):
+        process = from_json(Process, json.loads(body))
+        evidence: Evidence = replace(process.evidence, samples=tuple(by.get(row, ())))
+        yield replace(process, evidence=evidence)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
