@@ -22,7 +22,7 @@ def loops(graph: Graph) -> list[tuple[int, int, list]]:
 def test_rolled_and_unrolled_compute_exactly_what_the_graph_computes(graph: Graph) -> None:
     args = programs.values_for(graph)
     expected = programs.interpret(graph, args)
-    rolled = roll(graph, Least(nodes=1))
+    rolled = roll(graph, Least(nodes=1, saved=1))
     for form in (rolled, unroll(rolled)):
         for got, want in zip(programs.interpret(form, args), expected, strict=True):
             np.testing.assert_array_equal(got, want)
@@ -31,14 +31,14 @@ def test_rolled_and_unrolled_compute_exactly_what_the_graph_computes(graph: Grap
 @given(programs.graphs())
 @settings(max_examples=100, deadline=None)
 def test_unrolling_gives_back_every_node_and_ordinal(graph: Graph) -> None:
-    back = unroll(roll(graph, Least(nodes=1)))
+    back = unroll(roll(graph, Least(nodes=1, saved=1)))
     assert [(n.op, n.draw, n.out) for n in back.nodes] == [(n.op, n.draw, n.out) for n in graph.nodes]
 
 
 @given(programs.graphs())
 @settings(max_examples=50, deadline=None)
 def test_the_same_graph_always_rolls_alike(graph: Graph) -> None:
-    assert roll(graph, Least(nodes=1)) == roll(graph, Least(nodes=1))
+    assert roll(graph, Least(nodes=1, saved=1)) == roll(graph, Least(nodes=1, saved=1))
 
 
 def build(*items) -> Graph:
@@ -55,7 +55,7 @@ RESIDUAL = programs.Call("aten.add.Tensor", (0, 3))
 
 
 def test_a_stack_of_layers_is_one_loop_with_one_carry() -> None:
-    rolled = roll(build(programs.Repeated(12, (OWN, SIN, RANDOM, RESIDUAL))), Least(nodes=1))
+    rolled = roll(build(programs.Repeated(12, (OWN, SIN, RANDOM, RESIDUAL))), Least(nodes=1, saved=1))
     (node,) = [n for n in rolled.nodes if n.op == ROLL]
     body, count, carries, stacked, _ = node.args
     assert count == 12
@@ -66,25 +66,25 @@ def test_a_stack_of_layers_is_one_loop_with_one_carry() -> None:
 
 def test_repeats_inside_repeats_are_loops_inside_loops() -> None:
     stage = programs.Repeated(3, (OWN, SIN, RESIDUAL))
-    rolled = roll(build(programs.Repeated(4, (RANDOM, stage))), Least(nodes=1))
+    rolled = roll(build(programs.Repeated(4, (RANDOM, stage))), Least(nodes=1, saved=1))
     assert loops(rolled) == [(4, 2, [(3, 3, [])])]
 
 
 def test_encoder_and_decoder_are_two_loops() -> None:
     encoder = programs.Repeated(4, (OWN, SIN, RESIDUAL))
     decoder = programs.Repeated(3, (OWN, RANDOM, RANDOM, OWN))
-    assert [c for c, _, _ in loops(roll(build(encoder, SIN, decoder), Least(nodes=3)))] == [4, 3]
+    assert [c for c, _, _ in loops(roll(build(encoder, SIN, decoder), Least(nodes=3, saved=1)))] == [4, 3]
 
 
 def test_a_first_layer_that_differs_is_peeled() -> None:
     first = (OWN, SIN, SIN, RESIDUAL)
-    rolled = roll(build(*first, programs.Repeated(5, (OWN, SIN, RANDOM, RESIDUAL))), Least(nodes=3))
+    rolled = roll(build(*first, programs.Repeated(5, (OWN, SIN, RANDOM, RESIDUAL))), Least(nodes=3, saved=1))
     assert [c for c, _, _ in loops(rolled)] == [5]
 
 
 def test_a_scalar_that_differs_by_layer_is_stacked() -> None:
     scaled = programs.Call("aten.mul.Scalar", (0,), (0.5, 0.1))
-    rolled = roll(build(programs.Repeated(5, (OWN, scaled, SIN))), Least(nodes=1))
+    rolled = roll(build(programs.Repeated(5, (OWN, scaled, SIN))), Least(nodes=1, saved=1))
     (node,) = [n for n in rolled.nodes if n.op == ROLL]
     assert [i.kind for i in node.args[0].inputs] == ["carry", "stacked", "scalar"]
     assert node.args[3][1] == tuple(0.5 + k * 0.1 for k in range(5))

@@ -59,7 +59,7 @@ def test_loops_compute_values_and_gradients_of_the_written_out_program(graph: Gr
     with x64():
         arrays = {i.id: jnp.asarray(v) for i, v in zip(graph.inputs, programs.values_for(graph), strict=True)}
         expected = value_and_gradients(graph, arrays)
-        assert_same(value_and_gradients(roll(graph, Least(nodes=1)), arrays), expected)
+        assert_same(value_and_gradients(roll(graph, Least(nodes=1, saved=1)), arrays), expected)
 
 
 OWN = programs.Call("aten.mul.Tensor", (0,), source="own")
@@ -79,7 +79,7 @@ def layers(count: int = 5, *extra: Any) -> Graph:
 @pytest.mark.parametrize("unroll", [1, 2])
 def test_every_remat_policy_computes_the_same(remat: str | None, unroll: int) -> None:
     graph = layers()
-    rolled = with_remat(roll(graph, Least(nodes=1)), remat, unroll)
+    rolled = with_remat(roll(graph, Least(nodes=1, saved=1)), remat, unroll)
     assert [n.op for n in rolled.nodes].count(ROLL) == 1
     with x64():
         arrays = {i.id: jnp.asarray(v) for i, v in zip(graph.inputs, programs.values_for(graph), strict=True)}
@@ -88,7 +88,7 @@ def test_every_remat_policy_computes_the_same(remat: str | None, unroll: int) ->
 
 def test_full_remat_keeps_nothing_but_the_carries() -> None:
     def saved(remat: str | None) -> int:
-        graph = with_remat(roll(layers(40, SIN, SIN), Least(nodes=3)), remat)
+        graph = with_remat(roll(layers(40, SIN, SIN), Least(nodes=3, saved=1)), remat)
         with x64():
             arrays = {
                 i.id: jnp.asarray(v) for i, v in zip(graph.inputs, programs.values_for(graph), strict=True)
@@ -101,7 +101,7 @@ def test_full_remat_keeps_nothing_but_the_carries() -> None:
 
 
 def test_stacked_parameters_are_one_input_with_the_same_gradients() -> None:
-    graph = roll(layers(), Least(nodes=1))
+    graph = roll(layers(), Least(nodes=1, saved=1))
     slim, stacks = stacked(graph)
     (row,) = stacks.rows
     assert len(row.members) == 5
@@ -122,7 +122,7 @@ def test_stacked_parameters_are_one_input_with_the_same_gradients() -> None:
 def test_a_fault_inside_a_loop_is_the_fault_word_of_the_program() -> None:
     faulty = programs.Call("test.faulty", (1, 0))
     graph = layers(5, faulty)
-    rolled = roll(graph, Least(nodes=1))
+    rolled = roll(graph, Least(nodes=1, saved=1))
     assert any(n.op == ROLL for n in rolled.nodes)
     with x64():
         arrays = {i.id: jnp.asarray(v) for i, v in zip(graph.inputs, programs.values_for(graph), strict=True)}

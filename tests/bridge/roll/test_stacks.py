@@ -28,7 +28,7 @@ def running(layers: int, written: int) -> Graph:
 
 
 def test_running_buffers_are_read_and_written_stacked() -> None:
-    slim, stacks = stacked(roll(running(4, 4), Least(nodes=1)))
+    slim, stacks = stacked(roll(running(4, 4), Least(nodes=1, saved=1)))
     assert {s.name for s in stacks.rows} == {"h.0-3.weight", "h.0-3.mean"}
     (node,) = slim.nodes
     assert node.op == ROLL
@@ -37,13 +37,13 @@ def test_running_buffers_are_read_and_written_stacked() -> None:
 
 
 def test_buffers_that_some_layers_alone_write_stay_apart() -> None:
-    slim, stacks = stacked(roll(running(4, 2), Least(nodes=1)))
+    slim, stacks = stacked(roll(running(4, 2), Least(nodes=1, saved=1)))
     assert {s.name for s in stacks.rows} == {"h.0-3.weight"}
     assert [o.name for o in slim.outputs] == ["", "h.0.mean", "h.1.mean"]
 
 
 def test_parameters_of_different_groups_are_not_stacked() -> None:
-    _, stacks = stacked(roll(running(4, 4), Least(nodes=1)), alike=lambda name: name == "h.2.weight")
+    _, stacks = stacked(roll(running(4, 4), Least(nodes=1, saved=1)), alike=lambda name: name == "h.2.weight")
     assert {s.name for s in stacks.rows} == {"h.0-3.mean"}
 
 
@@ -53,7 +53,7 @@ def test_a_frozen_layer_ends_the_loop() -> None:
         Input(i.id, i.kind, i.name, i.aval, i.trainable and not i.name.startswith(("h.0.", "h.1.")))
         for i in graph.inputs
     )
-    _, stacks = stacked(roll(Graph(frozen, graph.nodes, graph.outputs), Least(nodes=1)))
+    _, stacks = stacked(roll(Graph(frozen, graph.nodes, graph.outputs), Least(nodes=1, saved=1)))
     assert [s.name for s in stacks.rows if s.name.endswith("weight")] == ["h.2-5.weight"]
 
 

@@ -17,10 +17,11 @@ from detente.bridge.roll.wiring import Wiring, wire
 @dataclass(frozen=True)
 class Least:
     """What is worth a loop. A block of fewer nodes is no layer (three projections of one tensor, a chain of
-    additions): a loop over it would only serialise what XLA does well."""
+    additions): a loop over it would only serialise what XLA does well. The same holds of a loop that saves little."""
 
     nodes: int = 8  # in the block
     count: int = 2  # iterations
+    saved: int = 24  # (iterations - 1) * nodes
 
 
 LAYERS = Least()
@@ -42,7 +43,7 @@ def find(tape: Tape, least: Least = LAYERS) -> list[Wiring]:
 def _best(tape: Tape, low: int, high: int, least: Least) -> Wiring | None:
     best: Wiring | None = None
     for stretch in stretches(tape.token, low, high, least.nodes, least.count):
-        if best is not None and stretch.saved < best.saved:
+        if stretch.saved < (least.saved if best is None else best.saved):
             break
         candidate = _rotations(tape, stretch, least)
         if candidate is not None and (best is None or candidate.rank < best.rank):
@@ -58,11 +59,10 @@ def _rotations(tape: Tape, stretch: Stretch, least: Least) -> Wiring | None:
     last = min(end - least.count * period, stretch.start + 3 * period)
     for start in range(stretch.start, last + 1):
         count = (end - start) // period
-        if best is not None and (count - 1) * period < best.saved:
+        enough = least.saved if best is None else best.saved
+        if (count - 1) * period < enough:
             break  # starts only move right, so counts only fall
-        while count >= least.count:
-            if best is not None and (count - 1) * period < best.saved:
-                break
+        while count >= least.count and (count - 1) * period >= enough:
             wiring = wire(tape, start, period, count)
             if isinstance(wiring, Wiring):
                 if best is None or wiring.rank < best.rank:

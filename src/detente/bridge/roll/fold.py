@@ -35,7 +35,7 @@ def roll(graph: Graph, least: Least = LAYERS) -> Graph:
 
     >>> step = lambda n: Node(n, "aten.sin.default", (Ref(n - 1),), (), Aval((2,), "float32"))
     >>> x = Input(0, "batch", "x", Aval((2,), "float32"))
-    >>> looped = roll(Graph((x,), (step(1), step(2), step(3)), (Output("loss", "", Ref(3)),)), Least(nodes=1))
+    >>> looped = roll(Graph((x,), (step(1), step(2), step(3)), (Output("loss", "", Ref(3)),)), Least(nodes=1, saved=1))
     >>> [(n.op, n.args[1]) for n in looped.nodes]
     [('detente.roll', 3)]
     """
