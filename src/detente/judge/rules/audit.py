@@ -24,7 +24,11 @@ def audit(group: Group, rules: Iterable[Rule] = RULES.values()) -> tuple[Finding
         for row in asked:
             missing = [key for key in rule.evidence if not _there(key, row, group)]
             if missing:
-                found.append(_unchecked(rule, row, f"no evidence: {', '.join(missing)}"))
+                errors = "; ".join(filter(None, (row.broken(key) for key in missing)))
+                why = f"no evidence: {', '.join(missing)}" + (
+                    f" (the probe failed: {errors})" if errors else ""
+                )
+                found.append(_unchecked(rule, row, why))
             else:
                 ready.append(row)
         for hit in rule.check(replace(group, rows=tuple(ready))) if ready else ():

@@ -14,6 +14,9 @@ SLOPE_GAP = 0.2
 # What a single reading may be off by, in robust standard deviations of the process's own samples.
 SPREADS = 3.0
 
+# Names of what brings the next batch; inside only where the contract feeds from a loader.
+FEEDING = frozenset({"fetch", "place", "input", "loader"})
+
 DECLARED = {
     "forward": {"forward", "loss"},
     "gradient": {"forward", "loss", "backward"},
@@ -67,7 +70,7 @@ def _regions(group: Group) -> Iterator[Hit]:
         inside = set(row.get("region.inside", ()))
         declared = DECLARED[contract.region]
         # Fetching is inside where the contract says so, and input-pipeline-inside judges where it does not.
-        steps = inside - {"input", "loader", "place"}
+        steps = inside - FEEDING
         if steps != declared:
             outside, extra = sorted(declared - steps), sorted(steps - declared)
             said = "; ".join(

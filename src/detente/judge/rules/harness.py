@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
+from detente.judge.rules.clock import FEEDING
 from detente.judge.rules.rule import Group, Hit, Row, Rule, each, odd_ones
 
 RUNTIMES = ("torch", "jax", "tensorflow", "torch_xla", "keras")
@@ -42,7 +43,7 @@ def _profiler(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
 
 
 def _pipeline(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
-    inside = set(row.get("region.inside", ())) & {"input", "loader", "place"}
+    inside = set(row.get("region.inside", ())) & FEEDING
     if inside and row.cell.contract.feed == "resident":
         yield (
             f"inside the clock although inputs are declared resident: {', '.join(sorted(inside))}",
@@ -88,12 +89,14 @@ def _runtimes(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     for found in row.every("modules"):
         loaded = [f for f in found.get("frameworks", ()) if f in RUNTIMES]
         runtimes = {_PART_OF.get(f, f) for f in loaded} - {""}
-        # A stack that is two frameworks by nature (the bridge) declares them.
-        declared = set(found.get("declared", ()))
-        if len(runtimes) > 1 and not runtimes <= declared:
+        # A stack says which frameworks are foreign to it (the bridge is two by nature, a loader may be torch's);
+        # where it says nothing, one runtime is what a process may have.
+        foreign = found.get("foreign", loaded if len(runtimes) > 1 else [])
+        if foreign:
             yield (
-                f"{' and '.join(sorted(runtimes))} are loaded in one process and fight for its threads and memory",
-                {"frameworks": loaded, "declared": sorted(declared)},
+                f"{', '.join(sorted(loaded))} in one process: {', '.join(sorted(foreign))} is foreign to this "
+                "stack and competes for its threads and memory",
+                {"frameworks": loaded, "foreign": sorted(foreign)},
             )
             return
 

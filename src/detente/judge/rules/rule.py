@@ -41,11 +41,21 @@ class Row:
         found = []
         for p in (*self.fine, *(o for o in self.others if o.evidence.status == "ok")):
             value = p.evidence.probes.get(head, _MISSING)
+            if isinstance(value, dict) and value.keys() == {"error"}:
+                continue  # the probe itself failed: no evidence, see ``broken``
             if rest:
                 value = value.get(rest, _MISSING) if isinstance(value, dict) else _MISSING
             if value is not _MISSING and value is not None:
                 found.append(value)
         return found
+
+    def broken(self, key: str) -> str:
+        """What the probe behind ``key`` says when it failed; empty when it did not."""
+        for p in (*self.fine, *self.others):
+            value = p.evidence.probes.get(key.partition(".")[0])
+            if isinstance(value, dict) and value.keys() == {"error"}:
+                return str(value["error"])
+        return ""
 
     def get(self, key: str, otherwise: Any = None) -> Any:
         """What the first process that knows ``key`` says."""
