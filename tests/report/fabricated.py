@@ -25,7 +25,7 @@ WORST = TensorError("update", "transformer.h.7.mlp.c_fc.weight", 2.1e-9, 6.9e-10
 def cell(
     label: str, steady: float | None, status: str = "ok", reason: str = "", **changes: object
 ) -> CellResult:
-    stack = label.split("#")[0]
+    stack = label.split("#", maxsplit=1)[0]
     torch = stack.startswith("torch")
     versions = {"torch": "2.13.0"} if torch else {"jax": "0.10.2", "flax": "0.12.8", "optax": "0.2.8"}
     made = CellResult(

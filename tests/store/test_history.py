@@ -1,0 +1,96 @@
+"""History compares like with like, says what differs where it cannot, and leaves out what does not count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fabricate import STEPS, make_session
+
+from detente.records.result import CellResult, Result, SessionHead
+from detente.store.history import history
+from detente.store.sessions import open_store
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path) as store:
+        yield store
+
+
+def put(store, n: int, **changes):
+    session = make_session(blocks=10, id=f"s{n}", started=1000.0 * n, seed=n, **changes)
+    store.write_session(session)
+    return session
+
+
+def changes(store, **asked):
+    (series,) = history(store, workload="gpt2", stack="jax", **asked)
+    return [None if p.change is None else p.change.word for p in series.points]
+
+
+def test_words_over_sessions(store):
+    put(store, 1)
+    put(store, 2)
+    put(store, 3, scale=1.2, versions={"jax": "0.11.0"})
+    put(store, 4, machine={"processor": "another", "cores": 2})
+    put(store, 5, scale=1.2, versions={"jax": "0.11.0"})
+    assert changes(store) == [None, "NO CHANGE SEEN", "CHANGED", "NOT COMPARABLE", "NO CHANGE SEEN"]
+    (series,) = history(store, workload="gpt2", stack="jax")
+    points = series.points
+    assert points[2].changed_versions == ("jax 0.10.2 to 0.11.0",)
+    assert points[2].change.ratio == pytest.approx(1.2, rel=0.03)
+    assert points[3].change.ratio is None
+    assert "machine.processor (made up to another)" in points[3].change.reason
+    # The fifth is compared with the third, the newest on the same machine.
+    assert points[4].against == "s3"
+    assert points[0].median == pytest.approx(STEPS["jax"], rel=0.02)
+
+
+def test_seed_and_budget_do_not_matter_but_threads_do(store):
+    for n, settings in enumerate(
+        ({"seed": 1, "threads": 2}, {"seed": 2, "threads": 2}, {"seed": 2, "threads": 4}), 1
+    ):
+        session = make_session(blocks=5, id=f"s{n}", started=float(n), seed=n)
+        store.write_session(replace(session, fingerprint=replace(session.fingerprint, settings=settings)))
+    assert changes(store) == [None, "NO CHANGE SEEN", "NOT COMPARABLE"]
+
+
+def test_the_a_a_twin_is_a_row_of_its_own(store):
+    put(store, 1)
+    assert [s.cell.rsplit("/", 1)[1] for s in history(store)] == ["jax", "jax#2", "torch-eager"]
+
+
+def test_what_does_not_count_is_left_out(store):
+    session = make_session(blocks=6, id="s1")
+    first, *rest = session.processes
+    bad = [
+        replace(first, evidence=replace(first.evidence, status="failed")),
+        replace(first, kind="memory"),
+        replace(first, block=-1),
+    ]
+    store.write_session(replace(session, processes=(*bad, *rest)))
+    counted = sum(len(p.medians) for s in history(store) for p in s.points)
+    assert counted == len(rest)
+
+
+def test_a_row_that_was_judged_void_is_left_out(store):
+    session = put(store, 1)
+    key = next(c for c in session.planned if c.label == "jax")
+    row = CellResult("gpt2", "tiny", "jax", "jax", "train-step", "fp32", "cpu", "void", "P5", group=key.group)
+    head = SessionHead("s1", 0.0, 1.0, (), "", "whole", 10, session.fingerprint)
+    store.write_judgement(Result(head, (row,), ()))
+    assert [s.cell.rsplit("/", 1)[1] for s in history(store)] == ["jax#2", "torch-eager"]
+    store.write_judgement(Result(head, (replace(row, status="ok"),), ()))
+    assert len(history(store)) == 3
+
+
+def test_limits_and_filters(store):
+    assert history(store) == ()
+    for n in range(1, 6):
+        put(store, n)
+    (series,) = history(store, stack="jax", sessions=3)
+    assert [p.session for p in series.points] == ["s3", "s4", "s5"]
+    assert history(store, workload="gemm") == ()
+    assert len(history(store, cell="gpt2/tiny/train-step")) == 3
+    assert history(store, cell="gpt2/paper") == ()
