@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from detente.programs.hlo import read_hlo
 from detente.programs.layer_norm import norm_form
 from detente.programs.loops import trip_count
-from detente.programs.module import Computation, Instruction, Module, ProgramError
+from detente.programs.module import Computation, Module, ProgramError
 from detente.programs.products import is_product, operand_dtypes, product_flops
 from detente.programs.stablehlo import read_stablehlo
 from detente.records.counts import Counts, Loop
@@ -24,6 +24,21 @@ LARGE = 1_000_000
 # scatter, sort or collective.
 _ENTERED = frozenset(
     {"call", "while", "conditional", "fusion", "async-start", "composite", "optimization-barrier"}
+)
+# What happens even if nobody reads the result.
+_EFFECTS = frozenset(
+    {
+        "infeed",
+        "outfeed",
+        "send",
+        "recv",
+        "send-done",
+        "recv-done",
+        "custom-call",
+        "while",
+        "call",
+        "conditional",
+    }
 )
 _RANDOM = ("rng", "threefry", "philox", "random")
 
@@ -51,6 +66,7 @@ class _Tally:
     loops: list[Loop] = field(default_factory=list)
     flops: int = 0
     rng: int = 0
+    dead: int = 0
     seen: set[str] = field(default_factory=set)
 
 
@@ -62,6 +78,7 @@ def count(module: Module, form: str = "hlo") -> Counts:
         form=form,
         name=module.name,
         lines=module.lines,
+        dead=tally.dead,
         instructions=sum(len(c.instructions) for c in module.computations.values()),
         operations=sum(n for op, n in tally.opcodes.items() if op not in PLUMBING),
         opcodes=_sorted(tally.opcodes),
@@ -88,15 +105,20 @@ def _walk(module: Module, home: Computation, runs: int, tally: _Tally, above: tu
     if home.name in above:
         raise ProgramError(f"computation {home.name!r} calls itself")
     first = home.name not in tally.seen
+    alive = live(home)
     tally.seen.add(home.name)
     for at, one in enumerate(home.instructions):
+        if at not in alive:
+            tally.dead += 1
+            continue
         if one.opcode not in ("call", "fusion"):
             tally.opcodes[one.opcode] += 1
             if one.opcode not in PLUMBING:
                 tally.dtypes[one.shape.dtype] += 1
         if one.opcode == "constant" and first:
-            tally.constants.append(sum(s.bytes for s in one.results))
-        _count_one(module, home, at, one, runs, tally)
+            whole = sum(s.bytes for s in one.results)
+            tally.constants.append(whole // max(1, one.shape.elements) if one.splat else whole)
+        _count_one(module, home, at, runs, tally)
         if one.opcode == "while":
             trips = trip_count(one, home, module)
             tally.loops.append(Loop(one.called[1], trips))
@@ -109,9 +131,24 @@ def _walk(module: Module, home: Computation, runs: int, tally: _Tally, above: tu
                 _walk(module, module.computations[name], runs, tally, (*above, home.name))
 
 
-def _count_one(
-    module: Module, home: Computation, at: int, one: Instruction, runs: int, tally: _Tally
-) -> None:
+def live(home: Computation) -> set[int]:
+    """Positions whose value the root needs, and parameters. torch_xla hands over operations that nothing reads (the
+    gradient of an input, say), and every compiler drops them before anything else: they are not part of the work."""
+    wanted = [home.root]
+    wanted += [
+        k for k, one in enumerate(home.instructions) if one.opcode in _EFFECTS or one.opcode == "parameter"
+    ]
+    alive: set[int] = set()
+    while wanted:
+        at = wanted.pop()
+        if at not in alive:
+            alive.add(at)
+            wanted += home.instructions[at].operands
+    return alive
+
+
+def _count_one(module: Module, home: Computation, at: int, runs: int, tally: _Tally) -> None:
+    one = home.instructions[at]
     if is_product(one):
         tally.product_dtypes[operand_dtypes(one, home)] += 1
         tally.flops += runs * product_flops(one, home)

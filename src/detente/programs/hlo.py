@@ -181,7 +181,7 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
             window = value
         elif key == 16:
             dims = value
-        elif key == 28 or key == 63:
+        elif key in (28, 63):
             target = text(value)
         elif key == 30:
             dot = _dot(value)

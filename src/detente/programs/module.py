@@ -1,4 +1,4 @@
-"""A program as nouns: what every reader fills and every count reads. HLO's words, whatever the program was written in."""
+"""A program as nouns: what every reader fills and every count reads. In HLO's words, whatever it was written in."""
 
 from __future__ import annotations
 
@@ -80,6 +80,7 @@ class Instruction:
     detail     a Dot or a Convolution
     target     of a custom call; the direction of a comparison
     reduced    dimensions that a ``reduce`` removes
+    splat      a constant that is written as one value for all of its elements
     """
 
     opcode: str
@@ -91,6 +92,7 @@ class Instruction:
     detail: Dot | Convolution | None = None
     target: str = ""
     reduced: tuple[int, ...] = ()
+    splat: bool = False
 
     @property
     def shape(self) -> Shape:

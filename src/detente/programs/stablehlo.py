@@ -259,7 +259,10 @@ class _Reader:
             left, right = (home[i].shape for i in operands[:2])
             return _replaced(one, detail=_convolution(body, left, right, results[0]))
         if opcode == "constant":
-            return _replaced(one, integers=_integers(body, results[0]))
+            written = body.partition("dense<")[2]
+            return _replaced(
+                one, integers=_integers(body, results[0]), splat=bool(written) and written[0] not in '["'
+            )
         if opcode == "reduce":
             over = re.search(r"dimensions = (?:array<i64: |\[)([\d, ]*)", body)
             return _replaced(one, reduced=_numbers(over[1]) if over else ())
@@ -337,7 +340,7 @@ def _integers(body: str, shape: Shape) -> tuple[int, ...]:
 
 
 def _convolution(body: str, source: Shape, kernel: Shape, out: Shape) -> Convolution:
-    """``dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {stride = [2, 2], pad = [[0, 1], ...], ...}``"""
+    """``dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {stride = [2, 2], pad = [[0, 1], ...]}``"""
     where = re.search(r"\[([^\]]*)\]x\[([^\]]*)\]->\[([^\]]*)\]", body)
     if where is None:
         raise ValueError("a convolution without dim_numbers")

@@ -15,11 +15,13 @@ class Loop:
 
 @dataclass(frozen=True)
 class Counts:
-    """A program in numbers. Calls are expanded wherever a count says *operations*.
+    """A program in numbers. Calls are expanded wherever a count says *operations*, and what nothing reads counts
+    only in ``lines``, ``instructions`` and ``dead``.
 
     form, name          as in records/program.py
     lines               of its text; for an HLO proto the lines that its text would have
     instructions        everything written in it: parameters, constants, and the bodies of reductions too
+    dead                operations whose result nothing reads; every compiler drops them
     operations          what is left without parameters, constants, tuples and the scalar bodies of reductions;
                         a loop's body counts once
     opcodes             operations by HLO opcode, plumbing included (so that its share can be seen)
@@ -27,7 +29,8 @@ class Counts:
     products            dots and convolutions, a loop's body once
     product_dtypes      the same by operand dtype (``f32``, or ``bf16xf32`` where they differ)
     flops               of all products, multiply and add apart, a loop's body as often as it runs
-    constants_bytes     of all array constants, ``large_constants`` those above 1 MB, each
+    constants_bytes     of all constants, one written as a single value counting once; ``large_constants`` lists
+                        those above 1 MB, each
     argument_bytes      of the entry's parameters; ``output_bytes`` of its result
     alias_bytes         of parameters whose buffer an output may take (donation), as far as the program says
     rng_ops             random-number operations, threefry's calls among them
@@ -42,6 +45,7 @@ class Counts:
     name: str
     lines: int
     instructions: int
+    dead: int
     operations: int
     opcodes: dict[str, int]
     dtypes: dict[str, int]

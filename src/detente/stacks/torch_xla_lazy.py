@@ -1,0 +1,290 @@
+"""PyTorch/XLA: lazy tensors, and ``torch_xla.compile`` over the step.
+
+What is different from eager torch, and how it can go wrong:
+
+- A step only *traces*. ``torch_xla.sync()`` dispatches the trace; without it k steps fuse into one giant graph. So
+  every step ends with one, and ``synchronise`` waits for the device besides: ``sync(wait=True)`` with nothing left to
+  dispatch returns at once, while the program before it still runs.
+- Writing into a tensor (``copy_``, ``zero_``) is an operation of the next graph. Weights are therefore *replaced*,
+  which is a transfer and compiles nothing.
+- ``Module.to`` makes new Parameters for this device and drops ties; they are tied again.
+- The first step compiles with the optimizer's fresh zeros as constants, the second again with them as arguments.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from detente.records.precision import PRECISIONS
+from detente.stacks import torch_xla_private as private
+from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
+from detente.stacks.torch_eager import TorchEager, TorchRunning, best_seconds, installed_versions
+
+_WATCHED = 3  # steps whose dispatches are counted, one by one, before steady state
+
+
+class XlaRunning(TorchRunning):
+    """A torch module whose tensors are lazy."""
+
+    stack: TorchXla
+    compiled_by = "lazy tensors"
+
+    def __init__(self, *args: Any) -> None:
+        self._dispatches: list[dict[str, int]] = []
+        self._example: Any = None
+        super().__init__(*args)
+        self.stack.wait()
+
+    def _place_module(self, module: Any) -> Any:
+        """To the device, with every tie kept."""
+        ties: dict[int, list[tuple[Any, str]]] = {}
+        for part in module.modules():
+            for name, parameter in part.named_parameters(recurse=False):
+                ties.setdefault(id(parameter), []).append((part, name))
+        places = [p for p in ties.values() if len(p) > 1]
+        module = super()._place_module(module)
+        for (first, first_name), *others in places:
+            for part, name in others:
+                setattr(part, name, getattr(first, first_name))
+        return module
+
+    def _wrap_step(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        trace = self._traced(step)
+
+        def dispatched(batch: Any) -> Any:
+            handle = trace(batch)
+            self.stack.xla.sync()
+            return handle
+
+        return dispatched
+
+    def _traced(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The region, traced. The gradients of a train step are let go before the dispatch: a gradient that is
+        still alive would be an output of the program, written to memory for nobody."""
+
+        def trace(batch: Any) -> Any:
+            handle = step(batch)
+            self._clear_gradients()
+            return handle
+
+        self._trace = trace
+        return trace
+
+    # The Protocol -------------------------------------------------------------------------------------------
+
+    def load(self, tensors: Arrays) -> None:
+        torch = self.torch
+        for name, target in self._named():
+            target.data = torch.from_numpy(np.array(tensors[name])).to(self.dtype).to(self.stack.device)
+        for value in self._optimizer_tensors():
+            if value.device.type == "cpu":
+                value.zero_()
+            else:
+                value.data = torch.zeros(value.shape, dtype=value.dtype).to(self.stack.device)
+        self._clear_gradients()
+        self.stack.wait()
+
+    def step(self, batch: Any) -> Any:
+        self._example = batch
+        if len(self._dispatches) >= _WATCHED:
+            return self._run(batch)
+        before = self.stack.counters()
+        handle = self._run(batch)
+        after = self.stack.counters()
+        self._dispatches.append({k: after[k] - before[k] for k in after})
+        return handle
+
+    def gradients(self, batch: Any) -> dict[str, np.ndarray]:
+        buffers = {n: t.detach().cpu() for n, t in self.module.named_buffers()}
+        self._clear_gradients()
+        loss, _ = self._loss(batch)
+        loss.backward()
+        grads = {n: p.grad for n, p in self.module.named_parameters() if p.grad is not None}
+        self._clear_gradients()
+        self.stack.wait()
+        found = {n: self._to_host(g) for n, g in grads.items()}
+        for name, target in self.module.named_buffers():
+            target.data = buffers[name].to(self.stack.device)
+        self.stack.wait()
+        return found
+
+    def compiled(self) -> CompileCount:
+        return self.stack.compile_count()
+
+    def memory(self) -> dict[str, int]:
+        info = private.memory_info(self.stack.device)
+        peak = info.get("peak_bytes_used", 0)
+        return {"live_tensors": int(peak)} if peak else {}
+
+    def facts(self) -> dict[str, Any]:
+        last = self._dispatches[-1] if self._dispatches else {}
+        found = super().facts() | {
+            "compiled_region": "step",
+            # One dispatch is the step itself; every further one is a place where the trace had to stop and run.
+            "graph_breaks": max(0, last.get("dispatches", 1) - 1),
+            "host_reads_per_step": last.get("host_reads", 0),
+            "mode": self.compiled_by,
+            "fullgraph": False,
+            "tuning": {
+                "mat_mul_precision": self.stack.xla.backends.get_mat_mul_precision(),
+                "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+            },
+        }
+        found.pop("donated_bytes")
+        donated = self._donated()
+        return found if donated is None else found | {"donated_bytes": donated}
+
+    def programs(self) -> tuple[Capture, ...]:
+        """Traces one more step, reads its graph, and throws the trace away: the state is put back afterwards."""
+        if self._example is None:
+            return ()
+        self.stack.wait()
+        state = self._state()
+        kept = [t.detach().cpu().clone() for t in state]
+        handle = self._trace(self._example)
+        results = [handle[0], *(t for t in handle[1].values() if t is not None)]
+        if self.contract.region == "train-step":
+            results += [t for t in state if t.device.type == "xla"]
+        donated = self._donated()
+        facts = {} if donated is None else {"alias_bytes": float(donated)}
+        found = (
+            Capture("hlo", "step", private.hlo_proto(results), facts),
+            Capture("stablehlo", "step", private.stablehlo(results).encode()),
+        )
+        del handle, results
+        for name in self.workload.batch_gradients:
+            # A gradient that stays alive would be dispatched, and compiled, by the next wait.
+            self._example[name].grad = None
+        for tensor, value in zip(state, kept, strict=True):
+            tensor.data = value.to(tensor.device)
+        self.stack.wait()
+        return found
+
+    # -----------------------------------------------------------------------------------------------------------
+
+    def _optimizer_tensors(self) -> list[Any]:
+        states = self.optimizer.state.values() if self.optimizer is not None else ()
+        return [v for s in states for v in s.values() if isinstance(v, self.torch.Tensor)]
+
+    def _state(self) -> list[Any]:
+        """Everything that a step may change: parameters, buffers, the optimizer's tensors."""
+        return [*self.module.parameters(), *self.module.buffers(), *self._optimizer_tensors()]
+
+    def _donated(self) -> int | None:
+        """Bytes of state that the step's program takes over. torch_xla counts aliased buffers, not bytes: known
+        only where it counts at least as many as there are tensors of state on the device."""
+        if self.contract.region != "train-step":
+            return 0
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        state = [t for t in (*trained, *self._optimizer_tensors()) if t.device.type == "xla"]
+        aliased = self.stack.last_alias_count()
+        return sum(t.numel() * t.element_size() for t in state) if aliased >= len(state) else None
+
+
+class XlaCompileRunning(XlaRunning):
+    """The same under ``torch_xla.compile``: still traced at every call, but dispatched as one named graph."""
+
+    compiled_by = "torch_xla.compile"
+
+    def _wrap_step(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        # full_graph=True would refuse GPT2LMHeadModel, whose mask code reads one value back to the host.
+        return self.stack.xla.compile(self._traced(step), full_graph=False, name="step")
+
+
+class TorchXla(TorchEager):
+    """PyTorch/XLA, lazy."""
+
+    running = XlaRunning
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        if device in ("cuda", "rocm"):
+            raise Unavailable(f"{device}: PyTorch/XLA supports no GPU since 2.9 (pytorch/xla#9597)")
+        if precision == "tf32":
+            raise Unavailable("tf32: PyTorch/XLA runs on CPU and TPU here, which have no TF32 unit")
+        if device != "auto":
+            os.environ["PJRT_DEVICE"] = device.upper()
+        else:
+            os.environ.setdefault("PJRT_DEVICE", "CPU")
+        import torch
+
+        torch.set_num_threads(threads)
+        import torch_xla
+        import torch_xla.backends
+        import torch_xla.core.xla_model
+        import torch_xla.debug.metrics
+        import torch_xla.runtime
+
+        self.torch, self.xla = torch, torch_xla
+        self.metrics = torch_xla.debug.metrics
+        try:
+            self.device = torch_xla.device()
+        except RuntimeError as error:
+            raise Unavailable(f"{device}: {str(error).splitlines()[0]}") from None
+        self.compute = getattr(torch, PRECISIONS[precision].compute)
+        if self._platform() != "cpu":
+            # TPUs multiply fp32 in bf16 passes unless asked.
+            torch_xla.backends.set_mat_mul_precision("highest")
+        return self._platform()
+
+    def _platform(self) -> str:
+        return str(self.xla.runtime.device_type()).lower()
+
+    def platform_of(self, tensor: Any) -> str:
+        return self._platform() if tensor.device.type == "xla" else f"host-{tensor.device.type}"
+
+    def wait(self) -> None:
+        """Dispatch what is still only traced, then wait until the device is idle."""
+        self.xla.sync(wait=True)
+        self.xla.core.xla_model.wait_device_ops()
+
+    def compile_count(self) -> CompileCount:
+        """From torch_xla's own ``CompileTime``: (samples, nanoseconds in all, the last samples)."""
+        data = self.metrics.metric_data("CompileTime")
+        return CompileCount() if data is None else CompileCount(int(data[0]), data[1] * 1e-9)
+
+    def last_alias_count(self) -> int:
+        """Buffers that the most recently compiled graph with any took over from its arguments."""
+        data = self.metrics.metric_data("InputOutputAliasCount")
+        values = [int(v) for _, v in data[2]] if data is not None else []
+        return next((v for v in reversed(values) if v > 0), 0)
+
+    def counters(self) -> dict[str, int]:
+        """Graphs dispatched and values read back to the host while tracing, since the start."""
+
+        def value(name: str) -> int:
+            return int(self.metrics.counter_value(name) or 0)
+
+        return {
+            "dispatches": value("CachedCompile") + value("UncachedCompile"),
+            "host_reads": value("aten::_local_scalar_dense"),
+        }
+
+    def versions(self) -> dict[str, str]:
+        return installed_versions("torch", "torch_xla", "transformers", "numpy")
+
+    def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        torch = self.torch
+        x, y = (torch.from_numpy(np.array(v)).to(self.compute).to(self.device) for v in (a, b))
+        return (x @ y).cpu().to(torch.float64).numpy()
+
+    def product_seconds(self, m: int, k: int, n: int, repeats: int) -> float:
+        torch = self.torch
+        x, y = (torch.rand(*s).to(self.compute).to(self.device) for s in ((m, k), (k, n)))
+        self.wait()
+        return best_seconds(lambda: x @ y, lambda _: self.wait(), repeats)
+
+    def copy_seconds(self, elements: int, repeats: int) -> float:
+        x = self.torch.ones(elements).to(self.device)
+        self.wait()
+        # A plain copy would be an alias, which moves nothing.
+        return best_seconds(lambda: -x, lambda _: self.wait(), repeats)
+
+
+class TorchXlaCompile(TorchXla):
+    """PyTorch/XLA with ``torch_xla.compile`` over the region."""
+
+    running = XlaCompileRunning
