@@ -1,0 +1,132 @@
+"""Every workload is one function in both frameworks: in float64, to 1e-9, outputs, loss, gradients and buffers."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from detente.workloads.catalogue import WORKLOADS, find_size, find_workload
+from detente.workloads.weights import canonical_hash
+
+LIMIT = 1e-9
+CASES = [
+    *({"workload": name, "scan": False, "train": True, "fault": ""} for name in WORKLOADS),
+    {"workload": "gpt2", "scan": True, "train": True, "fault": ""},
+    {"workload": "resnet", "scan": False, "train": False, "fault": ""},
+    {"workload": "gpt2", "scan": False, "train": True, "fault": "epsilon"},
+]
+for _case in CASES:
+    _marks = ("scan" if _case["scan"] else "", "" if _case["train"] else "eval", _case["fault"])
+    _case.update(case="-".join([_case["workload"], *filter(None, _marks)]), size="tiny", dtype="float64")
+FAIR = [c["case"] for c in CASES if not c["fault"]]
+
+
+def torch_side(case: dict, folder: Path) -> dict[str, np.ndarray]:
+    """Run the torch definition in float64; leave the inputs of the Flax side in ``folder``."""
+    workload = find_workload(case["workload"])
+    size = find_size(workload, case["size"])
+    definition = importlib.import_module(workload.definitions["torch"])
+    torch.manual_seed(7)
+    module = definition.build(size).double().train(case["train"])
+    with torch.no_grad():
+        # Off their initial zeros and ones, so that a bias or a scale that goes astray is seen.
+        for tensor in (*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())):
+            tensor.add_(0.05 * torch.rand_like(tensor))
+    buffers = {n: b for n, b in module.state_dict().items() if b.is_floating_point()}
+    names = {n: p for n, p in module.named_parameters()}
+    ties = {p.data_ptr() for p in names.values()}
+    buffers = {n: b for n, b in buffers.items() if n not in names and b.data_ptr() not in ties}
+    before = {n: t.detach().numpy().copy() for n, t in (names | buffers).items()}
+    arrays = workload.batch(size, np.random.default_rng(3))
+    arrays = {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in arrays.items()}
+    batch = {n: torch.from_numpy(a.copy()) for n, a in arrays.items()}
+    for name in workload.batch_gradients:
+        batch[name].requires_grad_(True)
+    np.savez(
+        folder / f"{case['case']}.in.npz",
+        **{f"weight:{n}": a for n, a in before.items()},
+        **{f"batch:{n}": a for n, a in arrays.items()},
+    )
+    loss, outputs = definition.loss(module, batch)
+    loss.backward()
+    return {
+        "loss": loss.detach().numpy(),
+        **{f"output:{n}": t.detach().numpy() for n, t in outputs.items()},
+        **{f"gradient:{n}": p.grad.numpy() for n, p in names.items() if p.grad is not None},
+        **{f"gradient:batch:{n}": batch[n].grad.numpy() for n in workload.batch_gradients},
+        **{f"loaded:{n}": a for n, a in before.items()},
+        **{f"after:{n}": b.numpy() for n, b in buffers.items()},
+    }
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory) -> dict[str, tuple[dict, dict]]:
+    """Case -> what torch found, what Flax found. One Flax process for all cases: its import is the dear part."""
+    folder = tmp_path_factory.mktemp("workloads")
+    ours = {case["case"]: torch_side(case, folder) for case in CASES}
+    (folder / "cases.json").write_text(json.dumps(CASES))
+    script = Path(__file__).with_name("flax_side.py")
+    subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=500)
+    return {name: (found, dict(np.load(folder / f"{name}.out.npz"))) for name, found in ours.items()}
+
+
+def errors(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> dict[str, float]:
+    """Largest difference of each tensor, relative to the larger of its largest element and 1e-6 of the largest
+    gradient: what is zero on one side may be rounding on the other."""
+    largest = max((np.abs(a).max() for n, a in one.items() if n.startswith("gradient:")), default=1.0)
+    return {
+        name: float(np.abs(a - two[name]).max() / max(np.abs(a).max(), 1e-6 * largest))
+        for name, a in one.items()
+    }
+
+
+@pytest.mark.parametrize("case", FAIR)
+def test_frameworks_agree(both, case):
+    ours, theirs = both[case]
+    assert set(ours) == set(theirs)
+    found = errors(ours, theirs)
+    worst = max(found, key=found.__getitem__)
+    assert found[worst] <= LIMIT, f"{worst} differs by {found[worst]:.1e}"
+
+
+def test_a_changed_epsilon_is_seen(both):
+    ours, theirs = both["gpt2-epsilon"]
+    assert errors(ours, theirs)["loss"] > LIMIT
+
+
+@pytest.mark.parametrize("case", FAIR)
+def test_the_weight_map_goes_there_and_back_unchanged(both, case):
+    hashes = [
+        canonical_hash({n: a for n, a in side.items() if n.startswith("loaded:")}) for side in both[case]
+    ]
+    assert hashes[0] == hashes[1]
+
+
+@pytest.mark.parametrize("case", FAIR)
+def test_every_parameter_has_a_gradient(both, case):
+    ours, _ = both[case]
+    gradients = {n.removeprefix("gradient:") for n in ours if n.startswith("gradient:")}
+    weights = {n.removeprefix("loaded:") for n in ours if n.startswith("loaded:")}
+    buffers = {n.removeprefix("after:") for n in ours if n.startswith("after:")}
+    assert {n for n in gradients if not n.startswith("batch:")} == weights - buffers
+
+
+def test_resnet_buffers_move_in_training_only(both):
+    for case, moves in (("resnet", True), ("resnet-eval", False)):
+        _, theirs = both[case]
+        for name in (n for n in theirs if n.startswith("after:")):
+            before = theirs[f"loaded:{name.removeprefix('after:')}"]
+            assert (np.abs(theirs[name] - before).max() > 0) == moves, name
+
+
+def test_gpt2_counts_the_tied_output_projection_once(both):
+    ours, _ = both["gpt2"]
+    assert "loaded:transformer.wte.weight" in ours
+    assert "loaded:lm_head.weight" not in ours
