@@ -1,0 +1,266 @@
+"""Linear algebra: inverse, solve, Cholesky, QR, SVD, eigenvalues, determinants, norms of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy import linalg as scipy_linalg
+
+from detente.bridge.lower.dtypes import cast, is_complex, out_dtype
+from detente.bridge.lower.table import lowers
+
+
+def _turned(x: jax.Array) -> jax.Array:
+    y = jnp.swapaxes(x, -1, -2)
+    return jnp.conj(y) if is_complex(y.dtype) else y
+
+
+def _no_info(call: Any, index: int) -> jax.Array:
+    return jnp.zeros(call.out[index].shape, out_dtype(call, index))
+
+
+def _singular(call: Any, result: jax.Array) -> None:
+    """torch raises on a singular matrix; LAPACK's result is then not finite."""
+    call.fault(
+        ~jnp.isfinite(jnp.sum(jnp.abs(result))), "RuntimeError: the matrix is singular (or not finite)"
+    )
+
+
+@lowers("aten.linalg_inv.default", "aten.inverse.default")
+def _inv(call: Any, x: jax.Array) -> jax.Array:
+    result = jnp.linalg.inv(x)
+    _singular(call, result)
+    return result
+
+
+@lowers("aten.linalg_inv_ex.default")
+def _inv_ex(call: Any, x: jax.Array, *, check_errors: bool = False) -> tuple[jax.Array, jax.Array]:
+    return jnp.linalg.inv(x), _no_info(call, 1)
+
+
+@lowers("aten.linalg_det.default", "aten.det.default")
+def _det(call: Any, x: jax.Array) -> jax.Array:
+    return jnp.linalg.det(x)
+
+
+@lowers("aten._linalg_det.default")
+def _det_parts(call: Any, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    lu, pivots, _ = lax.linalg.lu(x)
+    return jnp.linalg.det(x), lu, cast(pivots + 1, out_dtype(call, 2))
+
+
+@lowers("aten.linalg_slogdet.default", "aten.slogdet.default")
+def _slogdet(call: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    sign, size = jnp.linalg.slogdet(x)
+    return sign, size
+
+
+@lowers("aten._linalg_slogdet.default")
+def _slogdet_parts(call: Any, x: jax.Array) -> tuple[jax.Array, ...]:
+    lu, pivots, _ = lax.linalg.lu(x)
+    return *jnp.linalg.slogdet(x), lu, cast(pivots + 1, out_dtype(call, 3))
+
+
+@lowers("aten.logdet.default")
+def _logdet(call: Any, x: jax.Array) -> jax.Array:
+    sign, size = jnp.linalg.slogdet(x)
+    return jnp.log(sign) + size if is_complex(x.dtype) else jnp.where(sign < 0, jnp.nan, size)
+
+
+@lowers("aten.linalg_cholesky.default", "aten.cholesky.default")
+def _cholesky(call: Any, x: jax.Array, upper: bool = False) -> jax.Array:
+    # torch reads one triangle: the lower one, or the upper one of aten.cholesky(upper=True).
+    if upper and call.node.op == "aten.cholesky.default":
+        x = _turned(x)
+    lower = jnp.tril(x)
+    full = lower + _turned(jnp.tril(x, -1))
+    factor = jnp.linalg.cholesky(full, symmetrize_input=True)
+    _singular(call, factor)
+    return _turned(factor) if upper else factor
+
+
+@lowers("aten.linalg_cholesky_ex.default")
+def _cholesky_ex(
+    call: Any, x: jax.Array, *, upper: bool = False, check_errors: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    full = jnp.tril(x) + _turned(jnp.tril(x, -1))
+    factor = jnp.linalg.cholesky(full, symmetrize_input=True)
+    return (_turned(factor) if upper else factor), _no_info(call, 1)
+
+
+@lowers("aten.cholesky_solve.default")
+def _cholesky_solve(call: Any, b: jax.Array, factor: jax.Array, upper: bool = False) -> jax.Array:
+    lower = _turned(jnp.triu(factor)) if upper else jnp.tril(factor)
+    lower, b = _matched(lower, b)
+    half = lax.linalg.triangular_solve(lower, b, left_side=True, lower=True)
+    return lax.linalg.triangular_solve(
+        lower, half, left_side=True, lower=True, transpose_a=True, conjugate_a=True
+    )
+
+
+@lowers("aten.cholesky_inverse.default")
+def _cholesky_inverse(call: Any, factor: jax.Array, upper: bool = False) -> jax.Array:
+    eye = jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)
+    return _cholesky_solve(call, eye, factor, upper)
+
+
+def _matched(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both with the batch dimensions that they broadcast to."""
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return jnp.broadcast_to(a, lead + a.shape[-2:]), jnp.broadcast_to(b, lead + b.shape[-2:])
+
+
+def _solve(call: Any, a: jax.Array, b: jax.Array, left: bool) -> jax.Array:
+    vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
+    b = b[..., None] if vector else b
+    if not left:
+        a, b = jnp.swapaxes(a, -1, -2), jnp.swapaxes(b, -1, -2)
+    a, b = _matched(a, b)
+    x = jnp.linalg.solve(a, b)
+    x = x if left else jnp.swapaxes(x, -1, -2)
+    return x[..., 0] if vector else x
+
+
+@lowers("aten.linalg_solve.default")
+def _solve_entry(call: Any, a: jax.Array, b: jax.Array, *, left: bool = True) -> jax.Array:
+    x = _solve(call, a, b, left)
+    _singular(call, x)
+    return x
+
+
+@lowers("aten.linalg_solve_ex.default")
+def _solve_ex(
+    call: Any, a: jax.Array, b: jax.Array, *, left: bool = True, check_errors: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    return _solve(call, a, b, left), _no_info(call, 1)
+
+
+@lowers("aten._linalg_solve_ex.default")
+def _solve_parts(
+    call: Any, a: jax.Array, b: jax.Array, *, left: bool = True, check_errors: bool = False
+) -> tuple[jax.Array, ...]:
+    lu, pivots, _ = lax.linalg.lu(a)
+    return _solve(call, a, b, left), lu, cast(pivots + 1, out_dtype(call, 2)), _no_info(call, 3)
+
+
+@lowers("aten.linalg_solve_triangular.default")
+def _solve_triangular(
+    call: Any, a: jax.Array, b: jax.Array, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> jax.Array:
+    a, b = _matched(a, b)
+    return lax.linalg.triangular_solve(a, b, left_side=left, lower=not upper, unit_diagonal=unitriangular)
+
+
+@lowers("aten.triangular_solve.default")
+def _triangular_solve(
+    call: Any,
+    b: jax.Array,
+    a: jax.Array,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    a, b = _matched(a, b)
+    x = lax.linalg.triangular_solve(
+        a, b, left_side=True, lower=not upper, transpose_a=transpose, unit_diagonal=unitriangular
+    )
+    return x, a
+
+
+@lowers("aten.linalg_qr.default")
+def _qr(call: Any, x: jax.Array, mode: str = "reduced") -> tuple[jax.Array, jax.Array]:
+    if mode == "r":
+        return jnp.zeros(call.out[0].shape, x.dtype), jnp.linalg.qr(x, mode="r")
+    q, r = jnp.linalg.qr(x, mode=mode)
+    return q, r
+
+
+@lowers("aten._linalg_svd.default", "aten.linalg_svd.default")
+def _svd(
+    call: Any, x: jax.Array, full_matrices: bool = True, compute_uv: bool = True, *, driver: Any = None
+) -> tuple[jax.Array, ...]:
+    if not compute_uv:
+        s = jnp.linalg.svd(x, compute_uv=False)
+        return jnp.zeros(call.out[0].shape, x.dtype), s, jnp.zeros(call.out[2].shape, x.dtype)
+    u, s, v = jnp.linalg.svd(x, full_matrices=full_matrices)
+    return u, s, v
+
+
+@lowers("aten.linalg_svdvals.default")
+def _svdvals(call: Any, x: jax.Array, *, driver: Any = None) -> jax.Array:
+    return jnp.linalg.svd(x, compute_uv=False)
+
+
+@lowers("aten._linalg_eigh.default", "aten.linalg_eigh.default")
+def _eigh(call: Any, x: jax.Array, UPLO: str = "L", compute_v: bool = True) -> tuple[jax.Array, jax.Array]:  # noqa: N803
+    values, vectors = jnp.linalg.eigh(x, UPLO=UPLO, symmetrize_input=False)
+    return values, (vectors if compute_v else jnp.zeros(call.out[1].shape, x.dtype))
+
+
+@lowers("aten.linalg_eigvalsh.default")
+def _eigvalsh(call: Any, x: jax.Array, UPLO: str = "L") -> jax.Array:  # noqa: N803
+    return jnp.linalg.eigh(x, UPLO=UPLO, symmetrize_input=False)[0]
+
+
+@lowers("aten.linalg_pinv.default", "aten.linalg_pinv.atol_rtol_float", "aten.pinverse.default")
+def _pinv(call: Any, x: jax.Array, *args: Any, **named: Any) -> jax.Array:
+    hermitian = named.get("hermitian", False)
+    if (
+        named.get("atol")
+        or any(isinstance(a, float) and a != 1e-15 for a in args)
+        or named.get("rtol") is not None
+    ):
+        raise NotImplementedError(
+            f"{call.node.op} with a tolerance of its own; use torch.linalg.lstsq or solve"
+        )
+    if call.node.op == "aten.pinverse.default":
+        return jnp.linalg.pinv(x, rtol=1e-15, hermitian=hermitian)
+    return jnp.linalg.pinv(x, hermitian=hermitian)
+
+
+@lowers("aten.linalg_matrix_exp.default", "aten.matrix_exp.default")
+def _matrix_exp(call: Any, x: jax.Array) -> jax.Array:
+    if x.ndim == 2:
+        return scipy_linalg.expm(x)
+    return jax.vmap(scipy_linalg.expm)(x.reshape(-1, *x.shape[-2:])).reshape(x.shape) if x.size else x
+
+
+@lowers("aten.linalg_lu_factor.default")
+def _lu_factor(call: Any, x: jax.Array, *, pivot: bool = True) -> tuple[jax.Array, jax.Array]:
+    lu, pivots, _ = lax.linalg.lu(x)
+    return lu, cast(pivots + 1, out_dtype(call, 1))
+
+
+@lowers("aten.linalg_matrix_norm.default", "aten.linalg_matrix_norm.str_ord")
+def _matrix_norm(
+    call: Any,
+    x: jax.Array,
+    ord: Any = "fro",
+    dim: Sequence[int] = (-2, -1),
+    keepdim: bool = False,
+    dtype: Any = None,
+) -> jax.Array:
+    kind = out_dtype(call)
+    x = jnp.moveaxis(x if dtype is None else cast(x, kind), tuple(dim), (-2, -1))
+    y = jnp.linalg.norm(x, ord, (-2, -1))
+    if keepdim:
+        for d in sorted(d % x.ndim for d in dim):
+            y = jnp.expand_dims(y, d)
+    return cast(y, kind)
+
+
+@lowers("aten.linalg_norm.default", "aten.linalg_norm.ord_str")
+def _norm(
+    call: Any, x: jax.Array, ord: Any = None, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> jax.Array:
+    from detente.bridge.lower.ops.reduce import axes, vector_norm
+
+    over = axes(x, dim)
+    if ord is None or len(over) == 1:
+        return cast(vector_norm(x, 2.0 if ord is None else float(ord), over, keepdim), out_dtype(call))
+    return _matrix_norm(call, x, ord, over, keepdim, dtype)
