@@ -32,10 +32,10 @@ class Reason:
 
 # code -> what to do next, when the reason itself knows nothing better
 CODES: dict[str, str] = {
-    "control-flow": "the branch depends on a tensor's value: use torch.where or torch.cond, or move the test out of forward",
+    "control-flow": "use torch.where or torch.cond, or move the test out of forward",
     "dynamic-shape": "the size of a result depends on a tensor's values: use torch.where or a mask of fixed size",
     "op": "register a lowering with detente.extend('the.op', function)",
-    "leaf-inplace": "write to a buffer or to a copy; torch eager itself refuses a write to a leaf that needs a gradient",
+    "leaf-inplace": "write to a buffer or a copy; torch itself refuses a write to a leaf that needs a gradient",
     "no-grad-inplace": "write out of place under no_grad, or detach the tensor first",
     "batch": "give the same structure (keys, lengths, non-tensor values) as example_batch, or compile another step",
     "loss": "the loss function must return a 0-d floating tensor, or (loss, aux)",

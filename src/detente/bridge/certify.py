@@ -1,0 +1,223 @@
+"""The certificate: one step of the compiled program against torch eager, tensor by tensor.
+
+Both are judged against the same step in float64 in torch eager: a tensor passes when the bridge's error is
+at most four times torch's own error at this precision, plus a floor (64 eps of the tensor's rms for
+gradients and buffers, 2e-5 of rms(update) for updates in float32, scaled by eps for other dtypes). Tensors
+whose float64 rms is under 1e-6 of the largest of their kind are listed, not judged: their gradient is
+rounding alone (key biases in attention).
+Updates are compared on the elements whose gradient is not rounding (see ``_well_conditioned``).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from detente.bridge.eager import EagerStep, eager_step
+from detente.bridge.refusal import Reason, Refused
+
+Numbers = Callable[[], AbstractContextManager[Any] | None]
+
+MARGIN = 4.0
+NEGLIGIBLE = 1e-6
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tensor. ``error`` and ``reference_error`` are rms distances to the float64 reference (to torch
+    eager, where the module has no float64 form); ``allowed`` is what ``error`` may be."""
+
+    kind: str  # loss, gradient, buffer, update
+    name: str
+    error: float
+    reference_error: float
+    allowed: float
+    judged: bool = True
+
+    @property
+    def ok(self) -> bool:
+        return not self.judged or self.error <= self.allowed
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """``level`` is ``full``; ``reference`` says what the errors are measured against."""
+
+    level: str
+    reference: str
+    rows: tuple[Row, ...]
+    versions: Mapping[str, str]
+
+    @property
+    def ok(self) -> bool:
+        return all(row.ok for row in self.rows)
+
+    @property
+    def failed(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if not row.ok)
+
+    def __str__(self) -> str:
+        kinds = {
+            kind: [r for r in self.rows if r.kind == kind]
+            for kind in ("loss", "gradient", "buffer", "update")
+        }
+        parts = []
+        for kind, rows in kinds.items():
+            judged = [r for r in rows if r.judged]
+            if rows:
+                worst = max((r.error / r.allowed for r in judged if r.allowed), default=0.0)
+                aside = f", {len(rows) - len(judged)} too small to judge" if len(judged) != len(rows) else ""
+                parts.append(
+                    f"{len(judged)} {kind}{'s' if len(judged) != 1 else ''} (worst {worst:.2f} of allowed{aside})"
+                )
+        state = "passed" if self.ok else f"FAILED ({len(self.failed)} tensors)"
+        return f"certificate {self.level} {state} against {self.reference}: " + ", ".join(parts)
+
+    def record(self) -> dict[str, Any]:
+        """Plain JSON."""
+        rows = [vars(row) | {"ok": row.ok} for row in self.rows]
+        return {
+            "schema": "detente/certificate/1",
+            "level": self.level,
+            "reference": self.reference,
+            "ok": self.ok,
+            "versions": dict(self.versions),
+            "rows": rows,
+        }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the compiled program computed in the step that is certified, as torch tensors by canonical
+    name."""
+
+    loss: torch.Tensor
+    gradients: Mapping[str, torch.Tensor | None]
+    values: Mapping[str, torch.Tensor]
+    buffers: frozenset[str]
+
+
+def certify(
+    measured: Measured,
+    model: nn.Module,
+    loss: Callable[[Any, Any], Any],
+    optimizer: torch.optim.Optimizer,
+    batch: Any,
+    numbers: Numbers,
+) -> Certificate:
+    """Run the eager step (and its float64 form) from the state that ``model`` and ``optimizer`` hold, on
+    copies.
+
+    Raises nothing on a difference: see ``Certificate.ok``.
+    """
+    before = {n: t.detach() for n, t in (*model.named_parameters(), *model.named_buffers())}
+    plain = _copied_step(model, loss, optimizer, batch, numbers, None)
+    try:
+        exact = _copied_step(model, loss, optimizer, batch, numbers, torch.float64)
+        reference = "torch eager in float64"
+    except Refused:
+        raise
+    except Exception:  # a module that names its dtypes may have no float64 form
+        exact, reference = plain, "torch eager at the same precision (the module does not run in float64)"
+    rows = list(_rows(measured, before, plain, exact))
+    return Certificate("full", reference, tuple(rows), {"torch": torch.__version__, "jax": _jax_version()})
+
+
+def refusal(certificate: Certificate) -> Refused:
+    """What a failed certificate raises: every tensor that differs, worst first."""
+    worst = sorted(certificate.failed, key=lambda r: r.error / (r.allowed or 1e-300), reverse=True)
+    return Refused(
+        Reason(
+            "certificate",
+            f"{row.kind} {row.name}: rms error {row.error:.3g}, allowed {row.allowed:.3g} "
+            f"(torch's own {row.reference_error:.3g})",
+        )
+        for row in worst[:20]
+    )
+
+
+def _copied_step(
+    model: nn.Module, loss: Any, optimizer: Any, batch: Any, numbers: Numbers, dtype: torch.dtype | None
+) -> EagerStep:
+    model, optimizer, batch = copy.deepcopy((model, optimizer, batch))
+    if dtype is not None:
+        model.to(dtype)
+        batch = pytree.tree_map(lambda x: x.to(dtype) if _floating(x) else x, batch)
+        for state in optimizer.state.values():
+            for key, value in state.items():
+                if key != "step" and _floating(value):
+                    state[key] = value.to(dtype)
+    return eager_step(model, loss, optimizer, batch, numbers())
+
+
+def _floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _rows(measured: Measured, before: Any, plain: EagerStep, exact: EagerStep) -> Iterable[Row]:
+    eps = float(torch.finfo(measured.loss.dtype).eps)
+    yield _row("loss", "loss", measured.loss, plain.loss, exact.loss, 64 * eps, 0.0)
+    largest = max((_rms(g.double()) for g in exact.gradients.values() if g is not None), default=0.0)
+    for name, expected in exact.gradients.items():
+        ours, theirs = measured.gradients.get(name), plain.gradients[name]
+        if expected is None or theirs is None or ours is None:
+            same = (ours is None) == (theirs is None)
+            yield Row("gradient", name, 0.0 if same else float("inf"), 0.0, 0.0)
+            continue
+        small = _rms(expected.double()) < NEGLIGIBLE * largest
+        yield _row("gradient", name, ours, theirs, expected, 64 * _eps(theirs), 0.0, not small)
+    for name, expected in exact.values.items():
+        if name not in measured.values:
+            continue
+        ours, theirs, old = measured.values[name], plain.values[name], before[name]
+        if name in measured.buffers or not _floating(theirs):
+            yield _row("buffer", name, ours, theirs, expected, 64 * _eps(theirs), 0.0)
+            continue
+        gradient = exact.gradients.get(name)
+        small = gradient is not None and _rms(gradient.double()) < NEGLIGIBLE * largest
+        floor = 2e-5 * _eps(theirs) / 2**-23
+        moved = [t.double() - old.double() for t in (ours, theirs, expected)]
+        if gradient is not None:
+            sound = _well_conditioned(gradient.double())
+            moved = [t[sound] for t in moved]
+        # the stored sum is rounded to the parameter's dtype, whatever the update is
+        stored = _eps(theirs) * _rms(old.double())
+        yield _row("update", name, *moved, floor, stored, not small)
+
+
+def _row(
+    kind: str, name: str, ours: Any, theirs: Any, exact: Any, floor: float, extra: float, judged: bool = True
+) -> Row:
+    ours, theirs, exact = ours.double(), theirs.double(), exact.double()
+    error, own = _rms(ours - exact), _rms(theirs - exact)
+    return Row(kind, name, error, own, MARGIN * own + floor * _rms(exact) + extra, judged)
+
+
+def _well_conditioned(gradient: torch.Tensor) -> torch.Tensor:
+    """Elements whose update says something about the update rule. Adam's first step is ``g / (abs(g) + eps)``: where
+    ``g`` is rounding noise, so is the update, and one such element would outweigh a whole tensor."""
+    own = gradient[gradient != 0]
+    return (gradient == 0) | (gradient.abs() >= 1e-2 * _rms(own))
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    value = float(tensor.square().mean().sqrt()) if tensor.numel() else 0.0
+    return float("inf") if math.isnan(value) else value
+
+
+def _eps(tensor: torch.Tensor) -> float:
+    return float(torch.finfo(tensor.dtype).eps) if tensor.is_floating_point() else 0.0
+
+
+def _jax_version() -> str:
+    import jax
+
+    return jax.__version__

@@ -1,0 +1,60 @@
+"""Tensors that are on their way: what ``step(batch)`` returns before the device is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from detente.bridge.capture.arrays import to_torch
+from detente.bridge.graph import Aval
+
+# what is known without waiting
+_FREE = {"shape", "dtype", "device", "ndim", "layout", "size", "dim", "numel", "requires_grad", "is_leaf"}
+
+
+class Pending(torch.Tensor):
+    """A tensor whose values are fetched when something first reads them (``float``, ``item``, ``print``,
+    arithmetic).
+
+    Reading may raise what torch would have raised in the forward pass (an index out of range), because a
+    compiled step reports it with the loss. ``wait()`` gives the plain tensor.
+    """
+
+    _fetch: Callable[[], Any]
+    _plain: torch.Tensor | None
+
+    @staticmethod
+    def of(aval: Aval, fetch: Callable[[], Any]) -> Pending:
+        """``fetch`` waits and gives a numpy array of this shape and dtype, or raises."""
+        empty = torch.empty(aval.shape, dtype=getattr(torch, aval.dtype), device="meta")
+        made = torch.Tensor._make_subclass(Pending, empty)
+        made._fetch, made._plain = fetch, None
+        return made
+
+    def wait(self) -> torch.Tensor:
+        """The plain tensor. Raises IndexError and its like on a fault, every time it is asked."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if self._plain is None:
+                self._plain = to_torch(np.asarray(self._fetch()))
+            return self._plain
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            name = getattr(getattr(func, "__self__", None), "__name__", "")
+        with torch._C.DisableTorchFunctionSubclass():
+            if name == "device":
+                return torch.device("cpu")
+            if name in _FREE:
+                return func(*args, **(kwargs or {}))
+
+            def plain(value: Any) -> Any:
+                return value.wait() if isinstance(value, Pending) else value
+
+            args, kwargs = pytree.tree_map(plain, (args, kwargs or {}))
+            return func(*args, **kwargs)

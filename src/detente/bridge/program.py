@@ -1,0 +1,175 @@
+"""One captured graph as JAX functions: the loss, its gradient, and the whole step as one donated
+executable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from detente.bridge.graph import Graph
+from detente.bridge.lower.driver import Trace, evaluate
+from detente.bridge.lower.faults import Sites
+from detente.bridge.lower.precision import torch_numerics
+from detente.bridge.passes.connected import connected
+
+Arrays = dict[str, Any]
+EMBED = 1 << 14  # elements; bigger constants are arguments, so that the compiler does not carry them about
+
+
+def step_key(seed: Any, count: Any) -> jax.Array:
+    """The random key of step number ``count`` (0-based, uint32): ``fold_in(key(seed), count)``, always
+    threefry."""
+    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), count)
+
+
+@dataclass
+class Program:
+    """``graph`` with what it takes and gives by name. ``stacks`` maps a stacked name to torch's names
+    (rolled forms; empty otherwise). Pure: it holds no arrays but the graph's constants."""
+
+    graph: Graph
+    matmul: str = "highest"
+    stacks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sites: Sites = field(default_factory=Sites)
+
+    @cached_property
+    def connected(self) -> tuple[str, ...]:
+        """Trainable names that the loss is connected to, in input order; torch gives the others no
+        gradient."""
+        reached = connected(self.graph)
+        return tuple(i.name for i in self.graph.inputs if i.name in reached)
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """Names of the buffers that the forward pass changes."""
+        return tuple(o.name for o in self.graph.outputs if o.kind == "buffer")
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """Every parameter and buffer that is read."""
+        return tuple(i.name for i in self.graph.inputs if i.kind in ("parameter", "buffer"))
+
+    @cached_property
+    def large(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Constants that travel as arguments, under ``constant:NAME``."""
+        return {f"constant:{n}": v for n, v in self.graph.constants.items() if v.size > EMBED}
+
+    def forward(
+        self, values: Mapping[str, Any], batch: Sequence[Any], key: Any
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """``(loss, (aux leaves, new buffers by name, fault word))``. JAX-traceable, under ``torch_numerics``.
+
+        ``values`` holds parameters, buffers and large constants by name; ``batch`` the tensor leaves in
+        order.
+        """
+        leaves = iter(batch)
+        inputs: dict[int, Any] = {}
+        for item in self.graph.inputs:
+            if item.kind == "batch":
+                inputs[item.id] = next(leaves)
+            elif item.kind == "constant":
+                if f"constant:{item.name}" in values:
+                    inputs[item.id] = values[f"constant:{item.name}"]
+            else:
+                inputs[item.id] = values[item.name]
+        trace = Trace(self.sites, key)
+        results = evaluate(self.graph, inputs, trace)
+        loss, aux, buffers = None, [], {}
+        for output, value in zip(self.graph.outputs, results, strict=True):
+            if output.kind == "loss":
+                loss = value
+            elif output.kind == "buffer":
+                buffers[output.name] = value
+            else:
+                aux.append(value)
+        return loss, (tuple(aux), buffers, trace.word())
+
+    def gradients(self, names: Sequence[str]) -> Callable[..., Any]:
+        """``f(values, batch, key) -> ((loss, (aux, buffers, word)), gradients by name)`` for ``names``."""
+
+        def run(values: Arrays, batch: Sequence[Any], key: Any) -> Any:
+            params = {n: values[n] for n in names}
+            rest = {n: v for n, v in values.items() if n not in params}
+            return jax.value_and_grad(lambda p: self.forward({**rest, **p}, batch, key), has_aux=True)(params)
+
+        return run
+
+    def update(self, rule: Any, names: Sequence[str]) -> Callable[..., Any]:
+        """The step: ``f(own, state, fixed, batch, hyper, seed, count) -> (own, state, loss, aux, word)``.
+
+        ``own`` (what the step changes: the parameters ``names`` and the written buffers) and ``state`` are
+        meant to be donated.
+        """
+        gradients = self.gradients(names)
+
+        def step(
+            own: Arrays, state: Any, fixed: Arrays, batch: Any, hyper: Any, seed: Any, count: Any
+        ) -> Any:
+            key = step_key(seed, count)
+            (loss, (aux, buffers, word)), grads = gradients({**fixed, **own}, batch, key)
+            params = {n: own[n] for n in names}
+            params, state = rule.apply(params, grads, state, hyper, self.stacks)
+            return {**own, **buffers, **params}, state, loss, aux, word
+
+        return step
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A program as an executable. ``own`` are the names that the step donates and gives back, ``fixed``
+    those that it only reads. ``seconds`` by phase: ``lower`` (trace and StableHLO) and ``compile`` (XLA)."""
+
+    program: Program
+    executable: Any
+    lowered: Any
+    own: tuple[str, ...]
+    fixed: tuple[str, ...]
+    seconds: Mapping[str, float]
+
+    def __call__(
+        self, values: Arrays, state: Any, batch: Sequence[Any], hyper: Any, seed: Any, count: Any
+    ) -> tuple[Arrays, Any, Any, Any, Any]:
+        """One step: ``(changed values, state, loss, aux, word)``. ``values`` and ``state`` are used up."""
+        own = {n: values[n] for n in self.own}
+        fixed = {n: values[n] for n in self.fixed}
+        return self.executable(own, state, fixed, batch, hyper, seed, count)
+
+
+def compile_step(
+    program: Program, rule: Any, names: Sequence[str], values: Arrays, state: Any, batch: Any, hyper: Any
+) -> Compiled:
+    """Trace, lower and compile the step for these shapes. The arrays are only looked at."""
+    from time import perf_counter
+
+    own = tuple(dict.fromkeys((*names, *program.written)))
+    fixed = tuple(n for n in (*program.reads, *program.large) if n not in own)
+    shapes = jax.tree.map(_shape, (values, state, batch, hyper))
+    values, state, batch, hyper = shapes
+    arguments = (
+        {n: values[n] for n in own},
+        state,
+        {n: values[n] for n in fixed},
+        batch,
+        hyper,
+        jax.ShapeDtypeStruct((), jnp.uint32),
+        jax.ShapeDtypeStruct((), jnp.uint32),
+    )
+    start = perf_counter()
+    with torch_numerics(program.matmul):
+        lowered = jax.jit(program.update(rule, names), donate_argnums=(0, 1)).lower(*arguments)
+        middle = perf_counter()
+        executable = lowered.compile()
+    end = perf_counter()
+    return Compiled(
+        program, executable, lowered, own, fixed, {"lower": middle - start, "compile": end - middle}
+    )
+
+
+def _shape(value: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(np.shape(value), value.dtype)

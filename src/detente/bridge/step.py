@@ -1,0 +1,288 @@
+"""``Step``: the compiled training step with its state on the device."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import nn
+
+from detente.bridge import certify
+from detente.bridge.capture import batch as batches
+from detente.bridge.capture.export import Captured, capture
+from detente.bridge.eager import eager_step
+from detente.bridge.graph import Aval, Ref
+from detente.bridge.lower.driver import missing
+from detente.bridge.lower.precision import torch_numerics
+from detente.bridge.optim.hyper import Stale
+from detente.bridge.optim.rule import trace
+from detente.bridge.passes.dead import without_dead
+from detente.bridge.passes.masks import recognise_masks
+from detente.bridge.pending import Pending
+from detente.bridge.place import from_jax, to_jax
+from detente.bridge.program import Compiled, Program, compile_step, step_key
+from detente.bridge.refusal import Refused, refuse
+from detente.bridge.watch import Watch
+
+Loss = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a step behaves; see ``compile``. ``seed`` is a uint32."""
+
+    certificate: str = "full"
+    seed: int = 0
+    matmul: str = "highest"
+    nonfinite: str = "raise"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One program of a step: a batch layout and a train/eval mode."""
+
+    captured: Captured
+    compiled: Compiled
+    names: tuple[str, ...]  # the parameters that this program updates
+
+
+class Step:
+    """A training step that runs as one XLA executable. Made by ``detente.compile``.
+
+    The state (weights, buffers, optimizer) lives on JAX's device; the live module and optimizer keep their
+    values of the last ``sync_to_torch``. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        example_batch: Any,
+        options: Options,
+    ) -> None:
+        self.model, self.loss, self.optimizer, self.options = model, loss, optimizer, options
+        self.count = 0
+        self.certificate: certify.Certificate | None = None
+        self._captured: dict[Any, Captured] = {}
+        self._variants: dict[Any, Variant] = {}
+        self._first: _FirstStep | None = None
+        reasons = []
+        try:
+            self._rule = trace(optimizer, model.named_parameters())
+        except Refused as refused:
+            reasons += refused.reasons
+        try:
+            captured = capture(model, loss, example_batch)
+        except Refused as refused:
+            reasons += refused.reasons
+        else:
+            reasons += missing(captured.graph)
+        if reasons:
+            raise Refused(reasons)
+        self._watch = Watch(model)
+        self._weights = captured.weights
+        self._load()
+        tensors, layout = batches.flatten(example_batch)
+        self._captured[layout.key, self._watch.mode] = captured
+        self._variant(layout, tensors, example_batch, self._hyper())
+
+    # -- running
+    # ----------------------------------------------------------------------------------------------
+
+    def __call__(self, batch: Any) -> Any:
+        """One step on ``batch``: the loss, a 0-d tensor that is ready when read, or ``(loss, aux)``.
+
+        Raises Refused for a batch of another structure, a module that was changed behind the step's back, a
+        failed certificate (before the second step returns, with the module as it was). Reading the loss
+        raises what torch would have raised inside the step (IndexError), or FloatingPointError when it is
+        not finite.
+        """
+        self._watch.check()
+        self._settle()
+        tensors, layout = batches.flatten(batch)
+        hyper = self._hyper()
+        variant, arrays = self._variant(layout, tensors, batch, hyper)
+        if self.certificate is None and self._first is None and self.options.certificate == "full":
+            self._first = _FirstStep(variant, copy.deepcopy(batch), arrays, self.count)
+        return self._run(variant, arrays, hyper)
+
+    def _run(self, variant: Variant, arrays: list[Any], hyper: Any) -> Any:
+        seed, count = np.uint32(self.options.seed), np.uint32(self.count)
+        changed, self._state, loss, aux, word = variant.compiled(
+            self._values, self._state, arrays, hyper, seed, count
+        )
+        self._values.update(changed)
+        if self._first is not None:
+            self._first.loss = loss
+        number, self.count = self.count, self.count + 1
+        value = Pending.of(self._loss_aval(variant), lambda: self._read(variant, number, loss, word))
+        layout = variant.captured.aux
+        if layout is None:
+            return value
+        leaves = [Pending.of(a, lambda x=x: x) for a, x in zip(layout.avals, aux, strict=True)]
+        return value, layout.build(leaves)
+
+    def _read(self, variant: Variant, number: int, loss: Any, word: Any) -> Any:
+        error = variant.compiled.program.sites.error(int(word))
+        if error is not None:
+            raise error
+        value = np.asarray(loss)
+        if self.options.nonfinite == "raise" and not np.isfinite(value.astype(np.float64)):
+            raise FloatingPointError(
+                f"the loss of step {number} is {float(value)}\n    hint: look for the first bad value with "
+                "step.eager(batch) under torch.autograd.detect_anomaly(), or compile with nonfinite='return'"
+            )
+        return value
+
+    def eager(self, batch: Any) -> Any:
+        """The same step in torch eager, on the live module, with the compiled step's random numbers: a
+        breakpoint works anywhere. The state moves to the module, steps there, and is read back."""
+        from detente.bridge.random import twin
+
+        self.sync_to_torch()
+        numbers = twin(self.options.seed, self.count)
+        done = eager_step(self.model, self.loss, self.optimizer, batch, numbers)
+        self.load_from_torch()
+        self.count += 1
+        return done.loss if done.aux is None else (done.loss, done.aux)
+
+    # -- state ------------------------------------------------------------------------------------------------
+
+    def sync_to_torch(self) -> None:
+        """Write weights, buffers and optimizer state into the live module and optimizer, in place."""
+        self._watch.check()
+        self._settle()
+        with torch.no_grad():
+            for name, array in self._values.items():
+                if name in self._weights.tensors:
+                    self._weights.tensors[name].copy_(from_jax(array))
+        self._rule.write_state(self.optimizer, self._state, dict(self.model.named_parameters()))
+        self._watch.renew()
+
+    def load_from_torch(self) -> None:
+        """Take the live module's and optimizer's values as the state (after ``load_state_dict``, or an edit)."""
+        self._settle()
+        self._watch.renew()
+        self._load()
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The weights and persistent buffers now, under torch's ``state_dict`` names, tied names included."""
+        names = self.model.state_dict(keep_vars=True)
+        canonical = {name: self._weights.canonical(name) for name in names}
+        host = {name: from_jax(self._values[name]) for name in set(canonical.values())}
+        return {name: host[canonical[name]] for name in names}
+
+    @property
+    def programs(self) -> tuple[Variant, ...]:
+        """Every program compiled so far; one per batch layout and train/eval mode."""
+        return tuple(self._variants.values())
+
+    def _load(self) -> None:
+        self._values = {name: to_jax(tensor) for name, tensor in self._weights.tensors.items()}
+        self._state = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+
+    def _hyper(self) -> Any:
+        try:
+            return self._rule.hyper(self.optimizer)
+        except Stale:
+            # a group changed more than its numbers: another rule, so every program is compiled anew
+            self.sync_to_torch()
+            self._rule = trace(self.optimizer, self.model.named_parameters())
+            self._state = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+            self._variants.clear()
+            return self._rule.hyper(self.optimizer)
+
+    # -- programs ---------------------------------------------------------------------------------------------
+
+    def _variant(
+        self, layout: batches.Layout, tensors: list[torch.Tensor], batch: Any, hyper: Any
+    ) -> tuple[Variant, list[Any]]:
+        """The program for this batch, compiled now if it is a new one, and the batch's arrays."""
+        arrays = [to_jax(t) for t in tensors]
+        key = (layout.key, self._watch.mode)
+        if key not in self._variants:
+            captured = self._captured.get(key)
+            if captured is None:
+                self._check_structure(layout)
+                captured = capture(self.model, self.loss, batch)
+                reasons = missing(captured.graph)
+                if reasons:
+                    raise Refused(reasons)
+                self._captured[key] = captured
+            self._variants[key] = self._compiled(captured, arrays, hyper)
+        return self._variants[key], arrays
+
+    def _check_structure(self, layout: batches.Layout) -> None:
+        """A changed shape or dtype is another program; a changed structure is a mistake, said before exporting."""
+        known = next(iter(self._captured.values())).batch
+        if str(known.spec) == str(layout.spec):
+            return
+        missing_, extra = set(known.paths) - set(layout.paths), set(layout.paths) - set(known.paths)
+        what = [f"missing {', '.join(sorted(missing_))}"] if missing_ else []
+        what += [f"unexpected {', '.join(sorted(extra))}"] if extra else []
+        raise refuse("batch", f"the batch has another structure: {'; '.join(what) or 'other containers'}")
+
+    def _compiled(self, captured: Captured, arrays: list[Any], hyper: Any) -> Variant:
+        graph = recognise_masks(without_dead(captured.graph), captured.weights.tensors)
+        program = Program(graph, self.options.matmul)
+        self._values.update({n: to_jax(torch.from_numpy(v)) for n, v in program.large.items()})
+        names = tuple(n for n in program.connected if n in self._rule.programs)
+        compiled = compile_step(program, self._rule, names, self._values, self._state, arrays, hyper)
+        return Variant(captured, compiled, names)
+
+    def _loss_aval(self, variant: Variant) -> Aval:
+        graph = variant.compiled.program.graph
+        value = next(o.value for o in graph.outputs if o.kind == "loss")
+        assert isinstance(value, Ref)
+        for item in (*graph.nodes, *graph.inputs):
+            if item.id == value.id:
+                out = item.aval if hasattr(item, "aval") else item.out
+                return out if isinstance(out, Aval) else out[value.index]
+        raise AssertionError("the loss is not a value of the graph")
+
+    # -- the certificate --------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Run the certificate of the first step, if it is still open. A failed one goes on raising."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            self.certificate = self._certify(first)
+        if self.certificate is not None and not self.certificate.ok:
+            raise certify.refusal(self.certificate)
+
+    def _certify(self, first: _FirstStep) -> certify.Certificate:
+        """The first step against torch eager. The live module still holds the state before that step."""
+        from detente.bridge.random import twin
+
+        program = first.variant.compiled.program
+        before = {name: to_jax(tensor) for name, tensor in self._weights.tensors.items()}
+        before |= {n: self._values[n] for n in program.large}
+        with torch_numerics(program.matmul):
+            key = step_key(np.uint32(self.options.seed), np.uint32(first.count))
+            (_, _), gradients = jax.jit(program.gradients(program.connected))(before, first.arrays, key)
+        host: Mapping[str, Any] = {n: from_jax(g) for n, g in gradients.items()}
+        names = {n: None for n in self._weights.trainable} | host
+        changed = {n: from_jax(self._values[n]) for n in first.variant.compiled.own}
+        measured = certify.Measured(from_jax(first.loss), names, changed, frozenset(program.written))
+
+        def numbers() -> Any:
+            return twin(self.options.seed, first.count)
+
+        return certify.certify(measured, self.model, self.loss, self.optimizer, first.batch, numbers)
+
+
+@dataclass
+class _FirstStep:
+    """What the certificate needs of the first step."""
+
+    variant: Variant
+    batch: Any
+    arrays: list[Any]
+    count: int
+    loss: Any = None
