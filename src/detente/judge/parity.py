@@ -40,7 +40,7 @@ class Judged:
 
 def relative_floor(precision: Precision, kind: str) -> float:
     """The floor of one kind of tensor as a share of its rms (see the module's text)."""
-    rounding = 64 * precision.eps if precision.compute in ("float32", "float64") else precision.eps / 2
+    rounding = 64 * precision.eps if precision.product in ("fp32", "fp64") else precision.eps / 2
     return max(UPDATE_FLOOR, rounding) if kind == "update" else rounding
 
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 
 from detente.judge.floor import impossible
-from detente.judge.rules.rule import Group, Row, Rule, each, on_gpu
+from detente.judge.rules.rule import Group, Hit, Row, Rule, each, on_gpu
 
 # Device clocks that differ by this much between processes are a different device.
 CLOCK_SPREAD = 0.05
@@ -28,13 +28,17 @@ def _clocks(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         )
 
 
-def _neighbours(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
-    foreign = statistics.median(p.foreign for p in row.fine)
-    if foreign > FOREIGN:
-        yield (
-            f"other processes used {100 * foreign:.0f} % of this machine's CPU time meanwhile",
-            {"foreign": foreign, "allowed": FOREIGN},
-        )
+def _neighbours(group: Group) -> Iterator[Hit]:
+    for row in group.rows:
+        foreign = statistics.median(p.foreign for p in row.fine)
+        if foreign > FOREIGN:
+            yield Hit(
+                row,
+                f"other processes used {100 * foreign:.0f} % of this machine's CPU time meanwhile",
+                {"foreign": foreign, "allowed": FOREIGN},
+                # Load on the processor reaches every row of a block; the A/A pair says whether it reached them alike.
+                severity="warn",
+            )
 
 
 def _impossible(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
@@ -105,7 +109,7 @@ RULES = (
         waive="When the A/A pair stays within 2 %.",
         example="a parent that busy-waits for its worker and burns a core",
         cpu=False,
-        check=each(_neighbours),
+        check=_neighbours,
         applies=lambda row: bool(row.fine),
     ),
     Rule(

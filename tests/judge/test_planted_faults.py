@@ -1,0 +1,265 @@
+"""Every fault that the museum plants, here as evidence alone: caught at the row that has it, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from planted_sessions import ERRORS, PROOF, STATE, Change, loud, make_session, probe, quiet, row, without
+
+from detente.judge import judge
+from detente.judge.rules import RULES, find_rule
+from detente.records.evidence import CompileRecord, Evidence
+from detente.records.sample import Sample
+
+
+def errors(kind: str, name: str, factor: float) -> Change:
+    """One tensor's error times ``factor``."""
+    moved = tuple(replace(e, err=e.err * factor) if (e.kind, e.name) == (kind, name) else e for e in ERRORS)
+    return lambda evidence: replace(evidence, errors=moved)
+
+
+def compiling(record: CompileRecord) -> Change:
+    return lambda evidence: replace(evidence, compile=record)
+
+
+def both(*changes: Change) -> Change:
+    def change(evidence: Evidence) -> Evidence:
+        for one in changes:
+            evidence = one(evidence)
+        return evidence
+
+    return change
+
+
+def clocks(evidence: Evidence) -> Evidence:
+    megahertz = 1965 if evidence.compile.cache_state == "miss" else 1580
+    return replace(evidence, samples=tuple(replace(s, clock_mhz=megahertz) for s in evidence.samples))
+
+
+def rhythm(evidence: Evidence) -> Evidence:
+    ticks = [80_000_000 + (12_000_000 if i % 5 == 0 else 0) + 1000 * i for i in range(30)]
+    return replace(evidence, samples=tuple(Sample(t) for t in ticks))
+
+
+def second_version(evidence: Evidence) -> Evidence:
+    cold = evidence.compile.cache_state == "miss"
+    return replace(evidence, versions={**evidence.versions, "jax": "0.10.2" if cold else "0.11.0"})
+
+
+def some_fail(evidence: Evidence) -> Evidence:
+    if evidence.compile.cache_state == "miss":
+        return Evidence("failed", "steady", "killed by signal 9")
+    return evidence
+
+
+@dataclass(frozen=True)
+class Planted:
+    """``at`` has the fault, ``rule`` must say so with ``severity``; ``region`` is the contract it needs."""
+
+    name: str
+    rule: str
+    change: Change
+    severity: str = "void"
+    at: str = "jax"
+    region: str = "train-step"
+
+
+PLANTED = (
+    Planted("unsynchronised clock", "clock-stops-early", probe("slope", t_k=0.001, t_2k=0.002, read_t_k=1.0)),
+    Planted("clock that waits for the loss alone", "clock-stops-early", probe("slope", read_t_k=1.3)),
+    Planted("time that does not grow with the work", "clock-stops-early", probe("slope", t_2k=1.1)),
+    Planted("copy to the host inside", "regions-differ", probe("region", transfers_in_window=20)),
+    Planted(
+        "optimizer left out of the clock",
+        "regions-differ",
+        probe("region", inside=["forward", "loss", "backward"]),
+    ),
+    Planted("TF32 under fp32", "precision-differs", probe("precision", **{"class": "tf32"})),
+    Planted(
+        "bf16 in one product",
+        "product-dtypes-differ",
+        probe("program", product_dtypes={"f32": 48, "bf16": 1}),
+    ),
+    Planted(
+        "bf16 on one operand",
+        "product-dtypes-differ",
+        probe("program", product_dtypes={"f32": 48, "bf16xf32": 1}),
+    ),
+    Planted("changed GELU", "not-the-same-function", errors("gradient", "h.0.attn.weight", 700)),
+    Planted("changed LayerNorm epsilon", "not-the-same-function", errors("gradient", "h.0.attn.weight", 26)),
+    Planted("NaN loss", "not-the-same-function", errors("loss", "2", float("nan"))),
+    Planted("reference that moves", "reference-not-deterministic", probe("repeat", max_rel=1e-4), "warn"),
+    Planted("dropout on one side", "modes-differ", probe("facts", dropout_active=True)),
+    Planted("random draws on one side", "modes-differ", probe("program", rng_ops=12), at="torch-compile"),
+    Planted("other weights", "weights-differ", probe("weights", hash="b" * 64)),
+    Planted("dropped tie", "weights-differ", probe("weights", count=149, bytes=194_000_000)),
+    Planted("gradients discarded", "work-removed", probe("program", flops=3_600_000_000), region="gradient"),
+    Planted("nothing read back", "work-removed", probe("consumed", outputs=[]), region="gradient"),
+    Planted(
+        "weights captured as constants", "weights-baked-in", probe("program", constants_bytes=40_000_000)
+    ),
+    Planted("weights not among the arguments", "weights-baked-in", probe("facts", argument_bytes=80_000_000)),
+    Planted("stale inputs", "stale-inputs", probe("rotation", losses=[11.0, 11.0, 11.0, 11.0])),
+    Planted("state that does not move", "stale-inputs", probe("state", changed=False)),
+    Planted("output that is not finite", "lazy-outputs", probe("consumed", finite=False)),
+    Planted("graph break", "graph-break", probe("facts", graph_breaks=2), "warn", at="torch-compile"),
+    Planted("optimizer outside on one side", "optimizer-outside", probe("facts", optimizer_inside=False)),
+    Planted("only the model compiled", "optimizer-outside", probe("facts", compiled_region="model")),
+    Planted("outputs on another device", "silent-fallback", probe("devices", outputs=["cuda"])),
+    Planted("compile inside the window", "compile-in-window", compiling(CompileRecord(3, 4.0, 1, "hit"))),
+    Planted("second step compiles again", "recompiles", lambda e: replace(e, second_s=5.0), "warn"),
+    Planted("no cold start", "cache-state-differs", compiling(CompileRecord(3, 4.0, 0, "hit")), "warn"),
+    Planted(
+        "tuned on one side", "tuning-differs", probe("facts", mode="max-autotune"), "warn", at="torch-compile"
+    ),
+    Planted("clock that moves", "clock-drift", clocks, "warn"),
+    Planted("missing donation", "state-not-donated", probe("facts", donated_bytes=0)),
+    Planted(
+        "different thread counts",
+        "threads-differ",
+        probe("threads", framework={"intra_op": 1, "inter_op": 1}),
+        "warn",
+        at="torch-compile",
+    ),
+    Planted("other affinity", "threads-differ", probe("threads", affinity=1), "warn"),
+    Planted("profiler on", "profiler-on", probe("host", profiler_active=True), "warn"),
+    Planted("garbage collector on", "host-interruptions", probe("host", gc_disabled=False), "warn"),
+    Planted("something on a rhythm", "host-interruptions", rhythm, "warn"),
+    Planted(
+        "two frameworks", "two-frameworks", probe("modules", frameworks=["torch", "jax"], foreign=["torch"])
+    ),
+    Planted("versions moved", "versions-drift", second_version),
+    Planted("survivors only", "survivors-only", some_fail),
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
+def test_planted_fault_is_caught_and_its_neighbours_stay_clean(planted):
+    result = judge(make_session(plant={planted.at: planted.change}, region=planted.region))
+    found = loud(result, planted.at)
+    assert planted.rule in found, found
+    assert found[planted.rule].severity == planted.severity
+    assert found[planted.rule].what
+    others = [c.label for c in result.cells if c.label != planted.at]
+    assert quiet(result, *others), {x: loud(result, x) for x in others}
+    about = [v for v in result.verdicts if planted.at in (v.a, v.b)]
+    assert about
+    for verdict in about:
+        assert (verdict.word == "VOID") == (planted.severity == "void"), verdict
+        assert (verdict.ratio is None) == (planted.severity == "void")
+    assert row(result, planted.at).status == ("void" if planted.severity == "void" else "ok")
+
+
+@pytest.mark.parametrize("region", ["forward", "gradient", "train-step"])
+def test_fair_session_has_no_finding(region):
+    result = judge(make_session(region=region))
+    assert quiet(result), [f for c in result.cells for f in c.findings if f.severity != "unchecked"]
+    assert {c.status for c in result.cells} == {"ok"}
+    assert {v.word for v in result.verdicts} <= {"FASTER", "SLOWER", "LEANS"}
+
+
+def test_input_pipeline_inside_is_a_warning_and_its_extra_region_is_not_void():
+    inside = ["fetch", "place", "forward", "loss", "backward", "optimizer"]
+    found = loud(judge(make_session(plant={"jax": probe("region", inside=inside)})), "jax")
+    assert {k: f.severity for k, f in found.items()} == {"input-pipeline-inside": "warn"}
+
+
+def test_physically_impossible_is_void_by_the_peak_of_any_row():
+    # 10 GFLOP at 4e11/s cannot take less than 25 ms.
+    result = judge(make_session(steps={"torch-eager": 0.1, "jax": 0.015}))
+    assert loud(result, "jax")["faster-than-physics"].severity == "void"
+    assert row(result, "jax").status == "void"
+    assert all(v.word == "VOID" and v.ratio is None for v in result.verdicts)
+
+
+def test_a_busy_machine_is_a_warning_on_every_row():
+    result = judge(make_session(foreign=0.4))
+    assert {c.label for c in result.cells if "machine-shared" in loud(result, c.label)} == {
+        c.label for c in result.cells
+    }
+    assert all(v.word != "VOID" for v in result.verdicts)
+
+
+def test_programs_that_differ_between_processes_are_a_mixture():
+    hashes = iter("cccddcccddcccdd" * 9)
+
+    def lottery(evidence):
+        return probe("program", hash=next(hashes) * 64)(evidence)
+
+    found = loud(judge(make_session(plant={"jax": lottery})), "jax")
+    assert found["autotune-lottery"].severity == "warn"
+
+
+def test_one_stutter_of_the_machine_is_no_early_clock():
+    count = iter(range(100))
+
+    def stutter(evidence):
+        return probe("slope", read_t_k=1.6)(evidence) if next(count) == 0 else evidence
+
+    assert quiet(judge(make_session(plant={"jax": stutter})))
+
+
+def test_what_the_recipe_declares_is_no_finding():
+    changes = both(
+        probe("facts", compiled_region="model", optimizer_inside=False),
+        probe("region", recipe="out-of-the-box"),
+    )
+    result = judge(make_session(plant={"torch-compile": changes}))
+    assert quiet(result)
+    assert row(result, "torch-compile").contract == "out-of-the-box"
+
+
+def test_first_level_failure_is_void_even_where_the_timed_process_passes():
+    session = make_session()
+    wrong = tuple(replace(e, err=1e-4 * e.rms) for e in PROOF)
+    moved = tuple(
+        replace(p, evidence=replace(p.evidence, errors=wrong))
+        if p.kind == "prove" and p.cell.stack == "jax"
+        else p
+        for p in session.processes
+    )
+    result = judge(replace(session, processes=moved))
+    assert loud(result, "jax")["not-the-same-function"].severity == "void"
+    parity = row(result, "jax").parity
+    assert parity and (parity.same_function, parity.same_precision) == ("failed", "passed")
+    assert parity.worst and (parity.worst.kind, parity.worst.name) == ("loss", "1")
+
+
+@pytest.mark.parametrize("key", ["slope", "weights", "facts", "program", "threads"])
+def test_missing_evidence_is_not_checked_and_never_fine(key):
+    result = judge(make_session(plant={"jax": without(key)}))
+    expected = {
+        r.code for r in RULES.values() if any(e.partition(".")[0] == key for e in r.evidence) and r.check
+    }
+    unchecked = {f.rule for f in row(result, "jax").findings if f.severity == "unchecked"}
+    # Donation and baked-in weights do not apply where nothing says that the row compiles.
+    waived = {"state-not-donated", "weights-baked-in", "graph-break"} if key == "facts" else set()
+    assert expected - waived <= unchecked
+    assert row(result, "jax").status == "ok"
+
+
+def test_a_probe_that_failed_is_not_checked_and_its_error_is_said():
+    broken = lambda e: replace(e, probes={**e.probes, "slope": {"error": "ValueError: no clock"}})  # noqa: E731
+    result = judge(make_session(plant={"jax": broken}))
+    finding = next(f for f in row(result, "jax").findings if f.rule == "clock-stops-early")
+    assert finding.severity == "unchecked" and "ValueError: no clock" in finding.what
+
+
+def test_every_checked_rule_is_planted_somewhere():
+    elsewhere = {"input-pipeline-inside", "faster-than-physics", "machine-shared", "autotune-lottery"}
+    elsewhere |= {"peak-includes-compile"}  # test_judgement.py
+    planted = {p.rule for p in PLANTED} | elsewhere
+    assert planted == {code for code, rule in RULES.items() if rule.check}
+
+
+def test_donation_of_an_eager_stack_is_no_question():
+    assert quiet(
+        judge(make_session(plant={"torch-eager": probe("facts", donated_bytes=0, state_bytes=STATE)}))
+    )
+
+
+def test_every_rule_marked_for_the_processor_has_a_check():
+    assert [r.code for r in RULES.values() if r.cpu and r.check is None] == []
+    assert [r.code for r in RULES.values() if r.check is None and not r.unchecked] == []
+    assert find_rule("P2B").code == "work-on-another-stream"
