@@ -67,7 +67,8 @@ def run_visibly(command: Sequence[str]) -> None:
         tail: list[str] = []
         try:
             for line in child.stdout:
-                sys.stderr.write(line)
+                if not line.startswith("Requirement already satisfied"):
+                    sys.stderr.write(line)
                 tail = [*tail[-5:], line.strip()]
         except KeyboardInterrupt:
             _end(child)
