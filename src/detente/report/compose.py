@@ -124,7 +124,7 @@ def _group_parts(session: SessionHead, group: Group, alone: bool) -> tuple[Part,
         parts.extend(_session_notes(session))
     if not drifting:
         parts.extend(_ratio_chart(group))
-    parts.append(Section("Rows", (_rows_table(group), *_reasons(group))))
+    parts.append(Section("Rows", (*_steady_chart(group), _rows_table(group), *_reasons(group))))
     if group.verdicts and not drifting:
         parts.append(Section("Pairs", (_pairs_table(group),)))
     parts.append(Section("Audit", (_findings(group),)))
@@ -177,7 +177,27 @@ def _ratio_chart(group: Group) -> tuple[Chart, ...]:
         for v in group.verdicts
         if v.ratio is not None and v.word != "VOID"
     )
-    return (Chart("ratios", "Time of the one over time of the other", marks, group.margin),) if marks else ()
+    title = (
+        "Time of the first over time of the second: left of 1 the first is faster. "
+        f"The band is the margin of {margin(group.margin)}."
+    )
+    return (Chart("ratios", title, marks, group.margin),) if marks else ()
+
+
+def _steady_chart(group: Group) -> tuple[Chart, ...]:
+    marks = tuple(
+        Mark(
+            c.label,
+            c.steady_s.median,
+            c.steady_s.low,
+            c.steady_s.high,
+            tone="quiet" if c.label == group.twin else "plain",
+            label=seconds(c.steady_s.median),
+        )
+        for c in group.cells
+        if c.status == "ok" and c.steady_s is not None
+    )
+    return (Chart("intervals", "Seconds per step in the steady state", marks),) if marks else ()
 
 
 # The first word decides the colour; "not checked" is never said as if it were fine.
@@ -315,6 +335,6 @@ def _findings(group: Group) -> Items:
     if explained:
         code = plain_text(explained[0].words).split(" ", 1)[0]
         items.append(
-            Statement(words("`detente rule ", code, "` says what that rule is, and how to fix it."), "quiet")
+            Statement(words(f"`detente rule {code}` says what that rule is, and how to fix it."), "quiet")
         )
     return Items(tuple(items))

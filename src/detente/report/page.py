@@ -15,7 +15,8 @@ Style = Literal["plain", "strong", "code", "quiet", "good", "warn", "bad"]
 
 @dataclass(frozen=True)
 class Span:
-    """A run of words in one style. Renderers escape the text; it is never markup."""
+    """A run of words in one style. Renderers escape the text; it is never markup, but for one thing: what
+    stands between two backticks is something to type."""
 
     text: str
     style: Style = "plain"

@@ -1,0 +1,82 @@
+"""The page as one HTML file: no script, no font, no picture from elsewhere; it can be mailed and opened in
+ten years."""
+
+from __future__ import annotations
+
+import html
+import re
+
+from detente.records.fault import MachineFault
+from detente.records.result import Result
+from detente.report.compose import compose
+from detente.report.page import Chart, Page, Words
+from detente.report.text import clean
+
+# A number stays on one line with its unit. (Not inside code: that is there to be copied.)
+_UNIT = re.compile(
+    r"(?<=\d) (?=(%|[numkMGT]?s|min|h|[kMGTP]?(B|FLOP))(\b|\W|$))(?![^`]*`[^`]*(`[^`]*`[^`]*)*$)"
+)
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def render_html(result: Result) -> str:
+    """A judged session as one HTML document: light and dark after the reader's setting, printable, no script.
+
+    Raises MachineFault when Jinja2, Altair or vl-convert is absent.
+    """
+    return html_page(compose(result))
+
+
+def html_page(page: Page) -> str:
+    """Any page as one HTML document."""
+    try:
+        import altair  # noqa: F401
+        import jinja2
+        import vl_convert  # noqa: F401
+        from markupsafe import Markup
+    except ImportError as error:
+        raise MachineFault(
+            f"the HTML report needs {error.name}, which is not installed",
+            "pip install 'detente[judge]'; `--format md` needs nothing",
+        ) from None
+    from detente.report.charts import draw
+
+    drawn = 0
+
+    def figure(chart: Chart) -> Markup:
+        # Vega numbers the clip paths of every drawing from 0: two drawings in one document must not share
+        # them.
+        nonlocal drawn
+        found = []
+        drawing = draw(chart)
+        for name, svg in (("wide", drawing.wide), ("narrow", drawing.narrow)):
+            drawn += 1
+            own = re.sub(r'(id="|url\(#)(clip|gradient)', rf"\g<1>d{drawn}-\g<2>", svg)
+            found.append(f'<div class="{name}">{own}</div>')
+        return Markup("".join(found))
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("detente.report", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["inline"] = lambda run: Markup(_inline(run))
+    environment.filters["plain"] = lambda text: Markup(_escaped(text))
+    environment.filters["kind"] = lambda part: type(part).__name__
+    environment.filters["figure"] = figure
+    return environment.get_template("page.html.j2").render(page=page)
+
+
+def _inline(run: Words) -> str:
+    return "".join(
+        _escaped(s.text) if s.style == "plain" else f'<span class="{s.style}">{_escaped(s.text)}</span>'
+        for s in run
+    )
+
+
+def _escaped(text: str) -> str:
+    """Text that is nothing but text: escaped first, and only then what stands between backticks made code."""
+    joined = _UNIT.sub("\u00a0", html.escape(clean(text), quote=True))
+    return _CODE.sub(r"<code>\1</code>", joined)

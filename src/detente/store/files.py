@@ -1,0 +1,151 @@
+"""Sessions as files: our own lines, and the formats of Google Benchmark and pyperf. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from detente.records.fault import StoreFault
+from detente.records.session import Process, Session
+from detente.store.lines import session_lines
+from detente.store.spool import disk_fault, read_spool
+
+
+def export_session(session: Session, file: Path | str, form: str = "detente") -> None:
+    """Write a session to a file: ``detente`` (JSON lines, everything), ``google-benchmark`` or ``pyperf`` (the timed
+    processes, for other tools to test again). The file appears when it is whole; one that is there is replaced.
+
+    Raises StoreFault when it cannot be written or the format is unknown.
+    """
+    if form not in FORMS:
+        raise StoreFault(f"no format is called {form!r}", f"the formats are {', '.join(FORMS)}")
+    path = Path(file)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as out:
+            temporary = out.name
+            for line in FORMS[form](session):
+                out.write(line)
+            out.flush()
+            os.fsync(out.fileno())
+        # A temporary file is private; an exported one is as open as any file that the user makes.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise disk_fault("write", path, error) from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def import_file(file: Path | str) -> Session:
+    """The session in a file that ``export`` or a running session wrote. Raises StoreFault (see read_spool)."""
+    return read_spool(file)
+
+
+def google_benchmark(session: Session) -> dict[str, Any]:
+    """The object that Google Benchmark writes with ``--benchmark_format=json``: one repetition per process, its
+    time the median nanoseconds per step. Its ``compare.py`` then tests with the processes as replicates.
+
+    Source: the user guide of Google Benchmark, "Output Formats".
+    """
+    machine = session.fingerprint.machine
+    cells = dict.fromkeys(p.cell for p in _timed(session))
+    rows = []
+    for family, cell in enumerate(cells):
+        runs = [p for p in _timed(session) if p.cell == cell]
+        for n, p in enumerate(runs):
+            walls = sorted((s.wall_ns / s.steps, s.cpu_ns / s.steps) for s in p.evidence.samples)
+            wall, cpu = walls[len(walls) // 2]
+            rows.append(
+                {
+                    "name": cell.key,
+                    "family_index": family,
+                    "per_family_instance_index": 0,
+                    "run_name": cell.key,
+                    "run_type": "iteration",
+                    "repetitions": len(runs),
+                    "repetition_index": n,
+                    "threads": 1,
+                    "iterations": sum(s.steps for s in p.evidence.samples),
+                    "real_time": wall,
+                    "cpu_time": cpu,
+                    "time_unit": "ns",
+                }
+            )
+    context = {
+        "date": _date(session.started),
+        "host_name": str(machine.get("host", "")),
+        "executable": "detente",
+        "num_cpus": machine.get("cores", 0),
+        "mhz_per_cpu": 0,
+        "cpu_scaling_enabled": False,
+        "caches": [],
+        "load_avg": [],
+        "library_build_type": "release",
+        "detente_session": session.id,
+    }
+    return {"context": context, "benchmarks": rows}
+
+
+def pyperf(session: Session) -> dict[str, Any]:
+    """The object that pyperf writes: one benchmark per cell, one run per process, its values seconds per step.
+
+    Source: pyperf's documentation, "pyperf benchmark file format"; version 1.0.
+    """
+    benchmarks = []
+    for cell in dict.fromkeys(p.cell for p in _timed(session)):
+        runs = [
+            {
+                "metadata": {
+                    "date": _date(p.started),
+                    "duration": p.wall_s,
+                    "loops": p.evidence.samples[0].steps,
+                },
+                "values": [s.wall_ns / s.steps / 1e9 for s in p.evidence.samples],
+            }
+            for p in _timed(session)
+            if p.cell == cell
+        ]
+        benchmarks.append({"metadata": {"name": cell.key, "unit": "second"}, "runs": runs})
+    if not benchmarks:
+        raise StoreFault(f"session {session.id} has no timed process", "pyperf has no empty benchmark file")
+    metadata = {"description": f"detente session {session.id}"}
+    return {"benchmarks": benchmarks, "metadata": metadata, "version": "1.0"}
+
+
+def _timed(session: Session) -> tuple[Process, ...]:
+    """Processes that may stand in a table of times: timed, ended well, with samples, and in a whole block."""
+    blocks = set(session.whole_blocks())
+    return tuple(
+        p
+        for p in session.processes
+        if p.kind == "time" and p.evidence.status == "ok" and p.evidence.samples and p.block in blocks
+    )
+
+
+def _date(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
+
+
+def _object(make: Callable[[Session], dict[str, Any]]) -> Callable[[Session], Iterator[bytes]]:
+    def lines(session: Session) -> Iterator[bytes]:
+        yield json.dumps(make(session), indent=2, allow_nan=False).encode() + b"\n"
+
+    return lines
+
+
+FORMS: dict[str, Callable[[Session], Iterable[bytes]]] = {
+    "detente": session_lines,
+    "google-benchmark": _object(google_benchmark),
+    "pyperf": _object(pyperf),
+}
