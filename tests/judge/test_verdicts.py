@@ -54,7 +54,7 @@ def test_margin_edges_are_symmetric_in_ratio():
 
 
 def test_undecided_and_leans_say_how_many_blocks_are_needed():
-    open_pair, leaning = word(5, 0.06, 0.05), word(10, 0.03, 0.01)
+    open_pair, leaning = word(5, 0.06, 0.05), word(10, 0.03, 0.014)
     assert open_pair.word == "UNDECIDED" and open_pair.needed and open_pair.needed > 5
     assert str(open_pair.needed) in open_pair.reason
     assert leaning.word == "LEANS" and leaning.needed and leaning.needed > 10

@@ -16,8 +16,8 @@ MEGABYTE = 2**20
 def _removed(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     flops = row.get("program.flops")
     # Where a loop's length is unknown the count is only a lower bound, and proves nothing.
-    counted = flops is not None and not row.get("program.unknown_loops")
-    if counted and group.work is not None and flops < LEAST_FLOPS * group.work.flops:
+    bounded = not row.get("program.unknown_loops")
+    if flops is not None and bounded and group.work is not None and flops < LEAST_FLOPS * group.work.flops:
         share = 100 * flops / group.work.flops
         yield (
             f"the program has {flops:.4g} FLOPs, {share:.3g} % of the workload's {group.work.flops:.4g}: "
