@@ -16,6 +16,7 @@ from jax import lax
 
 from detente.bridge.lower.dtypes import cast, out_dtype
 from detente.bridge.lower.table import lowers
+from detente.bridge.refusal import refuse
 
 
 def checked(call: Any, index: jax.Array, size: int, message: str, wrap: bool = True) -> jax.Array:
@@ -239,9 +240,11 @@ def _indices(call: Any, x: jax.Array, indices: Sequence[jax.Array | None]) -> tu
         if index is None:
             places.append(slice(None))
         elif index.dtype in (bool, jnp.uint8):
-            raise NotImplementedError(
-                f"{call.node.op} with a boolean mask makes a tensor whose shape depends on data, which XLA cannot "
-                "compile; use torch.where(mask, x, other), or multiply by the mask"
+            raise refuse(
+                "dynamic-shape",
+                f"{call.node.op} with a boolean mask makes a tensor whose shape depends on data",
+                call.node.where,
+                "use torch.where(mask, x, other), or multiply by the mask",
             )
         else:
             size = x.shape[dim]
@@ -321,9 +324,11 @@ def _masked_scatter(call: Any, x: jax.Array, mask: jax.Array, source: jax.Array)
 
 def refuse_dynamic(call: Any, *_: Any, **__: Any) -> Any:
     """Refuses an operator whose result has a shape that depends on data."""
-    raise NotImplementedError(
-        f"{call.node.op} makes a tensor whose shape depends on data, which XLA cannot compile; keep the full shape "
-        "and mask it (torch.where), or compute this part outside of the step"
+    raise refuse(
+        "dynamic-shape",
+        f"{call.node.op} makes a tensor whose shape depends on data, which XLA cannot compile",
+        call.node.where,
+        "keep the full shape and mask it (torch.where), or compute this part outside of the step",
     )
 
 

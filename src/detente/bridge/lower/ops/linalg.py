@@ -13,6 +13,7 @@ from jax.scipy import linalg as scipy_linalg
 
 from detente.bridge.lower.dtypes import cast, is_complex, out_dtype
 from detente.bridge.lower.table import lowers
+from detente.bridge.refusal import refuse
 
 
 def _turned(x: jax.Array) -> jax.Array:
@@ -215,9 +216,7 @@ def _pinv(call: Any, x: jax.Array, *args: Any, **named: Any) -> jax.Array:
         or any(isinstance(a, float) and a != 1e-15 for a in args)
         or named.get("rtol") is not None
     ):
-        raise NotImplementedError(
-            f"{call.node.op} with a tolerance of its own; use torch.linalg.lstsq or solve"
-        )
+        raise refuse("op", f"{call.node.op} with a tolerance of its own", call.node.where, "leave out atol and rtol")
     if call.node.op == "aten.pinverse.default":
         return jnp.linalg.pinv(x, rtol=1e-15, hermitian=hermitian)
     return jnp.linalg.pinv(x, hermitian=hermitian)

@@ -16,6 +16,7 @@ from jax import lax
 from detente.bridge.lower.dtypes import cast, out_dtype, wide
 from detente.bridge.lower.ops.reduce import vector_norm
 from detente.bridge.lower.table import lowers
+from detente.bridge.refusal import refuse
 
 
 def _standard(x: jax.Array, over: tuple[int, ...], eps: float) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -212,9 +213,11 @@ def _batch_norm_eval(
     cudnn_enabled: bool = True,
 ) -> jax.Array:
     if training and running_mean is not None:
-        raise NotImplementedError(
-            "aten.batch_norm in training writes its running statistics in place; the functional form "
-            "(_native_batch_norm_legit_functional) is expected here: run run_decompositions({}) on the export"
+        raise refuse(
+            "op",
+            "aten.batch_norm in training writes its running statistics in place",
+            call.node.where,
+            "lower the functional form (_native_batch_norm_legit_functional): run run_decompositions({}) on the export",
         )
     return cast(
         _batch_norm(x, weight, bias, (running_mean, running_var), training, momentum, eps)[0], out_dtype(call)
@@ -238,9 +241,11 @@ def _instance_norm(
     if not use_input_stats:
         return cast(_batch_norm(x, weight, bias, (running_mean, running_var), False, momentum, eps)[0], dtype)
     if running_mean is not None:
-        raise NotImplementedError(
-            "instance_norm that tracks running statistics in training writes them in place; "
-            "use track_running_stats=False, or call .eval() on that layer"
+        raise refuse(
+            "op",
+            "instance_norm that tracks running statistics writes them in place in training",
+            call.node.where,
+            "use track_running_stats=False, or call .eval() on that layer",
         )
     y, _, _ = _standard(cast(x, wide(dtype)), tuple(range(2, x.ndim)), eps)
     return cast(_affine(y, weight, bias, _per_channel(x)), dtype)

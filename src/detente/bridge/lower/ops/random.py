@@ -30,6 +30,7 @@ from jax import lax
 
 from detente.bridge.lower.dtypes import cast, is_float, out_dtype, wide
 from detente.bridge.lower.table import lowers
+from detente.bridge.refusal import refuse
 
 _DIGITS = {"bfloat16": 8, "float16": 11}
 
@@ -93,7 +94,7 @@ def _alpha_dropout(call: Any, x: jax.Array, p: float, train: bool) -> jax.Array:
     feature = call.node.op == "aten.feature_alpha_dropout.default"
     shape = (*x.shape[:2], *(1,) * (x.ndim - 2)) if feature else x.shape
     alpha = 1.7580993408473766
-    scale = 1.0 / np.sqrt((alpha * alpha * p + 1) * (1 - p))
+    scale = float(1.0 / np.sqrt((alpha * alpha * p + 1) * (1 - p)))
     keep = keep_mask(call.key(), p, shape)
     wider = cast(x, wide(x.dtype))
     result = jnp.where(keep, wider * scale + alpha * scale * p, -alpha * scale + alpha * scale * p)
@@ -230,7 +231,9 @@ def _multinomial(
     note="refused",
 )
 def _refused(call: Any, *_: Any, **__: Any) -> Any:
-    raise NotImplementedError(
-        f"{call.node.op} draws by rejection, a data-dependent number of times; draw it outside of the step and pass "
-        "it in with the batch"
+    raise refuse(
+        "op",
+        f"{call.node.op} draws by rejection, a data-dependent number of times",
+        call.node.where,
+        "draw it outside of the step and pass it in with the batch",
     )
