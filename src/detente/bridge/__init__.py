@@ -9,10 +9,10 @@ import importlib
 from typing import Any
 
 _PUBLIC = {
-    "compile": "detente.bridge.compile",
-    "check": "detente.bridge.compile",
-    "extend": "detente.bridge.extend",
-    "functional": "detente.bridge.functional",
+    "compile": "detente.bridge.entry",
+    "check": "detente.bridge.entry",
+    "extend": "detente.bridge.extension",
+    "functional": "detente.bridge.pure",
     "Refused": "detente.bridge.refusal",
     "Reason": "detente.bridge.refusal",
 }
@@ -21,6 +21,6 @@ _PUBLIC = {
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         value = getattr(importlib.import_module(_PUBLIC[name]), name)
-        globals()[name] = value  # over the submodule of the same name, which importing has just bound
+        globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

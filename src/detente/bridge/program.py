@@ -17,15 +17,10 @@ from detente.bridge.lower.driver import Trace, evaluate
 from detente.bridge.lower.faults import Sites
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.passes.connected import connected
+from detente.bridge.random.keys import step_key
 
 Arrays = dict[str, Any]
 EMBED = 1 << 14  # elements; bigger constants are arguments, so that the compiler does not carry them about
-
-
-def step_key(seed: Any, count: Any) -> jax.Array:
-    """The random key of step number ``count`` (0-based, uint32): ``fold_in(key(seed), count)``, always
-    threefry."""
-    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), count)
 
 
 @dataclass
@@ -131,6 +126,7 @@ class Compiled:
     own: tuple[str, ...]
     fixed: tuple[str, ...]
     seconds: Mapping[str, float]
+    extra: dict[str, Any] = field(default_factory=dict, compare=False)  # executables made on demand
 
     def __call__(
         self, values: Arrays, state: Any, batch: Sequence[Any], hyper: Any, seed: Any, count: Any
@@ -139,6 +135,22 @@ class Compiled:
         own = {n: values[n] for n in self.own}
         fixed = {n: values[n] for n in self.fixed}
         return self.executable(own, state, fixed, batch, hyper, seed, count)
+
+    def gradients(self, values: Arrays, batch: Sequence[Any], seed: Any, count: Any) -> Any:
+        """``(loss, gradients by name)`` of every connected trainable tensor, without an update; nothing is donated.
+        The executable is compiled on first use."""
+        used = {n: values[n] for n in (*self.program.reads, *self.program.large)}
+        if "gradients" not in self.extra:
+            inner = self.program.gradients(self.program.connected)
+
+            def run(values: Arrays, batch: Sequence[Any], seed: Any, count: Any) -> Any:
+                (loss, _), grads = inner(values, batch, step_key(seed, count))
+                return loss, grads
+
+            shapes = jax.tree.map(_shape, (used, list(batch), seed, count))
+            with torch_numerics(self.program.matmul):
+                self.extra["gradients"] = jax.jit(run).lower(*shapes).compile()
+        return self.extra["gradients"](used, list(batch), seed, count)
 
 
 def compile_step(

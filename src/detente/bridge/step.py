@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 import torch
 from torch import nn
@@ -18,14 +17,13 @@ from detente.bridge.capture.export import Captured, capture
 from detente.bridge.eager import eager_step
 from detente.bridge.graph import Aval, Ref
 from detente.bridge.lower.driver import missing
-from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
 from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.masks import recognise_masks
 from detente.bridge.pending import Pending
 from detente.bridge.place import from_jax, to_jax
-from detente.bridge.program import Compiled, Program, compile_step, step_key
+from detente.bridge.program import Compiled, Program, compile_step
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.watch import Watch
 
@@ -143,7 +141,7 @@ class Step:
     def eager(self, batch: Any) -> Any:
         """The same step in torch eager, on the live module, with the compiled step's random numbers: a
         breakpoint works anywhere. The state moves to the module, steps there, and is read back."""
-        from detente.bridge.random import twin
+        from detente.bridge.random.twin import twin
 
         self.sync_to_torch()
         numbers = twin(self.options.seed, self.count)
@@ -151,6 +149,19 @@ class Step:
         self.load_from_torch()
         self.count += 1
         return done.loss if done.aux is None else (done.loss, done.aux)
+
+    def gradients(self, batch: Any) -> dict[str, torch.Tensor | None]:
+        """The gradient of the loss at the current weights by parameter name, with the random numbers of the next
+        step, and without an update; None where torch would leave ``.grad`` None. Compiles once per program."""
+        self._watch.check()
+        tensors, layout = batches.flatten(batch)
+        variant, arrays = self._variant(layout, tensors, batch, self._hyper())
+        return self._gradients(variant, self._values, arrays, self.count)
+
+    def _gradients(self, variant: Variant, values: Any, arrays: list[Any], count: int) -> Any:
+        _, found = variant.compiled.gradients(values, arrays, np.uint32(self.options.seed), np.uint32(count))
+        none: dict[str, torch.Tensor | None] = dict.fromkeys(sorted(self._weights.trainable))
+        return none | {n: from_jax(g) for n, g in found.items()}
 
     # -- state ------------------------------------------------------------------------------------------------
 
@@ -258,18 +269,14 @@ class Step:
 
     def _certify(self, first: _FirstStep) -> certify.Certificate:
         """The first step against torch eager. The live module still holds the state before that step."""
-        from detente.bridge.random import twin
+        from detente.bridge.random.twin import twin
 
         program = first.variant.compiled.program
         before = {name: to_jax(tensor) for name, tensor in self._weights.tensors.items()}
         before |= {n: self._values[n] for n in program.large}
-        with torch_numerics(program.matmul):
-            key = step_key(np.uint32(self.options.seed), np.uint32(first.count))
-            (_, _), gradients = jax.jit(program.gradients(program.connected))(before, first.arrays, key)
-        host: Mapping[str, Any] = {n: from_jax(g) for n, g in gradients.items()}
-        names = {n: None for n in self._weights.trainable} | host
+        gradients = self._gradients(first.variant, before, first.arrays, first.count)
         changed = {n: from_jax(self._values[n]) for n in first.variant.compiled.own}
-        measured = certify.Measured(from_jax(first.loss), names, changed, frozenset(program.written))
+        measured = certify.Measured(from_jax(first.loss), gradients, changed, frozenset(program.written))
 
         def numbers() -> Any:
             return twin(self.options.seed, first.count)
