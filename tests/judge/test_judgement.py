@@ -237,3 +237,66 @@ def test_five_rows_show_reference_and_fastest():
         ("b", "torch-eager"), ("c", "torch-eager"), ("d", "torch-eager"), ("e", "torch-eager"),
         ("c", "b"), ("d", "c"), ("e", "c"),
     }  # fmt: skip
+
+
+def on_auto(session: Session, platforms: dict[str, str]) -> Session:
+    """The session as if ``--device auto`` had been asked for; rows say which platform they found."""
+
+    def moved(p: Process) -> Process:
+        if p.kind == "prove":
+            return p
+        where = platforms.get(p.cell.label, "cpu")
+        evidence = probe("devices", outputs=[where], platform=where)(p.evidence)
+        return replace(p, cell=replace(p.cell, device="auto"), evidence=evidence)
+
+    return replace(
+        session,
+        planned=tuple(replace(c, device="auto") for c in session.planned),
+        processes=tuple(moved(p) for p in session.processes),
+    )
+
+
+def test_a_row_under_auto_says_where_it_ran_and_its_proof_there_is_no_inheritance():
+    result = judge(on_auto(make_session(), {}))
+    assert {c.device for c in result.cells} == {"cpu"}
+    assert row(result, "jax").parity.same_function == "passed"
+    assert {c.status for c in result.cells} == {"ok"}
+
+
+def test_rows_that_chose_another_device_under_auto_are_void():
+    """JAX without a CUDA wheel: two rows on the GPU, one on the processor."""
+    result = judge(on_auto(make_session(), {x: "cuda" for x in ("torch-eager", "torch-compile", TWIN)}))
+    assert row(result, "jax").status == "void" and "silent-fallback" in row(result, "jax").reason
+    assert row(result, "torch-eager").status == "ok"
+    assert row(result, "torch-eager").parity.same_function == "inherited"
+
+
+def test_the_twin_is_not_asked_for_evidence_that_its_sibling_brought():
+    bare = {
+        k: v for k, v in make_session().processes[0].evidence.probes.items() if k in ("region", "devices")
+    }
+    result = judge(make_session(plant={TWIN: lambda e: replace(e, probes=bare)}))
+    assert row(result, TWIN).findings == ()
+
+
+def test_an_interrupted_session_says_so():
+    assert judge(replace(make_session(), note="interrupted")).session.state == "interrupted"
+
+
+def test_a_row_that_died_holds_no_block_up_and_is_void():
+    session = make_session(6)
+
+    def cut(p: Process) -> bool:
+        return p.cell.label == "jax" and p.kind == "time" and p.block > 2
+
+    processes = tuple(
+        replace(p, evidence=Evidence("failed", "steady", "killed by SIGKILL"))
+        if cut(p) and p.block == 3
+        else p
+        for p in session.processes
+        if not (cut(p) and p.block > 3)
+    )
+    result = judge(replace(session, processes=processes))
+    assert result.session.blocks == 6
+    assert row(result, "jax").status == "void" and "killed by SIGKILL" in row(result, "jax").reason
+    assert words(result)[("torch-compile", "torch-eager")] == "FASTER"

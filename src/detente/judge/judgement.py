@@ -44,7 +44,7 @@ def judge(session: Session, workload_facts: WorkloadFacts | None = None) -> Resu
     """
     facts = {**session.fingerprint.settings.get("workloads", {}), **(workload_facts or {})}
     groups = _groups(session, facts)
-    findings = {group.name: audit(group) for group in groups.values()}
+    findings = {group.name: _findings(session, group) for group in groups.values()}
     status = {
         row.cell.key: _status(session, row, findings[group.name])
         for group in groups.values()
@@ -126,6 +126,14 @@ def _raised(groups: dict[str, Group], status: dict[str, tuple[str, str]]) -> dic
     return found
 
 
+def _findings(session: Session, group: Group) -> tuple[Finding, ...]:
+    """The audit of a group. The A/A twin is probed less than the stack that it repeats: what is missing of it is
+    there of its sibling, and is no news."""
+    twin = session.aa[1] if session.aa else None
+    keys = {row.cell.key for row in group.rows if row.cell.label == twin}
+    return tuple(f for f in audit(group) if f.severity != "unchecked" or f.cell not in keys)
+
+
 # -- rows --------------------------------------------------------------------------------------------------------
 
 
@@ -163,7 +171,7 @@ def _cell_result(
         label=cell.label,
         contract="out-of-the-box" if row.recipe == "out-of-the-box" else cell.contract.name,
         precision=cell.contract.precision,
-        device=cell.device,
+        device=row.platform,
         status=status,
         reason=reason,
         import_s=median_of(row.fine, lambda e: e.import_s),
@@ -272,7 +280,7 @@ def _head(
         "drifting"
         if drifting
         else "interrupted"
-        if session.ended is None
+        if session.ended is None or session.note == "interrupted"
         else "unjudged"
         if not blocks
         else "whole"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics as plain
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from detente.judge.parity import Proofs, parity_column
 from detente.judge.rules.rule import Row
@@ -11,7 +12,7 @@ from detente.judge.statistics import geometric_interval, process_median
 from detente.records.cell import Cell
 from detente.records.evidence import Evidence
 from detente.records.program import Program
-from detente.records.result import CompileColumn, Steady
+from detente.records.result import CompileColumn, ParityColumn, Steady
 from detente.records.session import Process, Session
 
 
@@ -38,17 +39,16 @@ def make_row(session: Session, cell: Cell) -> Row:
     """The row of a cell, parity and steady median included."""
     processes = timing_processes(session, cell)
     others = tuple(p for p in session.processes if p.kind not in ("time", "prove") and p.cell == cell)
+    row = Row(cell, processes, others)
     medians = [m for p in processes if p.evidence.status == "ok" and (m := process_median(p.evidence))]
-    return Row(
-        cell,
-        processes,
-        others,
-        parity=_parity(session, cell, processes),
+    return replace(
+        row,
+        parity=_parity(session, cell, row),
         steady=plain.median(medians) if medians else None,
     )
 
 
-def _parity(session: Session, cell: Cell, processes: Sequence[Process]):
+def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
     """The fp64 level comes from ``prove`` processes of the same workload, stack and contract, at whatever size and
     device they ran; the other level from the timed processes, and from proofs at the cell's own precision."""
     function, precision, on_device = [], [], False
@@ -63,10 +63,10 @@ def _parity(session: Session, cell: Cell, processes: Sequence[Process]):
             continue
         if other.contract.precision == "fp64":
             function.append(p.evidence.errors)
-            on_device = on_device or other.device == cell.device
+            on_device = on_device or other.device in (cell.device, row.platform)
         elif other == cell:
             precision.append(p.evidence.errors)
-    precision += [p.evidence.errors for p in processes if p.evidence.errors]
+    precision += [p.evidence.errors for p in row.processes if p.evidence.errors]
     return parity_column(Proofs(tuple(function), on_device, tuple(precision)), cell.contract.precision)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from detente.judge.rules.rule import Group, Hit, Row, Rule, each, train_step
+from detente.judge.rules.rule import Group, Hit, Row, Rule, each, odd_ones, train_step
 
 # A program may count this share of the workload's closed form and still do all of its work.
 LEAST_FLOPS = 0.98
@@ -120,10 +120,12 @@ _ALIKE = {"gpu": {"cuda", "rocm"}, "cuda": {"gpu"}, "rocm": {"gpu", "cuda"}, "xl
 
 
 def _fallback(group: Group) -> Iterator[Hit]:
+    # Under `auto` each stack chose by itself, and what most of them chose is what was wanted.
+    chosen = {row.cell.key: usual for row, _, usual in odd_ones(group, lambda row: row.platform)}
     for row in group.rows:
-        wanted = row.cell.device
+        wanted = row.cell.device if row.cell.device != "auto" else chosen.get(row.cell.key, row.platform)
         for outputs in row.every("devices.outputs"):
-            other = [d for d in outputs if wanted not in ("auto", d) and wanted not in _ALIKE.get(d, ())]
+            other = [d for d in outputs if d != wanted and wanted not in _ALIKE.get(d, ())]
             if other:
                 yield Hit(
                     row,

@@ -76,6 +76,14 @@ class Row:
         return bool(self.every(key))
 
     @property
+    def platform(self) -> str:
+        """The device that the row really ran on: the cell's, or what the outputs said where the cell is ``auto``."""
+        if self.cell.device != "auto":
+            return self.cell.device
+        told = self.get("devices.platform") or next(iter(self.get("devices.outputs", ())), "cpu")
+        return str(told)
+
+    @property
     def recipe(self) -> str:
         """``whole-step`` or ``out-of-the-box``: what the stack declares of itself."""
         return str(self.get("region.recipe", "whole-step"))
@@ -169,7 +177,7 @@ def odd_ones(group: Group, value: Callable[[Row], Any]) -> Iterator[tuple[Row, A
 
 def on_gpu(row: Row) -> bool:
     """Rows of devices with streams, clocks and an allocator of their own."""
-    return row.cell.device not in ("cpu", "auto")
+    return row.platform != "cpu"
 
 
 def train_step(row: Row) -> bool:

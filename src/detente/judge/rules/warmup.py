@@ -68,8 +68,11 @@ def _programs(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
 
 def tuned(row: Row) -> dict[str, object]:
     """What of a row's flags is not the framework's default: its mode, compiler flags, autotuning."""
-    plain = (None, False, "", 0, "default", "highest", "float32")
-    flags = {k: v for k, v in (row.get("facts.tuning") or {}).items() if v not in plain}
+    plain = (None, False, "", 0, "default")
+    # Flags of precision belong to the contract, and precision-differs looks at what they do.
+    flags = {
+        k: v for k, v in (row.get("facts.tuning") or {}).items() if v not in plain and "precision" not in k
+    }
     if row.get("facts.mode") not in plain:
         flags["mode"] = row.get("facts.mode")
     return flags
