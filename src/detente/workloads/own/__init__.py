@@ -1,0 +1,1 @@
+"""The user's own model: ``path/to/file.py:function``, or ``hf:CONFIG``."""

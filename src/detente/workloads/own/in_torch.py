@@ -1,0 +1,101 @@
+"""A user's model in PyTorch, behind the same functions as every other definition."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from detente.records.fault import UsageFault
+from detente.workloads.own.from_file import load_file
+from detente.workloads.own.loaded import Form, Loaded, draws
+from detente.workloads.own.spec import OwnSize
+from detente.workloads.workload import Size
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a built module carries along, because ``loss`` and ``optimizer`` are given the module alone."""
+
+    loss: Callable[[torch.nn.Module, Any], Any]
+    form: Form
+    optimizer: torch.optim.Optimizer | None
+
+
+def build(size: Size) -> torch.nn.Module:
+    """The user's module in training mode. Runs the user's function."""
+    loaded = _load(size)
+    form = Form.of(next(draws(loaded, functools.partial(_load, size))))
+    # Past Module.__setattr__: it is no part of the module's state.
+    object.__setattr__(loaded.module, "detente_own", Carried(loaded.loss, form, loaded.optimizer))
+    return loaded.module.train()
+
+
+def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors]:
+    """The user's loss of the batch in the user's form. Tensors that it returns beside the loss, by name or alone
+    (``aux``), are the outputs. Raises UsageFault when the loss is not one number."""
+    carried: Carried = module.detente_own  # type: ignore[assignment]
+    found = carried.loss(module, carried.form.put_together(batch))
+    value: Any
+    aux: Any
+    value, aux = found if isinstance(found, tuple | list) and len(found) == 2 else (found, {})
+    if not isinstance(value, torch.Tensor) or value.dim() != 0:
+        shown = f"a {type(value).__name__}"
+        if isinstance(value, torch.Tensor):
+            shown = f"a tensor of shape {tuple(value.shape)}"
+        raise UsageFault(
+            f"the loss returned {shown}, not one number",
+            "return a 0-d tensor, or (0-d tensor, {name: tensor})",
+        )
+    named = aux if isinstance(aux, Mapping) else {"aux": aux}
+    return value, {str(n): t for n, t in named.items() if isinstance(t, torch.Tensor)}
+
+
+def optimizer(module: torch.nn.Module) -> torch.optim.Optimizer | None:
+    """The optimizer that the user's function made over the module's parameters, if it did."""
+    return module.detente_own.optimizer  # type: ignore[union-attr]
+
+
+def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """The next batch of the user's stream, drawn with every global generator seeded from ``rng``."""
+    seed = int(rng.integers(2**31))
+    _seed(seed)
+    stream = _stream(size)
+    # Again: to open the stream may have built a model, and with it used up random numbers.
+    _seed(seed)
+    found = next(stream)
+    return Form.of(found).take_apart(found)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)  # a file may draw from the legacy generator
+    torch.manual_seed(seed)
+
+
+_STREAMS: dict[str, Iterator[Any]] = {}
+
+
+def _stream(size: Size) -> Iterator[Any]:
+    """The one stream of batches of a target in this process: a DataLoader goes on where it was."""
+    key = str(size)
+    if key not in _STREAMS:
+        _STREAMS[key] = draws(_load(size), functools.partial(_load, size))
+    return _STREAMS[key]
+
+
+def _load(size: Size) -> Loaded:
+    assert isinstance(size, OwnSize)
+    if size.target.startswith("hf:"):
+        # transformers takes seconds to import, and a model from a file may do without it.
+        from detente.workloads.own.from_hf import load_hf
+
+        return load_hf(size)
+    return load_file(size.target)
