@@ -216,7 +216,9 @@ def _pinv(call: Any, x: jax.Array, *args: Any, **named: Any) -> jax.Array:
         or any(isinstance(a, float) and a != 1e-15 for a in args)
         or named.get("rtol") is not None
     ):
-        raise refuse("op", f"{call.node.op} with a tolerance of its own", call.node.where, "leave out atol and rtol")
+        raise refuse(
+            "op", f"{call.node.op} with a tolerance of its own", call.node.where, "leave out atol and rtol"
+        )
     if call.node.op == "aten.pinverse.default":
         return jnp.linalg.pinv(x, rtol=1e-15, hermitian=hermitian)
     return jnp.linalg.pinv(x, hermitian=hermitian)

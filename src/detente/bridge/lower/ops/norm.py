@@ -176,6 +176,22 @@ def _saved(call: Any, index: int, value: jax.Array | None) -> jax.Array:
     return jnp.zeros(call.out[index].shape, kind) if value is None else cast(value, kind)
 
 
+@lowers("aten._batch_norm_with_update_functional.default")
+def _batch_norm_with_update(
+    call: Any,
+    x: jax.Array,
+    weight: Any,
+    bias: Any,
+    running_mean: jax.Array,
+    running_var: jax.Array,
+    momentum: float,
+    eps: float,
+) -> tuple[jax.Array, ...]:
+    y, mean, inverse, new = _batch_norm(x, weight, bias, (running_mean, running_var), True, momentum, eps)
+    reserve = jnp.zeros(call.out[3].shape, out_dtype(call, 3))
+    return cast(y, out_dtype(call, 0)), _saved(call, 1, mean), _saved(call, 2, inverse), reserve, *new
+
+
 @lowers("aten._native_batch_norm_legit.no_stats")
 def _batch_norm_no_stats(
     call: Any, x: jax.Array, weight: Any, bias: Any, training: bool, momentum: float, eps: float

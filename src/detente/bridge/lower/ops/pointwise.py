@@ -201,7 +201,9 @@ lowers("aten.view_as_real.default", "aten.view_as_real_copy.default")(
 lowers("aten.view_as_complex.default", "aten.view_as_complex_copy.default")(
     lambda call, x: lax.complex(x[..., 0], x[..., 1])
 )
-lowers("aten.complex.default")(lambda call, real, imaginary: lax.complex(real, imaginary))
+lowers("aten.complex.default")(
+    lambda call, real, imaginary: lax.complex(*jnp.broadcast_arrays(real, imaginary))
+)
 lowers("aten.polar.default")(
     lambda call, size, angle: lax.complex(size * jnp.cos(angle), size * jnp.sin(angle))
 )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from detente.bridge.lower.dtypes import cast, is_bool, out_dtype, promote
+from detente.bridge.lower.dtypes import cast, is_bool, out_dtype
 from detente.bridge.lower.table import lowers
 
 for _name in (
@@ -325,33 +325,6 @@ def _stack(call: Any, tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
     return jnp.stack([cast(t, dtype) for t in tensors], dim)
 
 
-@lowers("aten.hstack.default")
-def _hstack(call: Any, tensors: Sequence[jax.Array]) -> jax.Array:
-    return jnp.hstack([cast(t, out_dtype(call)) for t in tensors])
-
-
-@lowers("aten.vstack.default")
-def _vstack(call: Any, tensors: Sequence[jax.Array]) -> jax.Array:
-    return jnp.vstack([cast(t, out_dtype(call)) for t in tensors])
-
-
-@lowers("aten.column_stack.default")
-def _column_stack(call: Any, tensors: Sequence[jax.Array]) -> jax.Array:
-    return jnp.column_stack([cast(t, out_dtype(call)) for t in tensors])
-
-
-@lowers("aten.block_diag.default")
-def _block_diag(call: Any, tensors: Sequence[jax.Array]) -> jax.Array:
-    out = jnp.zeros(call.out.shape, promote(*tensors))
-    row = column = 0
-    for t in tensors:
-        block = jnp.atleast_2d(t)
-        height, width = block.shape
-        out = out.at[row : row + height, column : column + width].set(cast(block, out.dtype))
-        row, column = row + height, column + width
-    return out
-
-
 @lowers("aten.repeat.default")
 def _repeat(call: Any, x: jax.Array, repeats: Sequence[int]) -> jax.Array:
     return jnp.tile(x, tuple(repeats)) if repeats else x
@@ -400,6 +373,4 @@ def _triu(call: Any, x: jax.Array, diagonal: int = 0) -> jax.Array:
     return jnp.triu(x, diagonal)
 
 
-lowers("aten.atleast_1d.default")(lambda call, x: jnp.atleast_1d(x))
-lowers("aten.atleast_2d.default")(lambda call, x: jnp.atleast_2d(x))
 lowers("aten.item.default", "aten._local_scalar_dense.default")(lambda call, x: x.reshape(()))
