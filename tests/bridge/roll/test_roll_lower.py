@@ -54,7 +54,7 @@ def assert_same(got: Any, want: Any) -> None:
 
 
 @given(programs.graphs())
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 def test_loops_compute_values_and_gradients_of_the_written_out_program(graph: Graph) -> None:
     with x64():
         arrays = {i.id: jnp.asarray(v) for i, v in zip(graph.inputs, programs.values_for(graph), strict=True)}
