@@ -200,7 +200,7 @@ TINY = "hidden_size=32,intermediate_size=64,num_hidden_layers=2,num_attention_he
 @pytest.mark.parametrize(
     ("target", "logits"),
     [
-        (f"hf:llama?{TINY},num_key_value_heads=2,batch=3,sequence=8", (3, 8, 99)),
+        (f"hf:llama?{TINY},batch=3,sequence=8", (3, 8, 99)),
         (f"hf:bert?{TINY},sequence=8", (2, 8, 99)),
         (
             "hf:t5?d_model=32,d_kv=8,d_ff=64,num_layers=1,num_decoder_layers=1,num_heads=4,vocab_size=99,sequence=8",

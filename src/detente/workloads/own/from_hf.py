@@ -134,20 +134,16 @@ def find_task(config: Any) -> Task:
 
 
 def _configure(name: str, settings: dict[str, Any]) -> Any:
-    path = Path(name).expanduser()
-    if path.exists():
-        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
-    elif name in transformers.CONFIG_MAPPING:
-        config = transformers.AutoConfig.for_model(name)
-    else:
-        config = _cached(name)
-    for key, value in settings.items():
+    config = _read(name, {})
+    for key in settings:
         if not hasattr(config, key):
             raise UsageFault(
                 f"{type(config).__name__} has no setting {key!r}",
                 f"it has {', '.join(sorted(k for k in config.to_dict() if not k.startswith('_')))}",
             )
-        setattr(config, key, value)
+    if settings:
+        # Made anew rather than set afterwards: what a configuration derives (llama's key heads) must follow.
+        config = _read(name, settings)
     _without_dropout(config)
     if hasattr(config, "use_cache"):
         config.use_cache = False
@@ -157,13 +153,17 @@ def _configure(name: str, settings: dict[str, Any]) -> Any:
     return config
 
 
-def _cached(name: str) -> Any:
+def _read(name: str, settings: dict[str, Any]) -> Any:
+    path = Path(name).expanduser()
+    if not path.exists() and name in transformers.CONFIG_MAPPING:
+        return transformers.AutoConfig.for_model(name, **settings)
+    source = path if path.exists() else name
     try:
-        return transformers.AutoConfig.from_pretrained(name, local_files_only=True)
+        return transformers.AutoConfig.from_pretrained(source, local_files_only=True, **settings)
     except (OSError, ValueError) as error:
         raise UsageFault(
-            f"{name!r} is no model type of transformers {transformers.__version__}, no local path and not in the "
-            f"local cache ({str(error).splitlines()[0]})",
+            f"{name!r} is no model type of transformers {transformers.__version__}, and there is no configuration of "
+            f"that name here ({str(error).splitlines()[0]})",
             "use a model type such as hf:gpt2, a folder with config.json, or download the checkpoint first",
         ) from None
 
