@@ -75,6 +75,8 @@ class _Reader:
         self.digest.update(line.encode() + b"\n")
         if line.startswith("func.func"):
             self._function(line)
+        elif not self.stack:
+            return  # of the module itself: a closing brace, ``sdy.mesh``
         elif line == "cond {":
             self._open(self._last(), carried=True)
         elif line.startswith("} do {"):
