@@ -50,7 +50,9 @@ def _svg(chart: Chart, width: int, label: int) -> str:
     import vl_convert
 
     made = _KINDS[chart.kind](alt, chart, width)
-    spec = _dressed(made, label).to_dict(context={"pre_transform": False})
+    # The reader's font is often wider than the one that vl-convert measures with.
+    longest = max((len(m.row) for m in chart.marks), default=0)
+    spec = _dressed(made, label, min(label, round(longest * 0.9))).to_dict(context={"pre_transform": False})
     svg = vl_convert.vegalite_to_svg(spec, vl_version=_vega_lite(alt, vl_convert))
     for name, colour in _STAND_IN.items():
         svg = svg.replace(colour, f"var(--{name})")
@@ -70,11 +72,13 @@ def _said(mark: Mark) -> str:
     return " ".join(x for x in (mark.row, mark.series, mark.label) if x)
 
 
-def _dressed(chart: Any, label: int) -> Any:
+def _dressed(chart: Any, label: int, left: int) -> Any:
     c = _STAND_IN
     return (
         chart.configure(
-            background="transparent", font=_FONT, padding={"left": 4, "right": 4, "top": 2, "bottom": 2}
+            background="transparent",
+            font=_FONT,
+            padding={"left": 4 + left, "right": 4, "top": 2, "bottom": 2},
         )
         .configure_view(stroke=None)
         .configure_axis(
@@ -105,7 +109,9 @@ def _dressed(chart: Any, label: int) -> Any:
             padding=0,
             offset=6,
         )
-        .configure_title(color=c["muted"], fontSize=12, fontWeight="normal", anchor="start", offset=6)
+        .configure_title(
+            color=c["muted"], fontSize=12, fontWeight="normal", anchor="start", frame="group", offset=6
+        )
     )
 
 

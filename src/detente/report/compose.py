@@ -53,9 +53,7 @@ def compose(result: Result) -> Page:
         parts.append(Statement(words("Nothing has been measured in this session."), "warn", leads=True))
     if several:
         # The verdicts of all comparisons stand first, before the figures of any.
-        for group in groups:
-            first = headline(result.session, group)[0]
-            parts.append(Statement(words(f"{_group_title(group)}. ", first.words), first.tone, leads=True))
+        parts.extend(_overview(result.session, groups))
         parts.extend(_session_notes(result.session))
     for group in groups:
         told = _group_parts(result.session, group, alone=not several)
@@ -65,6 +63,17 @@ def compose(result: Result) -> Page:
     parts.append(machine_section(result))
     title = "; ".join(_group_title(g) for g in groups) if not several else _many_title(groups)
     return Page(title or "an empty session", _kicker(result.session), tuple(parts))
+
+
+def _overview(session: SessionHead, groups: tuple[Group, ...]) -> tuple[Part, ...]:
+    firsts = [(g, headline(session, g)) for g in groups]
+    settled = sum(all(s.tone == "good" for s in said) for _, said in firsts)
+    lead = f"{len(groups)} comparisons, {settled if settled < len(groups) else 'all'} of them settled."
+    items = [
+        Statement(words(strong(f"{_group_title(g)}."), " ", said[0].words), said[0].tone)
+        for g, said in firsts
+    ]
+    return Statement(words(lead), "plain", leads=True), Items(tuple(items))
 
 
 def groups_of(result: Result) -> tuple[Group, ...]:

@@ -47,13 +47,15 @@ def parity_section(group: Group) -> Section | None:
         Column("same function (fp64)"),
         Column(f"same precision ({group.cells[0].precision})"),
         Column("tensors", "right"),
+        Column("too small", "right"),
         Column("of its bound", "right"),
         Column("nearest tensor", wide=True),
     )
     rows = tuple(Row((words(strong(c.label)), *_parity_cells(c))) for c in cells)
     notes = words(
         "Same function: at size tiny in fp64, every output, gradient and update within 1e-9. Same precision: in the "
-        "timed process, every tensor against the fp64 reference, within 4 times PyTorch eager's own error."
+        "timed process, every tensor against the fp64 reference, within 4 times PyTorch eager's own error; "
+        "tensors too small to be judged are only counted."
     )
     return Section("Proof", (table_of(columns, rows, notes),), detail=True)
 
@@ -61,14 +63,14 @@ def parity_section(group: Group) -> Section | None:
 def _parity_cells(cell: CellResult) -> tuple[Words, ...]:
     p = cell.parity
     assert p is not None
-    tensors = str(p.tensors) + (f" + {p.listed} too small" if p.listed else "")
     near = f"{p.worst.kind} {p.worst.name}" if p.worst else NOTHING
     if p.reason:
         near = f"{near}: {p.reason}" if p.worst else p.reason
     return (
         words(Span(*_STATES.get(p.same_function, (p.same_function, "plain")))),
         words(Span(*_STATES.get(p.same_precision, (p.same_precision, "plain")))),
-        words(tensors),
+        words(str(p.tensors)),
+        words(str(p.listed)),
         words(percent(p.share) if p.share is None or p.share < 10 else f"{significant(p.share)}x"),
         words(near),
     )
@@ -190,7 +192,11 @@ def memory_section(group: Group) -> Section | None:
         f"{count(len(labels), 'way', 'ways').capitalize()} of measuring, which must not be compared with one another; "
         "measured in processes of their own, never in timed ones."
     )
-    return Section("Memory", (Chart("bars", "Memory", marks), table_of(columns, rows, note)), detail=True)
+    return Section(
+        "Memory",
+        (Chart("bars", "Peak, by how it was measured", marks), table_of(columns, rows, note)),
+        detail=True,
+    )
 
 
 def loss_text(losses: tuple[float, ...]) -> str:

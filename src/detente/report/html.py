@@ -16,6 +16,7 @@ from detente.report.text import clean
 _UNIT = re.compile(
     r"(?<=\d) (?=(%|[numkMGT]?s|min|h|[kMGTP]?(B|FLOP))(\b|\W|$))(?![^`]*`[^`]*(`[^`]*`[^`]*)*$)"
 )
+_DOT = re.compile(r"(?<=\w)\.(?=[a-z_]{2})")
 _CODE = re.compile(r"`([^`]+)`")
 
 
@@ -79,4 +80,5 @@ def _inline(run: Words) -> str:
 def _escaped(text: str) -> str:
     """Text that is nothing but text: escaped first, and only then what stands between backticks made code."""
     joined = _UNIT.sub("\u00a0", html.escape(clean(text), quote=True))
-    return _CODE.sub(r"<code>\1</code>", joined)
+    # A tensor's name may break after a dot.
+    return _CODE.sub(r"<code>\1</code>", _DOT.sub(".<wbr>", joined))

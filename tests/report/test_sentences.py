@@ -1,0 +1,107 @@
+"""What is said of a pair and of a group; and what must never be said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import fabricated as f
+import pytest
+
+from detente.report.compose import groups_of
+from detente.report.page import plain_text
+from detente.report.sentences import flipped, headline, interval, pair_sentence, times
+
+
+def said(result):
+    return [" ".join(plain_text(s.words) for s in headline(result.session, g)) for g in groups_of(result)]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "text"),
+    [
+        (f.verdict("a", "b", "SLOWER", 1.42), "a is 1.42x slower than b"),
+        (f.verdict("a", "b", "FASTER", 0.5), "a is 2.00x faster than b"),
+        (f.verdict("a", "b", "SAME", 0.99), "a and b are the same within 4.1 %"),
+        (f.verdict("a", "b", "LEANS", 0.981), "a leans 1.9 % faster than b, less than the margin of 4.1 %"),
+        (
+            f.verdict("a", "b", "UNDECIDED", 0.99, margin=0.02, blocks=5, needed=12),
+            "between a and b there is no reliable difference (5 processes; about 12 needed to see 2 %)",
+        ),
+        (f.verdict("a", "b", "VOID", None, reason="b is void"), "no ratio between a and b: b is void"),
+    ],
+)
+def test_a_pair_in_words(verdict, text):
+    assert plain_text(pair_sentence(verdict)) == text
+
+
+def test_the_other_side_says_the_same():
+    v = f.verdict("a", "b", "SLOWER", 1.25, 0.04)
+    back = flipped(v)
+    assert (times(v), times(back)) == ("1.25x slower", "1.25x faster")
+    assert interval(v) == interval(back) == "1.20 to 1.30"
+    assert flipped(back).ratio == pytest.approx(v.ratio)
+
+
+def test_a_word_without_a_ratio_prints_none():
+    # Even where the judge left a figure in the record.
+    for word in ("VOID", "UNDECIDED", "SAME"):
+        assert times(f.verdict("a", "b", word, 1.3)) == ""
+    assert interval(f.verdict("a", "b", "VOID", 1.3)) == ""
+
+
+def test_headlines():
+    assert said(f.whole()) == [
+        "jax and torch-compile run at the same speed, within 4.1 %; jax is 1.42x faster than torch-eager. "
+        "Between jax and jax-scan there is no reliable difference (5 processes; about 12 needed to see 4.1 %)."
+    ]
+    assert said(f.undecided()) == [
+        "Between jax and torch-eager there is no reliable difference (5 processes; about 12 needed to see 2 %)."
+    ]
+
+
+def test_a_drifting_session_says_no_ratio():
+    (text,) = said(f.drifting())
+    assert text.startswith("No ratio is printed: the machine drifted")
+    assert "1.05 to 1.13" in text and "x faster" not in text and "x slower" not in text
+
+
+def with_cells(*cells, verdicts=()):
+    return replace(f.undecided(), cells=cells, verdicts=verdicts)
+
+
+def test_the_fastest_of_all_is_claimed_only_when_it_is_decided_against_all():
+    cells = (f.cell("a", 1.0), f.cell("b", 1.5), f.cell("c", 2.0))
+    ab, ac = f.verdict("b", "a", "SLOWER", 1.5), f.verdict("a", "c", "FASTER", 0.5)
+    (text,) = said(with_cells(*cells, verdicts=(ab, ac)))
+    assert text == "a is the fastest of 3: 1.50x faster than b and 2.00x faster than c."
+    open_ = f.verdict("b", "a", "UNDECIDED", 1.5, blocks=5)
+    (text,) = said(with_cells(*cells, verdicts=(open_, ac)))
+    assert text == (
+        "a is 2.00x faster than c. "
+        "Between a and b there is no reliable difference (5 processes; how many are needed is not known yet)."
+    )
+
+
+def test_a_verdict_that_contradicts_the_medians_is_said():
+    cells = (f.cell("a", 1.0), f.cell("b", 1.01))
+    (text,) = said(with_cells(*cells, verdicts=(f.verdict("b", "a", "FASTER", 0.9),)))
+    assert text == "a is 1.11x slower than b."
+
+
+@pytest.mark.parametrize(
+    ("cells", "text"),
+    [
+        (
+            (f.cell("a", None, "oom"), f.cell("b", None, "skipped")),
+            "No row of this comparison has a result: oom, skipped.",
+        ),
+        (
+            (f.cell("a", 1.0), f.cell("b", None, "failed")),
+            "Only a was measured; 1 other row has no result, so nothing is compared.",
+        ),
+        ((f.cell("a", 1.0),), "Only a was measured, so nothing is compared."),
+        ((f.cell("a", 1.0), f.cell("b", 1.0)), "2 rows were measured; this session is without a verdict."),
+    ],
+)
+def test_when_there_is_nothing_to_compare(cells, text):
+    assert said(with_cells(*cells)) == [text]
