@@ -5,4 +5,31 @@ Importing this package imports no framework; the public names are resolved when 
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from detente.session.compare import compare as compare
+
+# Public name -> (module, attribute).
+_PUBLIC: dict[str, tuple[str, str]] = {
+    "compare": ("detente.session.compare", "compare"),
+    "compile": ("detente.bridge.compile", "compile"),
+    "functional": ("detente.bridge.functional", "functional"),
+    "extend": ("detente.bridge.extend", "extend"),
+}
+
+__all__ = ["__version__", "compare", "compile", "extend", "functional"]  # noqa: F822 - resolved below
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'detente' has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
+    module, attribute = _PUBLIC[name]
+    return getattr(importlib.import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_PUBLIC]

@@ -1,0 +1,123 @@
+"""The command line: one thin file per command, imported only when its command runs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import click
+
+from detente import __version__
+from detente.records.fault import Fault
+from detente.records.folders import state_folder
+
+# Command -> (module, one line for the list). The list is written here so that --help imports none of them.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "compare": ("detente.cli.compare", "Measure a workload on every stack, prove them equal, tell the verdict"),
+    "report": ("detente.cli.report", "Write a stored session as a page: text, Markdown or one HTML file"),
+    "history": ("detente.cli.history", "What changed between sessions of the same cell"),
+    "audit": ("detente.cli.audit", "Judge a stored or exported session again, running nothing"),
+    "rule": ("detente.cli.rule", "The page of an audit rule"),
+    "export": ("detente.cli.export", "Write a session as JSON lines, or for another benchmark tool"),
+    "import": ("detente.cli.import_", "Take a session from another machine into the store"),
+    "doctor": ("detente.cli.doctor", "Check this machine and every stack, with a fix per line"),
+    "stacks": ("detente.cli.stacks", "List, add and remove the stacks' environments"),
+    "workloads": ("detente.cli.workloads", "List the workloads, their sizes and costs"),
+    "programs": ("detente.cli.programs", "The captured programs of stacks side by side, as counts"),
+    "bridge": ("detente.cli.bridge", "Check what the bridge would refuse in a model"),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are named in a table and imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return importlib.import_module(COMMANDS[cmd_name][0]).command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        import difflib
+
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            raise click.UsageError(f"no command is called {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="detente")
+def cli() -> None:
+    """Settle PyTorch against JAX with evidence.
+
+    `detente compare gpt2` trains GPT-2 Small on every stack that is installed, proves that they compute the same
+    thing, and says which is faster and how sure that is.
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point: every error becomes one message and an exit code (docs/exit-codes.md)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = cli.main(args=arguments, prog_name="detente", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.Abort:
+        _tell(arguments, "interrupted", "interrupted", "")
+        sys.exit(130)
+    except click.ClickException as error:
+        hint = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
+        _tell(arguments, "usage", error.format_message(), hint)
+        sys.exit(2)
+    except Fault as error:
+        _tell(arguments, error.code, error.message, error.hint)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _tell(arguments, "interrupted", "interrupted", "")
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): nothing is wrong, and nothing more can be said.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        _tell(arguments, "bug", f"this is a bug in detente: {type(error).__name__}: {error}", _keep_traceback())
+        sys.exit(4)
+
+
+def _tell(arguments: list[str], code: str, message: str, hint: str) -> None:
+    """One error: text on standard error, and the JSON object on standard output where JSON was asked for."""
+    if _wants_json(arguments):
+        print(json.dumps({"error": {"code": code, "message": message, "hint": hint}}))
+        return
+    print(f"detente: {message}", file=sys.stderr)
+    if hint:
+        print(f"         {hint}", file=sys.stderr)
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    return any(a == "--format=json" or (a == "--format" and b == "json") for a, b in pairs)
+
+
+def _keep_traceback() -> str:
+    """Write the traceback to a file and say where it is."""
+    try:
+        path: Path = state_folder() / "tracebacks" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(traceback.format_exc())
+    except OSError:
+        return "run with DETENTE_HOME set to a folder that you may write, so that the traceback can be kept"
+    return f"the traceback is in {path}; please report it"

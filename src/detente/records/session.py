@@ -66,11 +66,15 @@ class Session:
         """The processes of one cell, in the order in which they ran."""
         return tuple(p for p in self.processes if p.kind == kind and p.cell == cell)
 
+    def dead(self) -> frozenset[str]:
+        """Keys of cells of which a timing process did not end well. They run no further and hold no block up."""
+        return frozenset(p.cell.key for p in self.processes if p.kind == "time" and p.evidence.status != "ok")
+
     def whole_blocks(self) -> tuple[int, ...]:
         """The blocks in which every planned cell that can run has finished. Only these are judged."""
-        need = {c.key for c in self.planned if c.key not in self.skipped}
+        need = {c.key for c in self.planned if c.key not in self.skipped} - self.dead()
         done: dict[int, set[str]] = {}
         for p in self.processes:
             if p.kind == "time" and p.block >= 0:
                 done.setdefault(p.block, set()).add(p.cell.key)
-        return tuple(sorted(b for b, keys in done.items() if need <= keys))
+        return tuple(sorted(b for b, keys in done.items() if need and need <= keys))

@@ -28,7 +28,7 @@ class TorchRunning:
         self.definition = importlib.import_module(workload.definitions["torch"])
         self.precision = PRECISIONS[contract.precision]
         self.dtype = getattr(torch, self.precision.parameters)
-        self.module = self.definition.build(size).to(device=stack.device, dtype=self.dtype)
+        self.module = self._place_module(self.definition.build(size))
         self.module.train(contract.region != "forward")
         self.persistent = set(self.module.state_dict())
         self.optimizer = make_optimizer(contract.optimizer, self.module, workload.optimizer)
@@ -38,6 +38,10 @@ class TorchRunning:
         )
 
     # What a compiled stack replaces -------------------------------------------------------------------------
+
+    def _place_module(self, module: Any) -> Any:
+        """To the stack's device and the contract's dtype. Ties between parameters survive."""
+        return module.to(device=self.stack.device, dtype=self.dtype)
 
     def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """The module and its loss, forward; autograd follows whatever this returns."""
@@ -195,7 +199,8 @@ class TorchRunning:
         tensor = tensor.detach().cpu()
         if tensor.dtype in (self.torch.bfloat16, self.torch.float16):
             tensor = tensor.float()
-        return tensor.numpy()
+        # A copy: on the CPU ``numpy()`` shares the memory that the next step or ``load`` overwrites.
+        return np.array(tensor.numpy())
 
 
 class TorchEager:

@@ -1,0 +1,6 @@
+"""``python -m detente``."""
+
+from detente.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""``detente compare``: the main job."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from detente.cli.live import progress_sink
+from detente.cli.options import Bytes, Duration, format_option
+from detente.records.fault import UsageFault
+from detente.records.folders import data_folder
+from detente.records.session import Session
+from detente.session.request import Request
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("workloads", nargs=-1, required=True, metavar="WORKLOAD...")
+@click.option("--stacks", help="Stacks, by comma; the first named is the reference.  [default: the installed ones]")
+@click.option("--size", help="tiny, or paper for the figures.  [default: the workload's largest]")
+@click.option("--contract", help="forward, gradient, train-step or train-step-sgd.  [default: the workload's first]")
+@click.option("--precision", default="fp32", show_default=True, help="fp32, tf32 or bf16.")
+@click.option("--feed", type=click.Choice(["resident", "loader"]), default="resident", show_default=True,
+              help="loader: fetching and placing the next batch is inside the clock.")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu or a PJRT plugin's name.")
+@click.option("--budget", type=Duration(), help="Stop starting new blocks after this long: 8m.")
+@click.option("--blocks", type=click.IntRange(1, 200), help="Exactly this many blocks, instead of the sampling rule.")
+@click.option("--seed", type=int, default=20260101, show_default=True, help="Of weights, batches and block order.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads of every worker.  [default: all cores]")
+@click.option("--memory/--no-memory", default=True, show_default=True, help="Memory runs, in processes of their own.")
+@click.option("--memory-cap", type=Bytes(), help="Limit every worker's data memory: 800M.")
+@click.option("--aa/--no-aa", default=True, show_default=True, help="One stack twice, to measure the session's noise.")
+@click.option("--dry-run", is_flag=True, help="Show the matrix and its cost; run nothing.")
+@click.option("--resume", is_flag=False, flag_value="latest", metavar="[SESSION]",
+              help="Continue an interrupted session.")
+@click.option("--html", "html", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report here.")
+@click.option("--full", is_flag=True, help="Also print proof, start, floor, memory and versions.")
+@format_option("text", "json", "md")
+def command(form: str, dry_run: bool, resume: str | None, html: Path | None, full: bool, **asked: Any) -> int:
+    """Run WORKLOADs on every stack, prove that they compute the same thing, and tell which is faster.
+
+    A workload is one of `detente workloads`, your own model as path/to/file.py:function, or hf:CONFIG.
+    """
+    request = Request(
+        workloads=asked["workloads"],
+        stacks=tuple(s.strip() for s in (asked["stacks"] or "").split(",") if s.strip()),
+        size=asked["size"], contract=asked["contract"], precision=asked["precision"], feed=asked["feed"],
+        device=asked["device"], budget_s=asked["budget"], blocks=asked["blocks"], seed=asked["seed"],
+        threads=asked["threads"], aa=asked["aa"], memory=asked["memory"], memory_cap=asked["memory_cap"],
+        command=("detente", *sys.argv[1:]),
+    )
+    if dry_run:
+        from detente.cli.dry_run import show_plan
+
+        return show_plan(request, form)
+    session = _measure(request, resume)
+    return tell(session, request, form, full, html)
+
+
+def _measure(request: Request, resume: str | None) -> Session:
+    from detente.session.run import run_session
+
+    sink = progress_sink()
+    try:
+        return run_session(request, sink, _recorder(), _spool_of(resume) if resume else None)
+    finally:
+        sink.close()
+
+
+def _recorder() -> Any:
+    """The database, where SQLAlchemy is installed; measuring alone needs none."""
+    if importlib.util.find_spec("sqlalchemy") is None:
+        return None
+    from detente.store.sessions import open_store
+
+    return open_store(data_folder())
+
+
+def _spool_of(name: str) -> Path:
+    folder = data_folder() / "sessions"
+    found = sorted(folder.glob("*.jsonl")) if name == "latest" else sorted(folder.glob(f"{name}*.jsonl"))
+    if not found or (name != "latest" and len(found) > 1):
+        raise UsageFault(f"{len(found)} sessions in {folder} are called {name!r}", "`detente history --sessions` lists them")
+    return found[-1]
+
+
+def tell(session: Session, request: Request | None, form: str, full: bool, html: Path | None) -> int:
+    """Judge a session, print it, and return the exit code."""
+    if importlib.util.find_spec("scipy") is None:
+        from detente.cli.unjudged import tell_unjudged
+
+        return tell_unjudged(session, form)
+    from detente.judge import judge
+
+    result = judge(session)
+    if form == "json":
+        from detente.records.codec import dumps
+
+        print(dumps(result, "detente/compare/1"))
+    elif form == "md":
+        from detente.report.markdown import render_markdown
+
+        print(render_markdown(result))
+    else:
+        from detente.cli.text import print_text
+
+        print_text(result, full)
+    if html is not None:
+        from detente.report.html import render_html
+
+        html.write_text(render_html(result))
+        print(f"report: {html}", file=sys.stderr)
+    return exit_code(session, result, request)
+
+
+def exit_code(session: Session, result: Any, request: Request | None) -> int:
+    """130 after an interruption; 1 when a cell that was asked for by name is VOID or failed; else 0."""
+    if session.note == "interrupted":
+        return 130
+    named = set(request.stacks) if request is not None else set()
+    bad = [c for c in result.cells if c.status in ("void", "failed") and c.stack in named]
+    for cell in bad:
+        print(f"detente: {cell.workload} on {cell.label} is {cell.status}: {cell.reason}", file=sys.stderr)
+    return 1 if bad else 0

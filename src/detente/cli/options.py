@@ -1,0 +1,43 @@
+"""Options and parsing that several commands share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+
+class Duration(click.ParamType):
+    """``90``, ``90s``, ``8m``, ``1.5h`` as seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value).strip())
+        if not found:
+            self.fail(f"{value!r} is no duration; write 90s, 8m or 1.5h", param, ctx)
+        return float(found.group(1)) * {"": 1, "s": 1, "m": 60, "h": 3600}[found.group(2)]
+
+
+class Bytes(click.ParamType):
+    """``800M``, ``2G`` as bytes."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)i?B?", str(value).strip())
+        if not found:
+            self.fail(f"{value!r} is no size; write 800M or 2G", param, ctx)
+        return int(float(found.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[found.group(2)])
+
+
+def format_option(*forms: str) -> Callable[[Any], Any]:
+    """``--format``; text is the default."""
+    return click.option("--format", "form", type=click.Choice(forms or ("text", "json", "md")), default="text",
+                        show_default=True, help="Form of the result on standard output.")

@@ -1,0 +1,35 @@
+"""What can be told where nothing but the core is installed: medians, and how to have the session judged."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+
+from detente.records.codec import to_json
+from detente.records.folders import data_folder
+from detente.records.session import Session
+
+
+def tell_unjudged(session: Session, form: str) -> int:
+    """Print one line per row (or one JSON object) and the file that another machine can judge."""
+    rows = []
+    for cell in session.planned:
+        done = session.of(cell)
+        medians = [statistics.median(s.wall_ns / s.steps for s in p.evidence.samples) / 1e9
+                   for p in done if p.evidence.status == "ok" and p.evidence.samples]
+        why = session.skipped.get(cell.key) or next((p.evidence.reason for p in done if p.evidence.status != "ok"), "")
+        rows.append((cell, statistics.median(medians) if medians else None, len(medians), why))
+    spool = data_folder() / "sessions" / f"{session.id}.jsonl"
+    if form == "json":
+        print(json.dumps({"schema": "detente/unjudged/1", "session": session.id, "spool": str(spool), "cells": [
+            {"cell": to_json(c), "steady_s": m, "processes": n, "reason": why} for c, m, n, why in rows]}))
+    else:
+        for cell, median, n, why in rows:
+            shown = f"{median * 1e3:.4g} ms per step, {n} processes" if median is not None else why
+            print(f"{cell.workload:8} {cell.size:6} {cell.label:22} {shown}")
+        print("\nNot judged: scipy is not installed here, so nothing above says which is faster.")
+    print(f"judge it elsewhere: detente import {spool}", file=sys.stderr)
+    if session.note == "interrupted":
+        return 130
+    return 0

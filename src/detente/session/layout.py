@@ -1,0 +1,131 @@
+"""The matrix: which cells a request means, and which of them cannot run here, each with its reason."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.util
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from detente.environments import python_of
+from detente.records.cell import Cell
+from detente.records.contract import CONTRACTS, Contract
+from detente.records.fault import UsageFault
+from detente.records.precision import PRECISIONS
+from detente.session.request import Request
+from detente.stacks.catalogue import STACKS, StackEntry, find_entry
+from detente.workloads.catalogue import find_size, find_workload
+from detente.workloads.workload import Workload
+
+AA = "#aa"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``cells`` is everything planned, in display order, the A/A twins included; ``skipped`` maps a cell's key to
+    the reason; ``aa`` names the two labels of the A/A pair."""
+
+    cells: tuple[Cell, ...]
+    skipped: dict[str, str]
+    aa: tuple[str, str] | None
+
+    def runnable(self) -> tuple[Cell, ...]:
+        return tuple(c for c in self.cells if c.key not in self.skipped)
+
+
+def lay_out(request: Request) -> Layout:
+    """Raises UsageFault on an unknown workload, stack, size, contract or precision, with the nearest name."""
+    if not request.workloads:
+        raise UsageFault("no workload was named", "`detente workloads` lists them: detente compare gpt2")
+    if request.precision not in PRECISIONS or request.precision == "fp64":
+        raise UsageFault(f"no precision is called {request.precision!r}", "there are fp32, tf32, bf16")
+    entries = [find_entry(n) for n in request.stacks] or [e for e in STACKS.values() if e.default]
+    labels = _labels(entries)
+    missing = {e.name: why for e in entries if (why := missing_reason(e))}
+    cells: list[Cell] = []
+    skipped: dict[str, str] = {}
+    aa: tuple[str, str] | None = None
+    for name in dict.fromkeys(request.workloads):
+        workload = find_workload(name)
+        size = find_size(workload, request.size).name
+        contract = _contract(workload, request)
+        rows = list(zip(labels, entries, strict=True))
+        twin = next((r for r in rows if r[1].name not in missing), None) if request.aa else None
+        if twin is not None:
+            aa = (twin[0], twin[0] + AA)
+            rows.append((twin[0] + AA, twin[1]))
+        for label, entry in rows:
+            cell = Cell(name, size, entry.name, contract, request.device, label)
+            cells.append(cell)
+            why = missing.get(entry.name) or _no_definition(workload, entry, size)
+            if why:
+                skipped[cell.key] = why
+    return Layout(tuple(cells), skipped, aa)
+
+
+def _labels(entries: list[StackEntry]) -> list[str]:
+    """A stack that is named twice gets ``#2`` the second time."""
+    seen: Counter[str] = Counter()
+    labels = []
+    for entry in entries:
+        seen[entry.name] += 1
+        # A stack of the user's own is labelled by its class; the path stays in ``stack``.
+        name = entry.name.rpartition(":")[2] if ".py:" in entry.name else entry.name
+        labels.append(name if seen[entry.name] == 1 else f"{name}#{seen[entry.name]}")
+    return labels
+
+
+def _contract(workload: Workload, request: Request) -> Contract:
+    name = request.contract or workload.contracts[0]
+    if name not in CONTRACTS:
+        near = difflib.get_close_matches(name, CONTRACTS, n=1, cutoff=0.4)
+        raise UsageFault(
+            f"no contract is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            f"there are {', '.join(CONTRACTS)}",
+        )
+    if name not in workload.contracts:
+        raise UsageFault(
+            f"{workload.name} has no contract {name!r}", f"it has {', '.join(workload.contracts)}"
+        )
+    return replace(CONTRACTS[name].at(request.precision), feed=request.feed)
+
+
+def _no_definition(workload: Workload, entry: StackEntry, size: str) -> str:
+    if entry.definition not in workload.definitions:
+        return f"{workload.name} has no definition in {entry.definition}"
+    if entry.layers and workload.layers(workload.sizes[size]) < 2:
+        return f"{workload.name} has no repeated layers to scan"
+    return ""
+
+
+def python_for(entry: StackEntry) -> Path | None:
+    """The interpreter that runs a stack's workers, or None when its environment has not been made."""
+    return Path(sys.executable) if entry.environment == "default" else python_of(entry.environment)
+
+
+@functools.cache
+def _has_module(python: str, module: str) -> bool:
+    if python == sys.executable:
+        return importlib.util.find_spec(module) is not None
+    code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+    return subprocess.run([python, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def missing_reason(entry: StackEntry) -> str:
+    """Why a stack cannot run here, with the command that mends it; empty when it can. Imports nothing."""
+    python = python_for(entry)
+    if python is None:
+        return f"not installed: `detente stacks add {entry.environment}` makes its environment"
+    absent = [m for m in entry.requires if not _has_module(str(python), m)]
+    if not absent:
+        return ""
+    mend = (
+        "pip install 'detente[stacks]'"
+        if entry.environment == "default"
+        else f"detente stacks add {entry.environment}"
+    )
+    return f"not installed: no module {', '.join(absent)}; `{mend}`"

@@ -1,0 +1,39 @@
+"""What the user asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from detente.records.job import Sampling
+
+
+@dataclass(frozen=True)
+class Request:
+    """One ``compare``, as typed. Empty ``stacks`` means the default ones; ``size``, ``contract`` None the workload's.
+
+    blocks     exactly this many blocks, instead of the sampling rule
+    budget_s   no new block, and no new memory run, starts that would end later than this after the start
+    aa         whether one stack runs under a second name to measure the session's noise
+    probes     overrides the probes of the first block (tests)
+    limits     seconds per phase that differ from the table in spawn.py (tests, slow machines)
+    """
+
+    workloads: tuple[str, ...]
+    stacks: tuple[str, ...] = ()
+    size: str | None = None
+    contract: str | None = None
+    precision: str = "fp32"
+    feed: str = "resident"
+    device: str = "auto"
+    budget_s: float | None = None
+    blocks: int | None = None
+    seed: int = 20260101
+    threads: int | None = None
+    aa: bool = True
+    memory: bool = True
+    memory_cap: int | None = None
+    sampling: Sampling = Sampling()
+    command: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)

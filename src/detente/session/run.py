@@ -1,0 +1,407 @@
+"""The session: proofs, reference, blocks, memory; every finished process is spooled before the next one starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import secrets
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from detente.records.cell import Cell
+from detente.records.codec import dumps, from_json, to_json
+from detente.records.evidence import Evidence
+from detente.records.fault import UsageFault
+from detente.records.folders import cache_folder, data_folder, state_folder
+from detente.records.job import Job, JobKind
+from detente.records.session import Process, Session
+from detente.session.fingerprint import differences, take_fingerprint
+from detente.session.interrupts import Interrupts
+from detente.session.layout import Layout, lay_out
+from detente.session.lock import MachineLock
+from detente.session.prepared import is_prepared, prepared_folder
+from detente.session.progress import Progress, Sink
+from detente.session.proofs import proof_file
+from detente.session.request import Request
+from detente.session.spawn import Spawned, spawn
+from detente.store.spool import Spool
+from detente.worker.probes import ALWAYS, PROBES
+from detente.workloads.catalogue import find_size, find_workload
+
+# Blocks that are run where no judge is at hand to ask for more or fewer (scipy is not installed).
+UNJUDGED_BLOCKS = 5
+LOCK_WAIT_S = 24 * 3600.0
+
+
+class Recorder(Protocol):
+    """Where finished processes go besides the spool: the database, where SQLAlchemy is installed."""
+
+    def write_session(self, session: Session) -> None: ...
+    def add_process(self, session_id: str, process: Process) -> None: ...
+
+
+class Stopped(Exception):
+    """The user interrupted; what finished is kept."""
+
+
+def run_session(
+    request: Request, sink: Sink, recorder: Recorder | None = None, resume: Path | None = None
+) -> Session:
+    """Measure, and return the session with everything that finished, also after an interruption (``note`` says so).
+
+    Raises UsageFault for a wrong request or a changed fingerprint on resume, MachineFault for a held lock, StoreFault
+    when the spool cannot be written.
+    """
+    layout = lay_out(request)
+    settings = settings_of(request, layout)
+    fingerprint = take_fingerprint(settings)
+    folder = data_folder() / "sessions"
+    if resume is None:
+        now = time.time()
+        name = time.strftime("%Y%m%d-%H%M%S", time.localtime(now)) + "-" + secrets.token_hex(2)
+        session = Session(
+            name, now, request.command, fingerprint, layout.cells, dict(layout.skipped), layout.aa
+        )
+        spool = Spool.create(folder, session)
+    else:
+        spool, session = Spool.open(resume)
+        changed = differences(session.fingerprint, fingerprint)
+        if changed:
+            spool.close()
+            raise UsageFault(
+                f"session {session.id} cannot be continued: " + "; ".join(changed[:6]),
+                "leave --resume out to measure anew",
+            )
+    with spool, Interrupts() as interrupts:
+        run = _Run(request, session, layout, spool, recorder, sink, interrupts)
+        with MachineLock(LOCK_WAIT_S, run.say, lambda: interrupts.count > 0):
+            return run.all()
+
+
+def settings_of(request: Request, layout: Layout) -> dict[str, Any]:
+    """What the session was asked for, and the plain numbers of its workloads, so that it can be judged anywhere."""
+    asked = {k: v for k, v in to_json(request).items() if k not in ("command", "limits")}
+    return {**asked, "threads": threads_of(request), "workloads": {c.group: _costs(c) for c in layout.cells}}
+
+
+def threads_of(request: Request) -> int:
+    """Every core that this process may use, unless the user said otherwise."""
+    return request.threads or len(os.sched_getaffinity(0))
+
+
+def _costs(cell: Cell) -> dict[str, Any]:
+    workload = find_workload(cell.workload)
+    size = find_size(workload, cell.size)
+    region = cell.contract.region
+    activations = 2 if cell.contract.precision == "bf16" else 4
+    return {
+        "flops": workload.flops(size, region),
+        "bytes": workload.bytes(size, region, 4, activations),
+        "product": list(workload.products(size)),
+        "dims": dict(size.dims),
+    }
+
+
+class _Run:
+    """One session under way."""
+
+    def __init__(
+        self,
+        request: Request,
+        session: Session,
+        layout: Layout,
+        spool: Spool,
+        recorder: Recorder | None,
+        sink: Sink,
+        interrupts: Interrupts,
+    ) -> None:
+        self.request, self.session, self.layout, self.spool = request, session, layout, spool
+        self.recorder, self.sink, self.interrupts = recorder, sink, interrupts
+        self.begun, self.count, self.total = time.monotonic(), 0, 0
+        self.seconds: dict[str, float] = {}
+        self.compile_caches = cache_folder() / "compile" / session.id
+        self.logs = state_folder() / "logs" / session.id
+        self.cpus = tuple(sorted(os.sched_getaffinity(0)))[: threads_of(request)]
+
+    def say(self, text: str) -> None:
+        self._tell("note", text)
+
+    def _tell(self, kind: str, text: str, **fields: Any) -> None:
+        self.sink(Progress(kind, text, done=self.count, total=self.total, **fields))
+
+    # -- the order of things ---------------------------------------------------------------------------------
+
+    def all(self) -> Session:
+        if self.recorder is not None:
+            self.recorder.write_session(self.session)
+        note = ""
+        try:
+            cells = self.layout.runnable()
+            self._plan(cells)
+            self._prove(cells)
+            self._prepare(cells)
+            self._blocks()
+            self._memory()
+        except Stopped:
+            note = "interrupted"
+            self.say(
+                "interrupted; everything that finished is kept: "
+                f"`detente compare ... --resume {self.session.id}` continues"
+            )
+        finally:
+            shutil.rmtree(self.compile_caches, ignore_errors=True)
+        ended = time.time()
+        self.spool.amend(ended=ended, note=note)
+        self.session = replace(self.session, ended=ended, note=note)
+        return self.session
+
+    def _plan(self, cells: tuple[Cell, ...]) -> None:
+        for key, why in self.session.skipped.items():
+            self._tell("note", f"{key.rsplit('/', 1)[1]} is skipped: {why}", cell=key)
+        blocks = self.request.blocks or UNJUDGED_BLOCKS
+        self.total = blocks * len(cells) + (len(cells) if self.request.memory else 0)
+        budget = f", within {self.request.budget_s:.0f} s" if self.request.budget_s else ""
+        self._tell("plan", f"session {self.session.id}: {len(cells)} rows, {blocks} blocks or more{budget}")
+
+    def _prove(self, cells: tuple[Cell, ...]) -> None:
+        """Level one: same function, at size tiny in fp64, once per workload, stack and versions, then cached."""
+        for cell in cells:
+            workload = find_workload(cell.workload)
+            if "tiny" not in workload.sizes or cell.label.endswith("#aa"):
+                continue
+            proof = Cell(
+                cell.workload,
+                "tiny",
+                cell.stack,
+                replace(cell.contract, precision="fp64", feed="resident"),
+                "cpu",
+                cell.label,
+            )
+            if any(p.kind == "prove" and p.cell == proof for p in self.session.processes):
+                continue
+            cached = proof_file(proof)
+            if cached.exists():
+                self._keep(from_json(Process, json.loads(cached.read_text())))
+                continue
+            folder = self._prepared(proof)
+            process = self._process("prove", proof, folder, full_proof=True)
+            if process is not None:
+                self._keep(process)
+                if process.evidence.status == "ok":
+                    cached.parent.mkdir(parents=True, exist_ok=True)
+                    cached.write_text(dumps(process))
+
+    def _prepare(self, cells: tuple[Cell, ...]) -> None:
+        for cell in cells:
+            self._prepared(cell)
+
+    def _prepared(self, cell: Cell) -> Path:
+        """The prepared folder of a cell, made now if it is not there."""
+        folder = prepared_folder(cell, self.request.seed, 4)
+        contract = replace(cell.contract, feed="resident")
+        if not is_prepared(folder, contract):
+            maker = Cell(cell.workload, cell.size, "torch-eager", contract, cell.device, "prepare")
+            process = self._process("prepare", maker, folder)
+            if process is not None and process.evidence.status != "ok":
+                self.say(f"the reference of {cell.workload} could not be made: {process.evidence.reason}")
+        return folder
+
+    def _blocks(self) -> None:
+        done = {p.block for p in self.session.processes if p.kind == "time"}
+        block = max(done, default=-1) + 1
+        while self._another():
+            cells = [
+                c
+                for c in self.layout.runnable()
+                if c.key not in self.session.dead() | set(self.session.skipped)
+            ]
+            if not cells:
+                return
+            random.Random(f"{self.request.seed}/{block}").shuffle(cells)
+            for order, cell in enumerate(cells):
+                first = not self.session.of(cell)
+                twin = cell.label.endswith("#aa")
+                process = self._process(
+                    "time",
+                    cell,
+                    prepared_folder(cell, self.request.seed, 4),
+                    block=block,
+                    order=order,
+                    full_proof=first and not twin,
+                    probes=PROBES if first and not twin else ALWAYS,
+                )
+                if process is None:
+                    continue
+                self._keep(process)
+                if process.evidence.status == "skipped":
+                    self._skip(cell, process.evidence.reason)
+            block += 1
+            self._tell("block", f"block {len(self.session.whole_blocks())} is whole")
+
+    def _another(self) -> bool:
+        """Whether to run another block: asked of the judge, bounded by the user's number and the budget."""
+        whole = len(self.session.whole_blocks())
+        if self.request.blocks is not None:
+            if whole >= self.request.blocks:
+                return False
+        elif importlib.util.find_spec("scipy") is None:
+            if whole >= UNJUDGED_BLOCKS:
+                return False
+        elif whole:
+            from detente.judge import more_blocks
+
+            decision = more_blocks(self.session)
+            if not decision:
+                self._tell("note", decision.reason)
+                return False
+        if not whole:
+            return True
+        cost = sum(
+            self._estimate("time", c) for c in self.layout.runnable() if c.key not in self.session.dead()
+        )
+        if self._over_budget(cost + self._reserve(whole, cost)):
+            self._tell(
+                "note",
+                f"the budget of {self.request.budget_s:.0f} s leaves no room for another block "
+                f"(about {cost:.0f} s)",
+            )
+            return False
+        left = max(1, (self.request.blocks or UNJUDGED_BLOCKS) - whole)
+        self.total = self.count + left * len(self.layout.runnable())
+        return True
+
+    def _reserve(self, whole: int, block_s: float) -> float:
+        """Seconds held back for the memory runs, unless that would cost a block of the five that a verdict needs."""
+        if not self.request.memory or whole < UNJUDGED_BLOCKS:
+            return 0.0
+        return sum(self._estimate("memory", c) for c in self._memory_cells())
+
+    def _memory_cells(self) -> list[Cell]:
+        dead = self.session.dead()
+        return [c for c in self.layout.runnable() if not c.label.endswith("#aa") and c.key not in dead]
+
+    def _memory(self) -> None:
+        """Memory runs are processes of their own: what they read would disturb a clock, and a clock them."""
+        if not self.request.memory:
+            return
+        for cell in self._memory_cells():
+            if self.session.of(cell, "memory"):
+                continue
+            if self._over_budget(self._estimate("memory", cell)):
+                self._tell("note", f"the budget leaves no room for the memory run of {cell.label}")
+                continue
+            process = self._process("memory", cell, prepared_folder(cell, self.request.seed, 4))
+            if process is not None:
+                self._keep(process)
+
+    # -- one process -----------------------------------------------------------------------------------------
+
+    def _process(
+        self,
+        kind: JobKind,
+        cell: Cell,
+        prepared: Path,
+        block: int = -1,
+        order: int = 0,
+        full_proof: bool = False,
+        probes: tuple[str, ...] = (),
+    ) -> Process | None:
+        """Run one worker. None when the user stopped it: an unfinished process leaves no trace."""
+        if self.interrupts.count:
+            raise Stopped
+        cache = self.compile_caches / "".join(c if c.isalnum() else "-" for c in cell.key)
+        cache.mkdir(parents=True, exist_ok=True)
+        prepared.mkdir(parents=True, exist_ok=True)
+        job = Job(
+            kind,
+            cell,
+            self.request.seed,
+            str(prepared),
+            str(data_folder() / "artefacts"),
+            str(cache),
+            threads_of(self.request),
+            full_proof=full_proof,
+            probes=probes,
+            sampling=self.request.sampling,
+            options=self.request.options,
+        )
+        where = f"block {block + 1}" if block >= 0 else kind
+        title = f"{cell.workload} {cell.size} {cell.label}: {where}"
+        self._tell("start", title, cell=cell.key, eta_s=self._eta())
+        log = self.logs / f"{self.count:03d}-{kind}-{cell.label.replace('/', '-')}.log"
+        spawned = spawn(
+            job,
+            log,
+            self.interrupts,
+            lambda p: self._tell("phase", title, cell=cell.key, phase=p),
+            self.request.limits,
+            self.cpus,
+            self.request.memory_cap if kind in ("time", "memory") else None,
+        )
+        if spawned.killed_by_user:
+            raise Stopped
+        self.count += 1
+        self.seconds[f"{kind} {cell.key}"] = spawned.wall_s
+        self._tell("end", f"{title} {_outcome(spawned)}", cell=cell.key, eta_s=self._eta())
+        return Process(
+            cell,
+            kind,
+            block,
+            order,
+            spawned.started,
+            spawned.wall_s,
+            spawned.foreign,
+            spawned.evidence,
+            _shareable(spawned.environment),
+        )
+
+    def _keep(self, process: Process) -> None:
+        self.spool.append(process)
+        self.session = replace(self.session, processes=(*self.session.processes, process))
+        if self.recorder is not None:
+            self.recorder.add_process(self.session.id, process)
+
+    def _skip(self, cell: Cell, why: str) -> None:
+        """A cell that turned out not to run here (no such device, no TF32): skipped from now on, twins too."""
+        keys = {c.key: why for c in self.layout.cells if c.stack == cell.stack and c.group == cell.group}
+        self.spool.amend(skipped=keys)
+        processes = tuple(p for p in self.session.processes if p.cell.key not in keys)
+        self.session = replace(self.session, skipped={**self.session.skipped, **keys}, processes=processes)
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def _estimate(self, kind: str, cell: Cell) -> float:
+        """Seconds that a process will probably take: the last of its kind, else what its parts took so far."""
+        known = self.seconds.get(f"{kind} {cell.key}")
+        if known is not None:
+            return known
+        evidence: list[Evidence] = [p.evidence for p in self.session.of(cell)]
+        if kind == "memory" and evidence:
+            e = evidence[-1]
+            return 3.0 + (e.import_s or 0) + (e.build_s or 0) + (e.first_s or 0) + (e.second_s or 0)
+        return 20.0
+
+    def _over_budget(self, more_s: float) -> bool:
+        budget = self.request.budget_s
+        return budget is not None and time.monotonic() - self.begun + more_s > budget
+
+    def _eta(self) -> float | None:
+        if not self.count or not self.seconds:
+            return None
+        mean = sum(self.seconds.values()) / len(self.seconds)
+        return max(0, self.total - self.count) * mean
+
+
+def _outcome(spawned: Spawned) -> str:
+    e = spawned.evidence
+    return f"took {spawned.wall_s:.1f} s" if e.status == "ok" else f"{e.status}: {e.reason}"
+
+
+def _shareable(environment: dict[str, str]) -> dict[str, str]:
+    """The environment without its paths: a session is exported to other people's machines."""
+    return {k: "(path)" if "/" in v else v for k, v in environment.items()}

@@ -1,0 +1,97 @@
+"""torch.compile: the whole region, or only the model as most people use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from detente.stacks.protocol import Capture, CompileCount
+from detente.stacks.torch_dynamo_private import DynamoCounters, captured_graphs
+from detente.stacks.torch_eager import TorchEager, TorchRunning
+
+MODE = "default"
+
+
+class CompiledRunning(TorchRunning):
+    """Forward and backward as one captured graph (``fullgraph=True``: a break is an error, not a slow surprise), the
+    optimizer as another. Autograd is the seam: AOTAutograd compiles both directions when the loss is compiled."""
+
+    fullgraph = True
+
+    def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return self.torch.compile(loss, mode=MODE, fullgraph=self.fullgraph)
+
+    def _update(self) -> None:
+        if not hasattr(self, "_compiled_update"):
+            # Not fullgraph: torch's own optimizer wrapper breaks around its profiler hook in some versions.
+            self._compiled_update = self.torch.compile(lambda: self.optimizer.step(), mode=MODE)
+        self._compiled_update()
+
+    def compiled(self) -> CompileCount:
+        return self.stack.counters.count()
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            **super().facts(),
+            "compiled_region": "step",
+            "graph_breaks": self.stack.counters.graph_breaks(),
+            "mode": MODE,
+            "fullgraph": self.fullgraph,
+        }
+
+    def programs(self) -> tuple[Capture, ...]:
+        return captured_graphs(self._loss_of)
+
+
+class ModelRunning(CompiledRunning):
+    """The usual recipe: ``torch.compile(model)``; loss, backward's start and the optimizer stay eager."""
+
+    fullgraph = False
+
+    def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        self.module.compile(mode=MODE)
+        return loss
+
+    def _update(self) -> None:
+        self.optimizer.step()
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "compiled_region": "model", "optimizer_inside": False}
+
+
+class TorchCompile(TorchEager):
+    """torch.compile over the whole step."""
+
+    running = CompiledRunning
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        platform = super().start(device, precision, threads)
+        need_compiler(platform)
+        self.counters = DynamoCounters()
+        return platform
+
+
+class TorchCompileModel(TorchCompile):
+    """torch.compile over the model only."""
+
+    running = ModelRunning
+
+
+def need_compiler(platform: str) -> None:
+    """Inductor writes C++ for the CPU and needs a compiler and Python's headers. Raises Unavailable without them."""
+    import shutil
+    import sysconfig
+    from pathlib import Path
+
+    from detente.stacks.protocol import Unavailable
+
+    if platform != "cpu":
+        return
+    import os
+
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None and shutil.which("clang++") is None:
+        raise Unavailable(f"torch.compile on the CPU needs a C++ compiler and there is no {compiler}: "
+                          "install g++ (Debian: apt install g++)")
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        raise Unavailable("torch.compile on the CPU needs Python's headers: install them (Debian: apt install python3-dev)")
