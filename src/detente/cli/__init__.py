@@ -18,7 +18,10 @@ from detente.records.folders import state_folder
 
 # Command -> (module, one line for the list). The list is written here so that --help imports none of them.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "compare": ("detente.cli.compare", "Measure a workload on every stack, prove them equal, tell the verdict"),
+    "compare": (
+        "detente.cli.compare",
+        "Measure a workload on every stack, prove them equal, tell the verdict",
+    ),
     "report": ("detente.cli.report", "Write a stored session as a page: text, Markdown or one HTML file"),
     "history": ("detente.cli.history", "What changed between sessions of the same cell"),
     "audit": ("detente.cli.audit", "Judge a stored or exported session again, running nothing"),
@@ -48,12 +51,16 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         import difflib
 
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            raise click.UsageError(f"no command is called {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            raise click.UsageError(
+                f"no command is called {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+            )
         return super().resolve_command(ctx, args)
 
 
@@ -93,7 +100,9 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        _tell(arguments, "bug", f"this is a bug in detente: {type(error).__name__}: {error}", _keep_traceback())
+        _tell(
+            arguments, "bug", f"this is a bug in detente: {type(error).__name__}: {error}", _keep_traceback()
+        )
         sys.exit(4)
 
 

@@ -19,24 +19,52 @@ from detente.session.request import Request
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("workloads", nargs=-1, required=True, metavar="WORKLOAD...")
-@click.option("--stacks", help="Stacks, by comma; the first named is the reference.  [default: the installed ones]")
+@click.option(
+    "--stacks", help="Stacks, by comma; the first named is the reference.  [default: the installed ones]"
+)
 @click.option("--size", help="tiny, or paper for the figures.  [default: the workload's largest]")
-@click.option("--contract", help="forward, gradient, train-step or train-step-sgd.  [default: the workload's first]")
+@click.option(
+    "--contract", help="forward, gradient, train-step or train-step-sgd.  [default: the workload's first]"
+)
 @click.option("--precision", default="fp32", show_default=True, help="fp32, tf32 or bf16.")
-@click.option("--feed", type=click.Choice(["resident", "loader"]), default="resident", show_default=True,
-              help="loader: fetching and placing the next batch is inside the clock.")
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu or a PJRT plugin's name.")
+@click.option(
+    "--feed",
+    type=click.Choice(["resident", "loader"]),
+    default="resident",
+    show_default=True,
+    help="loader: fetching and placing the next batch is inside the clock.",
+)
+@click.option(
+    "--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu or a PJRT plugin's name."
+)
 @click.option("--budget", type=Duration(), help="Stop starting new blocks after this long: 8m.")
-@click.option("--blocks", type=click.IntRange(1, 200), help="Exactly this many blocks, instead of the sampling rule.")
-@click.option("--seed", type=int, default=20260101, show_default=True, help="Of weights, batches and block order.")
-@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads of every worker.  [default: all cores]")
-@click.option("--memory/--no-memory", default=True, show_default=True, help="Memory runs, in processes of their own.")
+@click.option(
+    "--blocks", type=click.IntRange(1, 200), help="Exactly this many blocks, instead of the sampling rule."
+)
+@click.option(
+    "--seed", type=int, default=20260101, show_default=True, help="Of weights, batches and block order."
+)
+@click.option(
+    "--threads", type=click.IntRange(1, 1024), help="CPU threads of every worker.  [default: all cores]"
+)
+@click.option(
+    "--memory/--no-memory", default=True, show_default=True, help="Memory runs, in processes of their own."
+)
 @click.option("--memory-cap", type=Bytes(), help="Limit every worker's data memory: 800M.")
-@click.option("--aa/--no-aa", default=True, show_default=True, help="One stack twice, to measure the session's noise.")
+@click.option(
+    "--aa/--no-aa", default=True, show_default=True, help="One stack twice, to measure the session's noise."
+)
 @click.option("--dry-run", is_flag=True, help="Show the matrix and its cost; run nothing.")
-@click.option("--resume", is_flag=False, flag_value="latest", metavar="[SESSION]",
-              help="Continue an interrupted session.")
-@click.option("--html", "html", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report here.")
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value="latest",
+    metavar="[SESSION]",
+    help="Continue an interrupted session.",
+)
+@click.option(
+    "--html", "html", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report here."
+)
 @click.option("--full", is_flag=True, help="Also print proof, start, floor, memory and versions.")
 @format_option("text", "json", "md")
 def command(form: str, dry_run: bool, resume: str | None, html: Path | None, full: bool, **asked: Any) -> int:
@@ -47,9 +75,18 @@ def command(form: str, dry_run: bool, resume: str | None, html: Path | None, ful
     request = Request(
         workloads=asked["workloads"],
         stacks=tuple(s.strip() for s in (asked["stacks"] or "").split(",") if s.strip()),
-        size=asked["size"], contract=asked["contract"], precision=asked["precision"], feed=asked["feed"],
-        device=asked["device"], budget_s=asked["budget"], blocks=asked["blocks"], seed=asked["seed"],
-        threads=asked["threads"], aa=asked["aa"], memory=asked["memory"], memory_cap=asked["memory_cap"],
+        size=asked["size"],
+        contract=asked["contract"],
+        precision=asked["precision"],
+        feed=asked["feed"],
+        device=asked["device"],
+        budget_s=asked["budget"],
+        blocks=asked["blocks"],
+        seed=asked["seed"],
+        threads=asked["threads"],
+        aa=asked["aa"],
+        memory=asked["memory"],
+        memory_cap=asked["memory_cap"],
         command=("detente", *sys.argv[1:]),
     )
     if dry_run:
@@ -83,7 +120,10 @@ def _spool_of(name: str) -> Path:
     folder = data_folder() / "sessions"
     found = sorted(folder.glob("*.jsonl")) if name == "latest" else sorted(folder.glob(f"{name}*.jsonl"))
     if not found or (name != "latest" and len(found) > 1):
-        raise UsageFault(f"{len(found)} sessions in {folder} are called {name!r}", "`detente history --sessions` lists them")
+        raise UsageFault(
+            f"{len(found)} sessions in {folder} are called {name!r}",
+            "`detente history --sessions` lists them",
+        )
     return found[-1]
 
 

@@ -22,15 +22,28 @@ def show_plan(request: Request, form: str) -> int:
     least = request.blocks or 5
     processes = least * len(runnable) + (len(runnable) if request.memory else 0)
     if form == "json":
-        print(json.dumps({"schema": "detente/plan/1", "cells": [to_json(c) for c in layout.cells],
-                          "skipped": layout.skipped, "aa": layout.aa, "processes": processes,
-                          "prepared": not missing}))
+        print(
+            json.dumps(
+                {
+                    "schema": "detente/plan/1",
+                    "cells": [to_json(c) for c in layout.cells],
+                    "skipped": layout.skipped,
+                    "aa": layout.aa,
+                    "processes": processes,
+                    "prepared": not missing,
+                }
+            )
+        )
         return 0
     for cell in layout.cells:
         why = layout.skipped.get(cell.key)
-        print(f"{cell.workload:8} {cell.size:6} {cell.contract.name:12} {cell.contract.precision:5} {cell.device:5} "
-              f"{cell.label:22} " + (f"skipped: {why}" if why else "runs"))
-    print(f"\n{least} blocks or more, {processes} processes, roughly {duration(processes * _GUESS_S)} (a guess)")
+        print(
+            f"{cell.workload:8} {cell.size:6} {cell.contract.name:12} {cell.contract.precision:5} {cell.device:5} "
+            f"{cell.label:22} " + (f"skipped: {why}" if why else "runs")
+        )
+    print(
+        f"\n{least} blocks or more, {processes} processes, roughly {duration(processes * _GUESS_S)} (a guess)"
+    )
     if missing:
         print("the weights and the fp64 reference are made first")
     if request.budget_s:

@@ -39,5 +39,11 @@ class Bytes(click.ParamType):
 
 def format_option(*forms: str) -> Callable[[Any], Any]:
     """``--format``; text is the default."""
-    return click.option("--format", "form", type=click.Choice(forms or ("text", "json", "md")), default="text",
-                        show_default=True, help="Form of the result on standard output.")
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(forms or ("text", "json", "md")),
+        default="text",
+        show_default=True,
+        help="Form of the result on standard output.",
+    )

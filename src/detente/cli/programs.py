@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +33,49 @@ NAMES = {"hlo": "hlo.pb", "hlo-optimised": "optimised.hlo.pb", "stablehlo": "mli
 @click.argument("workload")
 @click.argument("stacks", nargs=-1, metavar="[STACK]...")
 @click.option("--size", default="tiny", show_default=True, help="tiny, or paper for the figures' size.")
-@click.option("--contract", help="forward, gradient, train-step or train-step-sgd.  [default: the workload's first]")
+@click.option(
+    "--contract", help="forward, gradient, train-step or train-step-sgd.  [default: the workload's first]"
+)
 @click.option("--precision", default="fp32", show_default=True, help="fp32, tf32 or bf16.")
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu or a PJRT plugin's name.")
-@click.option("--program", "forms", multiple=True, type=click.Choice(list(TITLES)), default=("hlo", "stablehlo"),
-              show_default=True, help="Form of the program; can be given more than once.")
-@click.option("--save", type=click.Path(file_okay=False, path_type=Path), help="Also write the programs here.")
+@click.option(
+    "--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu or a PJRT plugin's name."
+)
+@click.option(
+    "--program",
+    "forms",
+    multiple=True,
+    type=click.Choice(list(TITLES)),
+    default=("hlo", "stablehlo"),
+    show_default=True,
+    help="Form of the program; can be given more than once.",
+)
+@click.option(
+    "--save", type=click.Path(file_okay=False, path_type=Path), help="Also write the programs here."
+)
 @format_option("text", "json", "md")
 def command(
-    workload: str, stacks: tuple[str, ...], size: str, contract: str | None, precision: str, device: str,
-    forms: tuple[str, ...], save: Path | None, form: str,
+    workload: str,
+    stacks: tuple[str, ...],
+    size: str,
+    contract: str | None,
+    precision: str,
+    device: str,
+    forms: tuple[str, ...],
+    save: Path | None,
+    form: str,
 ) -> int:
     """Capture the program of WORKLOAD on each STACK (default: jax and torch-xla) and count what is in it.
 
     A difference in a count is a question, not an answer: whether it costs time is for a measurement to say.
     """
     request = Request(
-        workloads=(workload,), stacks=stacks or ("jax", "torch-xla"), size=size, contract=contract,
-        precision=precision, device=device, command=("detente", *sys.argv[1:]),
+        workloads=(workload,),
+        stacks=stacks or ("jax", "torch-xla"),
+        size=size,
+        contract=contract,
+        precision=precision,
+        device=device,
+        command=("detente", *sys.argv[1:]),
     )
     sink = progress_sink()
     try:
@@ -71,12 +97,15 @@ def _counted(one: Captured) -> dict[str, Counts]:
     for program in one.evidence.programs:
         if program.form in READERS and program.form not in found:
             try:
-                found[program.form] = count_program((one.artefacts / program.path).read_bytes(), program.form)
+                counts = count_program((one.artefacts / program.path).read_bytes(), program.form)
             except (OSError, ProgramError) as error:
                 raise CellFault(
                     f"the {program.form} program of {one.cell.label} cannot be counted: {error}",
                     f"it is kept in {one.artefacts / program.path}",
                 ) from error
+            # torch_xla decides on donation when it dispatches, and only its runtime can tell.
+            donated = program.facts.get("alias_bytes", counts.alias_bytes)
+            found[program.form] = replace(counts, alias_bytes=max(counts.alias_bytes, int(donated)))
     return found
 
 
@@ -88,10 +117,14 @@ def _save(captured: tuple[Captured, ...], folder: Path) -> None:
                 name = f"{one.cell.label}.{program.name}.{NAMES.get(program.form, program.form)}"
                 (folder / name).write_bytes((one.artefacts / program.path).read_bytes())
     except OSError as error:
-        raise CellFault(f"cannot write into {folder}: {error.strerror}", "name a folder that can be written") from error
+        raise CellFault(
+            f"cannot write into {folder}: {error.strerror}", "name a folder that can be written"
+        ) from error
 
 
-def document(request: Request, captured: tuple[Captured, ...], counted: list[dict[str, Counts]]) -> dict[str, Any]:
+def document(
+    request: Request, captured: tuple[Captured, ...], counted: list[dict[str, Counts]]
+) -> dict[str, Any]:
     """The JSON object, schema ``detente/programs/1`` (docs/schemas/programs.md)."""
     cell = captured[0].cell
     return {
@@ -131,7 +164,9 @@ def told(
         elif not counts:
             lines.append(f"{one.cell.label}: gives no program away that can be counted")
         else:
-            lines.append(f"{one.cell.label}: {', '.join(f'{n} {v}' for n, v in one.evidence.versions.items())}")
+            lines.append(
+                f"{one.cell.label}: {', '.join(f'{n} {v}' for n, v in one.evidence.versions.items())}"
+            )
     for form in forms:
         having = [(o.cell.label, c[form]) for o, c in zip(captured, counted, strict=True) if form in c]
         if having:

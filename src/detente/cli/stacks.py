@@ -49,12 +49,16 @@ def add_command(name: str, yes: bool) -> None:
         click.echo(line, err=True)
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageFault("this asks before it downloads, and standard input is no terminal", "say it with --yes")
+            raise UsageFault(
+                "this asks before it downloads, and standard input is no terminal", "say it with --yes"
+            )
         click.confirm("Go on?", abort=True, err=True)
     try:
         record = add(chosen, lambda line: click.echo(f"detente: {line}", err=True))
     except KeyboardInterrupt:
-        click.echo(f"detente: interrupted; `detente stacks add {chosen.recipe.name}` goes on from here", err=True)
+        click.echo(
+            f"detente: interrupted; `detente stacks add {chosen.recipe.name}` goes on from here", err=True
+        )
         raise
     click.echo(
         f"{record.name}: {len(record.installed)} distributions, {record.bytes / 1e9:.2f} GB, Python {record.python}, "
@@ -75,7 +79,8 @@ def remove_command(name: str, yes: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise UsageFault(
-                f"this asks before it deletes {folder}, and standard input is no terminal", "say it with --yes"
+                f"this asks before it deletes {folder}, and standard input is no terminal",
+                "say it with --yes",
             )
         click.confirm(f"Delete {folder}?", abort=True, err=True)
     click.echo(f"{recipe.name}: {remove(recipe.name) / 1e9:.2f} GB freed")
@@ -97,7 +102,10 @@ def _environment(name: str) -> str:
 def announcement(chosen: Plan) -> list[str]:
     """What would be done, before it is."""
     recipe = chosen.recipe
-    what = {"unfinished": "finishes what an interrupted try left", "other versions": "replaces other versions"}
+    what = {
+        "unfinished": "finishes what an interrupted try left",
+        "other versions": "replaces other versions",
+    }
     return [
         f"{recipe.name}: {recipe.what}",
         f"  installs  {', '.join(recipe.packages)} and what they need"

@@ -16,14 +16,30 @@ def tell_unjudged(session: Session, form: str) -> int:
     rows = []
     for cell in session.planned:
         done = session.of(cell)
-        medians = [statistics.median(s.wall_ns / s.steps for s in p.evidence.samples) / 1e9
-                   for p in done if p.evidence.status == "ok" and p.evidence.samples]
-        why = session.skipped.get(cell.key) or next((p.evidence.reason for p in done if p.evidence.status != "ok"), "")
+        medians = [
+            statistics.median(s.wall_ns / s.steps for s in p.evidence.samples) / 1e9
+            for p in done
+            if p.evidence.status == "ok" and p.evidence.samples
+        ]
+        why = session.skipped.get(cell.key) or next(
+            (p.evidence.reason for p in done if p.evidence.status != "ok"), ""
+        )
         rows.append((cell, statistics.median(medians) if medians else None, len(medians), why))
     spool = data_folder() / "sessions" / f"{session.id}.jsonl"
     if form == "json":
-        print(json.dumps({"schema": "detente/unjudged/1", "session": session.id, "spool": str(spool), "cells": [
-            {"cell": to_json(c), "steady_s": m, "processes": n, "reason": why} for c, m, n, why in rows]}))
+        print(
+            json.dumps(
+                {
+                    "schema": "detente/unjudged/1",
+                    "session": session.id,
+                    "spool": str(spool),
+                    "cells": [
+                        {"cell": to_json(c), "steady_s": m, "processes": n, "reason": why}
+                        for c, m, n, why in rows
+                    ],
+                }
+            )
+        )
     else:
         for cell, median, n, why in rows:
             shown = f"{median * 1e3:.4g} ms per step, {n} processes" if median is not None else why

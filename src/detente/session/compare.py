@@ -13,7 +13,9 @@ from detente.session.request import Request
 from detente.session.run import run_session
 
 
-def compare(*workloads: str, stacks: Iterable[str] = (), progress: Sink | None = None, **options: Any) -> Result:
+def compare(
+    *workloads: str, stacks: Iterable[str] = (), progress: Sink | None = None, **options: Any
+) -> Result:
     """Measure workloads on stacks, prove them equal, and judge.
 
     Arguments are those of ``detente compare`` (see session/request.py): ``size``, ``contract``, ``precision``,
@@ -31,5 +33,7 @@ def compare(*workloads: str, stacks: Iterable[str] = (), progress: Sink | None =
         from detente.store.sessions import open_store
 
         recorder = open_store(data_folder())
-    request = Request(workloads=workloads, stacks=tuple(stacks), command=("detente.compare", *workloads), **options)
+    request = Request(
+        workloads=workloads, stacks=tuple(stacks), command=("detente.compare", *workloads), **options
+    )
     return judge(run_session(request, progress or (lambda event: None), recorder))

@@ -43,6 +43,7 @@ class Recorder(Protocol):
 
     def write_session(self, session: Session) -> None: ...
     def add_process(self, session_id: str, process: Process) -> None: ...
+    def finish(self, session_id: str, ended: float, note: str, skipped: dict[str, str]) -> None: ...
 
 
 class Stopped(Exception):
@@ -157,6 +158,8 @@ class _Run:
             shutil.rmtree(self.compile_caches, ignore_errors=True)
         ended = time.time()
         self.spool.amend(ended=ended, note=note)
+        if self.recorder is not None:
+            self.recorder.finish(self.session.id, ended, note, self.session.skipped)
         self.session = replace(self.session, ended=ended, note=note)
         return self.session
 

@@ -179,10 +179,8 @@ class _Watch:
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
     """Wait for the worker, then for whatever it left behind: Inductor keeps a pool of compile processes."""
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(timeout=30)
-    except subprocess.TimeoutExpired:
-        pass
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

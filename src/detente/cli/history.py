@@ -1,0 +1,83 @@
+"""``detente history``: what changed between sessions."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from detente.cli.options import format_option
+from detente.records.codec import to_json
+from detente.records.folders import data_folder
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("workload", required=False)
+@click.option("--stack", help="Only this row.")
+@click.option("--cell", help="Only cells whose key begins so: gpt2/paper/train-step/fp32.")
+@click.option("--last", type=click.IntRange(1), default=30, show_default=True, help="Sessions to look back.")
+@click.option("--sessions", is_flag=True, help="List the stored sessions instead.")
+@click.option("--gate", is_flag=True, help="Exit 1 when the newest point of a row is CHANGED and slower.")
+@format_option("text", "json")
+def command(
+    workload: str | None,
+    stack: str | None,
+    cell: str | None,
+    last: int,
+    sessions: bool,
+    gate: bool,
+    form: str,
+) -> int:
+    """Compare each cell with itself over time. Sessions are not paired, so the words are CHANGED, NO CHANGE SEEN
+    and NOT COMPARABLE; a verdict needs one session with both sides in it."""
+    from detente.store.history import history
+    from detente.store.sessions import open_store
+
+    store = open_store(data_folder())
+    if sessions:
+        return _list(store.list_sessions(), form)
+    series = history(store, workload=workload, stack=stack, cell=cell, sessions=last)
+    if form == "json":
+        print(json.dumps({"schema": "detente/history/1", "series": [to_json(s) for s in series]}))
+    else:
+        _print(series)
+    worse = [s for s in series if (c := s.points[-1].change) and c.word == "CHANGED" and (c.ratio or 0) > 1]
+    return 1 if gate and worse else 0
+
+
+def _print(series: Any) -> None:
+    if not series:
+        print("nothing is stored for this yet")
+    for one in series:
+        print(one.cell)
+        for p in one.points:
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(p.started))
+            change = p.change
+            told = (
+                ""
+                if change is None
+                else (
+                    change.word
+                    + (f" x{change.ratio:.3f} [{change.low:.3f}, {change.high:.3f}]" if change.ratio else "")
+                    + (f": {change.reason}" if change.word != "NO CHANGE SEEN" else "")
+                )
+            )
+            new = f"  ({', '.join(p.changed_versions)})" if p.changed_versions else ""
+            print(
+                f"  {when}  {p.session:22} {p.median * 1e3:10.4g} ms  {len(p.medians)} processes  {told}{new}"
+            )
+
+
+def _list(found: Any, form: str) -> int:
+    if form == "json":
+        print(json.dumps({"schema": "detente/sessions/1", "sessions": [to_json(s) for s in found]}))
+        return 0
+    for s in found:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(s.started))
+        print(
+            f"{s.id:22} {when}  {s.processes:4} processes  {', '.join(s.workloads)}: {', '.join(s.labels)}"
+            + (f"  ({s.note})" if s.note else "")
+        )
+    return 0

@@ -1,0 +1,21 @@
+"""``detente rule``: the page of an audit rule."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("code", required=False)
+def command(code: str | None) -> int:
+    """Print the page of the rule CODE (`clock-stops-early` or its number, P1); without CODE, list the rules."""
+    from detente.judge import RULES
+    from detente.judge.rules.pages import rule_page
+
+    if code is None:
+        width = max(len(c) for c in RULES)
+        for rule in RULES.values():
+            print(f"{rule.alias:4} {rule.code:{width}}  {rule.severity:5} {rule.title}")
+        return 0
+    print(rule_page(code))
+    return 0

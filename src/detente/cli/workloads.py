@@ -1,0 +1,47 @@
+"""``detente workloads``: what can be measured."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from detente.cli.options import format_option
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@format_option("text", "json")
+def command(form: str) -> int:
+    """List the workloads with their sizes, contracts, and the FLOPs of one step."""
+    from detente.records.contract import CONTRACTS
+    from detente.workloads.catalogue import WORKLOADS, find_workload
+
+    found = [find_workload(name) for name in WORKLOADS]
+    if form == "json":
+        print(
+            json.dumps(
+                {
+                    "schema": "detente/workloads/1",
+                    "workloads": [
+                        {
+                            "name": w.name,
+                            "what": w.what,
+                            "contracts": list(w.contracts),
+                            "definitions": sorted(w.definitions),
+                            "source": w.source,
+                            "sizes": {s.name: dict(s.dims) for s in w.sizes.values()},
+                        }
+                        for w in found
+                    ],
+                }
+            )
+        )
+        return 0
+    for w in found:
+        print(f"{w.name}: {w.what}")
+        for size in w.sizes.values():
+            region = CONTRACTS[w.contracts[0]].region
+            dims = ", ".join(f"{k} {v}" for k, v in size.dims.items())
+            print(f"  {size.name:6} {w.flops(size, region) / 1e9:9.3g} GFLOP per {w.contracts[0]}  ({dims})")
+        print(f"  contracts: {', '.join(w.contracts)}; defined in: {', '.join(sorted(w.definitions))}")
+    return 0
