@@ -18,6 +18,7 @@ from detente.bridge.lower.faults import Sites
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.passes.connected import connected
 from detente.bridge.random.keys import step_key
+from detente.bridge.roll.unroll import unroll
 
 Arrays = dict[str, Any]
 EMBED = 1 << 14  # elements; bigger constants are arguments, so that the compiler does not carry them about
@@ -31,13 +32,14 @@ class Program:
     graph: Graph
     matmul: str = "highest"
     stacks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    inside: bool = False  # the update inside the backward loop (choose.inside)
     sites: Sites = field(default_factory=Sites)
 
     @cached_property
     def connected(self) -> tuple[str, ...]:
         """Trainable names that the loss is connected to, in input order; torch gives the others no
         gradient."""
-        reached = connected(self.graph)
+        reached = connected(unroll(self.graph))  # what a loop carries round is exact only written out
         return tuple(i.name for i in self.graph.inputs if i.name in reached)
 
     @cached_property
@@ -63,6 +65,12 @@ class Program:
         ``values`` holds parameters, buffers and large constants by name; ``batch`` the tensor leaves in
         order.
         """
+        trace = Trace(self.sites, key)
+        loss, aux, buffers = self.split(evaluate(self.graph, self.bind(values, batch), trace))
+        return loss, (aux, buffers, trace.word())
+
+    def bind(self, values: Mapping[str, Any], batch: Sequence[Any]) -> dict[int, Any]:
+        """Values by name and batch leaves in order as values by input id."""
         leaves = iter(batch)
         inputs: dict[int, Any] = {}
         for item in self.graph.inputs:
@@ -73,8 +81,10 @@ class Program:
                     inputs[item.id] = values[f"constant:{item.name}"]
             else:
                 inputs[item.id] = values[item.name]
-        trace = Trace(self.sites, key)
-        results = evaluate(self.graph, inputs, trace)
+        return inputs
+
+    def split(self, results: Sequence[Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """The graph's outputs as ``(loss, aux leaves, new buffers by name)``."""
         loss, aux, buffers = None, [], {}
         for output, value in zip(self.graph.outputs, results, strict=True):
             if output.kind == "loss":
@@ -83,7 +93,7 @@ class Program:
                 buffers[output.name] = value
             else:
                 aux.append(value)
-        return loss, (tuple(aux), buffers, trace.word())
+        return loss, tuple(aux), buffers
 
     def gradients(self, names: Sequence[str]) -> Callable[..., Any]:
         """``f(values, batch, key) -> ((loss, (aux, buffers, word)), gradients by name)`` for ``names``."""
@@ -159,6 +169,8 @@ def compile_step(
     """Trace, lower and compile the step for these shapes. The arrays are only looked at."""
     from time import perf_counter
 
+    from detente.bridge.choose.inside import update_inside
+
     own = tuple(dict.fromkeys((*names, *program.written)))
     fixed = tuple(n for n in (*program.reads, *program.large) if n not in own)
     shapes = jax.tree.map(_shape, (values, state, batch, hyper))
@@ -174,7 +186,8 @@ def compile_step(
     )
     start = perf_counter()
     with torch_numerics(program.matmul):
-        lowered = jax.jit(program.update(rule, names), donate_argnums=(0, 1)).lower(*arguments)
+        run = update_inside(program, rule, names) if program.inside else program.update(rule, names)
+        lowered = jax.jit(run, donate_argnums=(0, 1)).lower(*arguments)
         middle = perf_counter()
         executable = lowered.compile()
     end = perf_counter()

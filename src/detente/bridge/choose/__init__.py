@@ -1,0 +1,1 @@
+"""Which form of a bridged program runs, and why: ``choose`` (README.md of bridge/roll describes the forms)."""

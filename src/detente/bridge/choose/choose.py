@@ -1,0 +1,183 @@
+"""``choose``: the form that a program runs in.
+
+By default a closed rule picks and one form is compiled, so the first step waits for nothing else. Only when its
+planned memory does not fit is the next smaller form compiled. With ``tune`` every form is compiled and measured,
+and the result is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Generic, TypeVar
+
+from detente.bridge.choose.choice import Choice, Considered
+from detente.bridge.choose.forms import FORMS, Shaped, available, loops, shape
+from detente.bridge.choose.memory import Memory, memory
+from detente.bridge.choose.remember import fingerprint, recall, remember
+from detente.bridge.graph import Graph
+from detente.bridge.refusal import refuse
+from detente.bridge.roll.fold import roll
+
+Compiled = TypeVar("Compiled")
+
+# Loops of at least this many iterations run rolled. Below, written-out layers are faster by more than their compile
+# time is worth (benchmarks/bridge_memory.py --depths measures both).
+ROLL_FROM = 8
+# The default policy of a rolled program: a bare loop keeps more than XLA keeps of written-out layers.
+DEFAULT = "rolled+dots"
+# Of the memory that is there, what a plan may use: the process holds more than the program's buffers.
+USABLE = 0.95
+_LADDER = ("unrolled", "rolled+dots", "rolled+full", "inside")
+
+
+@dataclass(frozen=True)
+class Chosen(Generic[Compiled]):
+    """The choice, the graph in its form, and what ``build`` made of it."""
+
+    choice: Choice
+    shaped: Shaped
+    compiled: Compiled
+
+
+def choose(
+    graph: Graph,
+    build: Callable[[Shaped], Compiled],
+    *,
+    executable: Callable[[Compiled], Any] = lambda compiled: compiled,
+    alike: Callable[[str], Hashable] = lambda name: None,
+    clipped: bool = False,
+    limit_bytes: int | None = None,
+    form: str | None = None,
+    tune: Callable[[Compiled], float] | None = None,
+    folder: Path | None = None,
+    extra: Any = None,
+) -> Chosen[Compiled]:
+    """The form that ``graph`` runs in, compiled.
+
+    ``build(shaped)`` compiles one form; ``executable`` gives the ``jax.stages.Compiled`` of what it returns.
+    ``alike(name)`` is equal for parameters that may be updated as one stack (``alike_of(rule)``). ``clipped``: the
+    step clips by the global gradient norm. ``limit_bytes``: memory of the device (``memory.limit_bytes()``).
+    ``form``: this one and no other. ``tune(compiled)`` returns the seconds of one step and asks for a measured
+    choice, which is stored in ``folder`` under the program's fingerprint (``extra`` joins it) and found there by
+    later calls, with ``tune`` or without.
+
+    Raises Refused for a ``form`` that this program cannot run in. When nothing fits ``limit_bytes`` the smallest
+    form is returned and ``choice.why`` says so: the plan is an estimate on some backends, and the device decides.
+    """
+    refused = available(graph, clipped)
+    if form is not None:
+        if form not in FORMS:
+            raise ValueError(f"form is {form!r}; it is one of {', '.join(FORMS)}")
+        if refused[form]:
+            raise refuse("form", f"this program cannot run as {form!r}: {refused[form]}")
+    work = _Work(graph, build, executable, alike, refused, limit_bytes)
+    if form is not None:
+        return work.done(form, "asked for")
+    key = fingerprint(graph, (extra, clipped, limit_bytes)) if folder is not None else ""
+    stored = recall(folder, key)
+    if stored is not None and not refused.get(stored.form, "unknown"):
+        return work.done(stored.form, stored.why, stored)
+    if tune is not None:
+        chosen = work.measured(tune)
+        remember(folder, key, chosen.choice)
+        return chosen
+    return work.by_rule()
+
+
+def alike_of(rule: Any) -> Callable[[str], Hashable]:
+    """``alike`` for a ``bridge.optim`` rule: parameters with one update program, whatever their group's numbers."""
+    return lambda name: id(rule.programs[name]) if name in rule.programs else None
+
+
+class _Work(Generic[Compiled]):
+    def __init__(
+        self,
+        graph: Graph,
+        build: Callable[[Shaped], Compiled],
+        executable: Callable[[Compiled], Any],
+        alike: Callable[[str], Hashable],
+        refused: dict[str, str],
+        limit: int | None,
+    ) -> None:
+        self.graph, self.build, self.executable, self.alike = graph, build, executable, alike
+        self.refused, self.limit = refused, limit
+        self.iterations = loops(roll(graph))
+        self.made: dict[str, tuple[Shaped, Compiled, Memory | None, float]] = {}
+        self.seconds: dict[str, float] = {}
+
+    def make(self, form: str) -> Memory | None:
+        """Compile one form, once."""
+        if form not in self.made:
+            shaped = shape(self.graph, FORMS[form], self.alike)
+            start = perf_counter()
+            compiled = self.build(shaped)
+            self.made[form] = (shaped, compiled, memory(self.executable(compiled)), perf_counter() - start)
+        return self.made[form][2]
+
+    def fits(self, planned: Memory | None) -> bool:
+        return self.limit is None or planned is None or planned.peak <= USABLE * self.limit
+
+    def by_rule(self) -> Chosen[Compiled]:
+        deepest = max(self.iterations, default=0)
+        if not deepest:
+            first, why = "unrolled", "no repeated layers were found"
+        elif deepest < ROLL_FROM:
+            first, why = "unrolled", f"the longest repeat has {deepest} layers; loops pay from {ROLL_FROM}"
+        else:
+            first, why = DEFAULT, f"a repeat of {deepest} layers; loops pay from {ROLL_FROM}"
+        ladder = [first, *_LADDER[_LADDER.index(first) + 1 :]]
+        for form in (f for f in ladder if not self.refused[f]):
+            if self.fits(self.make(form)):
+                why = why if form == first else f"{first} does not fit {self.limit} bytes, this does"
+                return self.done(form, why)
+        return self.done(min(self.made, key=self.peak), f"nothing fits {self.limit} bytes; this is the smallest")
+
+    def peak(self, form: str) -> int:
+        planned = self.made[form][2]
+        return 0 if planned is None else planned.peak
+
+    def measured(self, tune: Callable[[Compiled], float]) -> Chosen[Compiled]:
+        """Compile every form, measure those that fit, take the fastest."""
+        for form, reason in self.refused.items():
+            if reason:
+                continue
+            planned = self.make(form)
+            if self.fits(planned):
+                self.seconds[form] = tune(self.made[form][1])
+        if not self.seconds:
+            return self.by_rule()
+        best = min(self.seconds, key=lambda f: self.seconds[f])
+        return self.done(best, f"the fastest of {len(self.seconds)} measured forms")
+
+    def done(self, form: str, why: str, stored: Choice | None = None) -> Chosen[Compiled]:
+        self.make(form)
+        shaped, compiled, _, _ = self.made[form]
+        if stored is not None:
+            return Chosen(stored, shaped, compiled)
+        choice = Choice(
+            form=form,
+            policy=FORMS[form].policy,
+            why=why,
+            considered=tuple(self.row(f) for f in FORMS),
+            iterations=self.iterations,
+            limit_bytes=self.limit,
+            measured=bool(self.seconds),
+        )
+        return Chosen(choice, shaped, compiled)
+
+    def row(self, form: str) -> Considered:
+        if self.refused[form]:
+            return Considered(form, refused=self.refused[form])
+        if form not in self.made:
+            return Considered(form)
+        _, _, planned, seconds = self.made[form]
+        return Considered(
+            form,
+            peak_bytes=planned.peak if planned else None,
+            temp_bytes=planned.temp if planned else None,
+            compile_seconds=seconds,
+            seconds=self.seconds.get(form),
+        )

@@ -1,0 +1,103 @@
+"""The forms of one program. All compute the same numbers; they differ in compile time, memory and speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from detente.bridge.graph import Graph
+from detente.bridge.passes.connected import connected
+from detente.bridge.roll.backward import loops_updated
+from detente.bridge.roll.fold import ROLL, roll
+from detente.bridge.roll.lower import with_remat
+from detente.bridge.roll.stacks import Stacks, stacked
+
+
+@dataclass(frozen=True)
+class Form:
+    """``policy`` is a name in ``roll.lower.REMATS``, or None; ``inside`` updates in the backward loop."""
+
+    name: str
+    rolled: bool
+    policy: str | None = None
+    inside: bool = False
+    note: str = ""
+
+
+# In the order in which memory is sought: each needs less than the one before, as a rule.
+FORMS: dict[str, Form] = {
+    f.name: f
+    for f in (
+        Form(
+            "unrolled",
+            False,
+            note="every layer written out; XLA fuses across layers, compile time grows with depth",
+        ),
+        Form(
+            "rolled",
+            True,
+            note="one loop; compile time constant in depth, keeps all that the backward pass reads",
+        ),
+        Form(
+            "rolled+products",
+            True,
+            "products",
+            note="a loop that keeps matrix products and recomputes the rest",
+        ),
+        Form(
+            "rolled+dots",
+            True,
+            "dots",
+            note="a loop that keeps products with weights and recomputes the rest",
+        ),
+        Form(
+            "rolled+full",
+            True,
+            "full",
+            note="a loop that keeps the stream between layers and recomputes layers",
+        ),
+        Form(
+            "inside", True, "full", True, note="as rolled+full, updating each layer inside the backward loop"
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A program's graph in one form. ``stacks`` says which names of torch each stacked input holds."""
+
+    form: Form
+    graph: Graph
+    stacks: Stacks
+
+
+def shape(graph: Graph, form: Form, alike: Callable[[str], Hashable] = lambda name: None) -> Shaped:
+    """``graph`` in ``form``. ``alike(name)`` is equal for parameters that one optimizer rule may update as a stack.
+
+    Parameters that torch leaves without a gradient are never stacked with others, so that an optimizer leaves
+    them alone in every form. Pure; a few milliseconds per hundred nodes.
+    """
+    if not form.rolled:
+        return Shaped(form, graph, Stacks())
+    reached = connected(graph)
+    slim, stacks = stacked(roll(graph), lambda name: (alike(name), name in reached))
+    return Shaped(form, with_remat(slim, None if form.inside else form.policy), stacks)
+
+
+def loops(graph: Graph) -> tuple[int, ...]:
+    """Iterations of the outermost loops of a rolled graph."""
+    return tuple(n.args[1] for n in graph.nodes if n.op == ROLL)
+
+
+def available(graph: Graph, clipped: bool = False) -> dict[str, str]:
+    """Form name -> empty, or why this program cannot run in it. ``clipped``: gradients are clipped by their global
+    norm, which exists only after the last gradient."""
+    slim, _ = stacked(roll(graph))
+    without = "" if loops(slim) else "no repeated layers were found"
+    inside = without
+    if not without and not loops_updated(slim):
+        inside = "no loop owns trainable parameters of its own outside torch.utils.checkpoint"
+    if not inside and clipped:
+        inside = "clipping by the global norm needs every gradient before the first update"
+    return {n: (inside if f.inside else without if f.rolled else "") for n, f in FORMS.items()}

@@ -1,0 +1,39 @@
+"""The step of the form that updates inside the backward loop, with a traced ``torch.optim`` rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from detente.bridge.lower.driver import Trace
+from detente.bridge.optim.run import update as update_one
+from detente.bridge.program import Program
+from detente.bridge.random.keys import step_key
+from detente.bridge.roll import backward
+
+
+def update_inside(program: Program, rule: Any, names: Sequence[str]) -> Callable[..., Any]:
+    """The step of ``Program.update`` in this form, with the same signature:
+    ``f(own, state, fixed, batch, hyper, seed, count) -> (own, state, loss, aux, word)``."""
+    wanted = frozenset(names)
+
+    def step(own: Any, state: Any, fixed: Any, batch: Any, hyper: Any, seed: Any, count: Any) -> Any:
+        trace = Trace(program.sites, step_key(seed, count))
+
+        def update(name: str, row: Any, param: Any, grad: Any, kept: Any) -> tuple[Any, Any]:
+            if name not in wanted:
+                return param, kept
+            members = tuple(program.stacks.get(name, (name,)))
+            numbers = [hyper[rule.group_of[m]] for m in members]
+            mine = numbers[0] if row is None else jnp.stack(numbers)[row]
+            return update_one(rule.program_of(members), param, grad, kept, mine)
+
+        done = backward.step(program.graph, program.bind({**fixed, **own}, batch), state, update, trace)
+        loss, aux, buffers = program.split(done.outputs)
+        params = {n: v for n, v in done.params.items() if n in wanted}
+        kept = {n: v for n, v in done.state.items() if n in wanted}
+        return {**own, **buffers, **params}, {**state, **kept}, loss, aux, trace.word()
+
+    return step

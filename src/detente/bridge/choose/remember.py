@@ -1,0 +1,52 @@
+"""Tuned choices, kept between processes: one small JSON file per program and machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+
+from detente.bridge.choose.choice import Choice, Considered
+from detente.bridge.graph import Graph
+
+SCHEMA = "detente/choice/1"
+
+
+def fingerprint(graph: Graph, extra: Any = None, device: Any = None) -> str:
+    """Equal for the same program on the same kind of device with the same compiler; constants count by name and
+    shape. ``extra`` is whatever else changes the executable (optimizer, precision); its ``repr`` must be stable."""
+    device = device or jax.devices()[0]
+    where = (device.platform, device.device_kind, jax.__version__, jaxlib.__version__)
+    nodes = [(n.id, n.op, n.args, n.kwargs, n.out, n.draw, n.marks) for n in graph.nodes]
+    text = repr((where, graph.inputs, nodes, graph.outputs, extra))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def recall(folder: Path | None, key: str) -> Choice | None:
+    """The choice that was tuned for this program here, or None. An unreadable file is no choice."""
+    if folder is None:
+        return None
+    try:
+        stored = json.loads((folder / f"{key}.json").read_text())
+        if stored.pop("schema") != SCHEMA:
+            return None
+        rows = tuple(Considered(**row) for row in stored.pop("considered"))
+        stored["iterations"] = tuple(stored["iterations"])
+        return Choice(considered=rows, **stored)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def remember(folder: Path | None, key: str, choice: Choice) -> None:
+    """Store a tuned choice. The file appears whole or not at all."""
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f".{key}.tmp"
+    fresh.write_text(json.dumps({"schema": SCHEMA, **asdict(choice)}, indent=1))
+    fresh.replace(folder / f"{key}.json")
