@@ -1,0 +1,67 @@
+# Two commands matter: `make compare` and `make test`. Both make .venv first, with pinned versions.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# An extra package index for torch's CPU wheels (README). Without it, Linux takes the CUDA build of about 3 GB,
+# unless pip finds a local CPU build of the pinned version.
+TORCH_INDEX ?=
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+BUDGET ?= 8m
+
+.PHONY: compare test demo lint unit install install-dev host test-matrix test-ops coverage results clean
+
+compare: install
+	$(BIN)/detente compare gpt2 --budget $(BUDGET) --html report.html
+
+test: install-dev lint unit
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
+
+host:
+	@sh scripts/check-host.sh $(PYTHON)
+
+$(VENV)/.installed: requirements/stacks.txt pyproject.toml
+	@sh scripts/check-host.sh $(PYTHON)
+	@echo "making $(VENV): the default stacks and the judging packages, about 2 GB with a CPU build of torch"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch==$$(sed -n 's/^torch==//p' requirements/stacks.txt)
+	$(PIP) -r requirements/stacks.txt
+	$(PIP) --no-deps hatchling==1.33.0 pathspec pluggy packaging trove-classifiers
+	$(PIP) --no-deps --no-build-isolation -e . || $(PIP) --no-deps -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements/dev.txt
+	$(PIP) -r requirements/dev.txt
+	@touch $@
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+# The tests that start workers time nothing, but they do compute: one at a time is kinder to two cores.
+unit:
+	$(BIN)/python -m pytest
+
+# The long matrix: every workload, contract and precision on every stack that is here.
+test-matrix: install-dev
+	$(BIN)/python -m pytest -m matrix
+
+# Every OpInfo sample of every operator that the bridge lowers.
+test-ops: install-dev
+	$(BIN)/python -m pytest -m ops tests/conformance/ops
+
+# The bridge on every architecture of transformers' auto mappings.
+coverage: install-dev
+	$(BIN)/python -m pytest -m coverage
+
+# A stored session's report, with no framework installed: only what tells.
+demo:
+	test -x .venv-demo/bin/python || $(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/python -m pip --disable-pip-version-check install --quiet -e '.[judge]'
+	.venv-demo/bin/detente report docs/results/demo/session.jsonl --html report.html --open
+
+clean:
+	rm -rf $(VENV) .venv-demo report.html
