@@ -78,7 +78,7 @@ def test_the_fastest_of_all_is_claimed_only_when_it_is_decided_against_all():
     (text,) = said(with_cells(*cells, verdicts=(open_, ac)))
     assert text == (
         "a is 2.00x faster than c. "
-        "Between a and b there is no reliable difference (5 processes; how many are needed is not known yet)."
+        "Between a and b there is no reliable difference (5 processes; more would probably not show one of 4.1 %)."
     )
 
 

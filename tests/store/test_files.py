@@ -10,8 +10,9 @@ import pytest
 from fabricate import make_session
 
 from detente.records.fault import StoreFault
-from detente.store.files import export_session, import_file
+from detente.store.files import catch_up, export_session, import_file
 from detente.store.sessions import open_store
+from detente.store.spool import Spool
 
 
 def test_a_round_trip_through_file_and_store(tmp_path):
@@ -66,3 +67,18 @@ def test_google_benchmark_repetitions_are_processes(tmp_path):
     rows = [r for r in data["benchmarks"] if r["run_name"].endswith("/jax")]
     assert [r["repetition_index"] for r in rows] == [0, 1] and {r["repetitions"] for r in rows} == {2}
     assert rows[0]["time_unit"] == "ns" and rows[0]["real_time"] == pytest.approx(1e8, rel=0.05)
+
+
+def test_the_store_catches_up_with_the_spools(tmp_path):
+    one, two, three = (make_session(blocks=3, id=x) for x in ("one", "two", "three"))
+    for session in (one, two, three):
+        Spool.create(tmp_path / "sessions", session).close()
+    (tmp_path / "sessions" / "broken.jsonl").write_text("not a session\n")
+    with open_store(tmp_path) as store:
+        store.write_session(one)
+        # The database lost its last processes, and one from the middle.
+        store.write_session(replace(two, processes=(*two.processes[:2], *two.processes[3:5])))
+        assert catch_up(store, tmp_path / "sessions") == ("three", "two")
+        assert catch_up(store, tmp_path / "sessions") == ()
+        assert store.read_session("three") == three
+        assert store.read_session("two") == two

@@ -86,9 +86,9 @@ def groups_of(result: Result) -> tuple[Group, ...]:
     found = []
     for name, cells in by.items():
         aa = result.session.aa.get(name)
-        twin = None
-        if aa is not None:
-            twin = next((x for x in (aa.b, aa.a) if "#" in x), aa.b)
+        # The second row of the A/A pair is named in its verdict; a session without one may still have the row.
+        pair = (aa.a, aa.b) if aa is not None else tuple(c.label for c in cells)
+        twin = next((x for x in pair if x.endswith("#aa")), aa.a if aa is not None else None)
         found.append(
             Group(
                 name,
@@ -107,13 +107,22 @@ def _rank(cell: CellResult) -> tuple[int, float, str]:
     return place, cell.steady_s.median if cell.steady_s else float("inf"), cell.label
 
 
+def _names(group: Group) -> tuple[str, ...]:
+    """Workload, size, contract, precision, device: from the group's name, whose first part may hold
+    slashes."""
+    return tuple(group.name.rsplit("/", 4))
+
+
 def _group_title(group: Group) -> str:
-    c = group.cells[0]
-    return f"{c.workload} {c.size}: {c.contract} in {c.precision} on {c.device}"
+    workload, size, contract, precision, device = _names(group)
+    # ``auto`` is what was asked for; the rows know where they ran.
+    real = {c.device for c in group.cells if c.status == "ok"}
+    where = real.pop() if len(real) == 1 else device
+    return f"{workload} {size}: {contract} in {precision} on {where}"
 
 
 def _many_title(groups: tuple[Group, ...]) -> str:
-    names = list(dict.fromkeys(f"{g.cells[0].workload} {g.cells[0].size}" for g in groups))
+    names = list(dict.fromkeys(" ".join(_names(g)[:2]) for g in groups))
     return (
         f"{', '.join(names[:-1])} and {names[-1]}"
         if len(names) > 1
@@ -147,7 +156,8 @@ def _session_notes(session: SessionHead) -> tuple[Statement, ...]:
     if session.state == "interrupted":
         text = "This session was interrupted; `detente compare --resume` continues it. Only whole blocks are judged."
         notes.append(Statement(words(text), "warn"))
-    if session.note:
+    # These two say what the page says already.
+    if session.note and session.note != "interrupted" and session.state != "drifting":
         notes.append(Statement(words(session.note), "quiet"))
     return tuple(notes)
 
@@ -166,7 +176,7 @@ def _basis(session: SessionHead, group: Group) -> tuple[Statement, ...]:
             else margin(group.margin)
         )
         ends = group.aa.low, group.aa.high
-        noise = f" ({group.aa.a} against itself: {plain_span(*ends)})" if None not in ends else ""  # type: ignore[arg-type]
+        noise = f" ({group.twice()} against itself: {plain_span(*ends)})" if None not in ends else ""  # type: ignore[arg-type]
         said.append(f"The margin is {floor}{noise}.")
     elif session.state != "drifting":
         said.append(f"The margin is {margin(group.margin)}; no A/A pair ran.")
@@ -256,7 +266,7 @@ def _rows_table(group: Group) -> Table:
     )
     rows = []
     for c in group.cells:
-        name = words(strong(c.label), Span(" A/A", "quiet") if c.label == group.twin else "")
+        name = words(strong(c.label), Span(_beside(c, group), "quiet"))
         proof, audit = _proof(c), _audit(c)
         # The times of a void row are times of another computation: not shown, so that nobody divides by them.
         if c.status == "ok" and c.steady_s is not None:
@@ -282,6 +292,12 @@ def _rows_table(group: Group) -> Table:
     return table_of(columns, tuple(rows), note)
 
 
+def _beside(cell: CellResult, group: Group) -> str:
+    if cell.label == group.twin:
+        return " A/A"
+    return " out of the box" if cell.contract == "out-of-the-box" else ""
+
+
 def _reasons(group: Group) -> tuple[Part, ...]:
     said = void_rows(group)
     return (Items(said),) if said else ()
@@ -292,13 +308,13 @@ def _pairs_table(group: Group) -> Table:
         Column("pair"),
         Column("verdict"),
         Column("ratio"),
-        Column("95 % interval"),
+        Column("interval"),
         Column("blocks"),
         Column("why", wide=True),
     )
     note = words(
-        "ratio: time of the first over time of the second, or how many times faster or slower the first is. The "
-        "interval is on the same scale, and holds for all pairs and looks together."
+        "ratio: how many times faster or slower the first is; interval: on the same scale, else time of the first over "
+        "time of the second. 95 % (for SAME 90 %), for all pairs and looks together."
     )
     return table_of(columns, tuple(_pair_row(v) for v in group.verdicts), note)
 

@@ -190,7 +190,7 @@ def memory_section(group: Group) -> Section | None:
     )
     note = words(
         f"{count(len(labels), 'way', 'ways').capitalize()} of measuring, which must not be compared with one another; "
-        "measured in processes of their own, never in timed ones."
+        "peaks are measured in processes of their own, never in timed ones."
     )
     return Section(
         "Memory",

@@ -3,11 +3,11 @@ again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from detente.records.result import Result
-from detente.report.numbers import BYTES, quantity, significant
+from detente.report.numbers import BYTES, FLOPS, quantity, significant
 from detente.report.page import Command, Facts, Part, Section
 
 
@@ -38,7 +38,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         if isinstance(value, Mapping):
             found.extend(flat(value, f"{key}: "))
         elif isinstance(value, list | tuple):
-            if value:
+            if value and all(isinstance(x, int) for x in value):
+                found.append((key, " x ".join(map(str, value))))
+            elif value:
                 said = [
                     ", ".join(f"{k} {v}" for k, v in x.items()) if isinstance(x, Mapping) else str(x)
                     for x in value
@@ -49,13 +51,32 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return found
 
 
+# The end of a name -> how its number is written.
+_UNITS: dict[str, Callable[[float], str]] = {
+    " flops per s": lambda x: quantity(x, FLOPS, "/s"),
+    " bytes per s": lambda x: quantity(x, BYTES, "/s"),
+    " flops": lambda x: quantity(x, FLOPS),
+    " bytes": lambda x: quantity(x, BYTES),
+    " gib": lambda x: f"{significant(x)} GiB",
+    " s": lambda x: f"{x:g} s",
+}
+_NAMES = {
+    " flops per s": " product rate",
+    " bytes per s": " copy rate",
+    " flops": " work",
+    " bytes": " traffic",
+}
+
+
 def _fact(key: str, value: Any) -> tuple[str, str]:
     if isinstance(value, bool):
         return key, "yes" if value else "no"
-    if key.endswith(" bytes") and isinstance(value, int | float):
-        return key.removesuffix(" bytes"), quantity(value, BYTES)
-    if isinstance(value, float):
-        return key, significant(value)
+    if isinstance(value, int | float):
+        end = next((e for e in _UNITS if key.endswith(e)), None)
+        if end is not None:
+            name = key.removesuffix(end)
+            return name + (_NAMES.get(end, "") if name.endswith(":") else ""), _UNITS[end](value)
+        return key, f"{value:g}" if isinstance(value, float) else str(value)
     return key, str(value)
 
 

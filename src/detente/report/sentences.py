@@ -64,7 +64,9 @@ def undecided(verdict: Verdict) -> str:
     """``no reliable difference (5 processes; about 12 needed to see 2 %)``."""
     have = count(verdict.blocks, "process", "processes")
     if verdict.needed is None:
-        return f"no reliable difference ({have}; how many are needed is not known yet)"
+        return (
+            f"no reliable difference ({have}; more would probably not show one of {margin(verdict.margin)})"
+        )
     return f"no reliable difference ({have}; about {verdict.needed} needed to see {margin(verdict.margin)})"
 
 
@@ -99,6 +101,10 @@ class Group:
         """The rows that were asked for: without the second name of the A/A pair."""
         return tuple(c for c in self.cells if c.label != self.twin)
 
+    def twice(self) -> str:
+        """The row that the A/A pair repeats; empty without one."""
+        return "" if self.aa is None else self.aa.a if self.aa.b == self.twin else self.aa.b
+
 
 def headline(session: SessionHead, group: Group) -> tuple[Statement, ...]:
     """The verdict first, in one to three sentences. The first one leads the page."""
@@ -123,7 +129,7 @@ def _drifting(group: Group) -> tuple[Statement, ...]:
     if group.aa is None or group.aa.low is None or group.aa.high is None:
         return (lead,)
     said = words(
-        f"{group.aa.a} was run twice, under two names, and the two runs differ by more than 2 % "
+        f"{group.twice()} was run twice, under two names, and the two runs differ by more than 2 % "
         f"(time ratio {plain_span(group.aa.low, group.aa.high)}), so no difference between stacks can be trusted. "
         "Close what else runs on this machine, and run it again."
     )

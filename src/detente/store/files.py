@@ -9,17 +9,18 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from detente.records.fault import StoreFault
 from detente.records.session import Process, Session
-from detente.store.lines import session_lines
+from detente.store.lines import PROCESS, session_lines
 from detente.store.spool import disk_fault, read_spool
 
 
 def export_session(session: Session, file: Path | str, form: str = "detente") -> None:
-    """Write a session to a file: ``detente`` (JSON lines, everything), ``google-benchmark`` or ``pyperf`` (the timed
-    processes, for other tools to test again). The file appears when it is whole; one that is there is replaced.
+    """Write a session to a file: ``detente`` (JSON lines, everything), ``google-benchmark`` or ``pyperf``
+    (the timed processes, for other tools to test again). The file appears when it is whole; one that is
+    there is replaced.
 
     Raises StoreFault when it cannot be written or the format is unknown.
     """
@@ -48,13 +49,50 @@ def export_session(session: Session, file: Path | str, form: str = "detente") ->
 
 
 def import_file(file: Path | str) -> Session:
-    """The session in a file that ``export`` or a running session wrote. Raises StoreFault (see read_spool)."""
+    """The session in a file that ``export`` or a running session wrote. Raises StoreFault (see
+    read_spool)."""
     return read_spool(file)
 
 
+def catch_up(store: Keeper, folder: Path | str) -> tuple[str, ...]:
+    """Bring the sessions whose spools lie in ``folder`` into the store, where it lacks them or some of their
+    processes: measured without SQLAlchemy, while the disk was full, or by a parent that was killed. Returns
+    the ids of those that were new or grew. A spool that cannot be read is left alone; ``import`` of it says
+    why.
+    """
+    known = store.counts()
+    grown = []
+    for path in sorted(Path(folder).glob("*.jsonl")):
+        # Lines are counted first: reading every spool whole would cost seconds where there are hundreds.
+        if path.stem in known and _process_lines(path) <= known[path.stem]:
+            continue
+        with contextlib.suppress(StoreFault):
+            session = read_spool(path)
+            store.write_session(session)
+            grown.append(session.id)
+    return tuple(grown)
+
+
+class Keeper(Protocol):
+    """What ``catch_up`` needs of a store."""
+
+    def counts(self) -> dict[str, int]: ...
+    def write_session(self, session: Session) -> None: ...
+
+
+def _process_lines(path: Path) -> int:
+    start = f'{{"schema":"{PROCESS}"'.encode()
+    try:
+        with open(path, "rb") as file:
+            return sum(line.startswith(start) for line in file)
+    except OSError:
+        return 0
+
+
 def google_benchmark(session: Session) -> dict[str, Any]:
-    """The object that Google Benchmark writes with ``--benchmark_format=json``: one repetition per process, its
-    time the median nanoseconds per step. Its ``compare.py`` then tests with the processes as replicates.
+    """The object that Google Benchmark writes with ``--benchmark_format=json``: one repetition per process,
+    its time the median nanoseconds per step. Its ``compare.py`` then tests with the processes as
+    replicates.
 
     Source: the user guide of Google Benchmark, "Output Formats".
     """
@@ -98,7 +136,8 @@ def google_benchmark(session: Session) -> dict[str, Any]:
 
 
 def pyperf(session: Session) -> dict[str, Any]:
-    """The object that pyperf writes: one benchmark per cell, one run per process, its values seconds per step.
+    """The object that pyperf writes: one benchmark per cell, one run per process, its values seconds per
+    step.
 
     Source: pyperf's documentation, "pyperf benchmark file format"; version 1.0.
     """

@@ -23,8 +23,25 @@ from detente.store import tables
 from detente.store.artefacts import Artefacts
 from detente.store.database import connect, reading, writing
 
-# Settings in which two sessions may differ and still measure the same thing: how long, in which order.
-FREE_SETTINGS = ("seed", "budget", "budget_s", "blocks", "command")
+# Settings in which two sessions may differ and still measure the same thing: how long, in which order, what
+# else. Workload, size, contract, precision, feed and device are part of the cell that is compared.
+FREE_SETTINGS = frozenset(
+    [
+        "seed",
+        "budget_s",
+        "blocks",
+        "aa",
+        "memory",
+        "command",
+        "stacks",
+        "workloads",
+        "size",
+        "contract",
+        "precision",
+        "feed",
+        "device",
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -71,9 +88,12 @@ class Store:
                 connection.execute(
                     sa.update(tables.sessions).where(tables.sessions.c.id == session.id).values(head=head)
                 )
-            there = _count(connection, session.id)
-            for number in range(there, len(session.processes)):
-                _insert(connection, session.id, number, session.processes[number])
+            number = _count(connection, session.id)
+            there = _identities(connection, session.id) if number else set()
+            for process in session.processes:
+                if _identity(process) not in there:
+                    _insert(connection, session.id, number, process)
+                    number += 1
 
     def add_process(self, session_id: str, process: Process) -> None:
         """Store one finished process; it is on the disk when this returns."""
@@ -125,7 +145,9 @@ class Store:
         """
         with reading(self.engine) as connection:
             session = self._need(connection, self._find(connection, name))
-            return replace(session, processes=tuple(_read_processes(connection, session.id)))
+            # In the order in which they ran, also when one came into the database later than its successors.
+            found = sorted(_read_processes(connection, session.id), key=lambda p: p.started)
+            return replace(session, processes=tuple(found))
 
     def list_sessions(
         self, *, workload: str | None = None, stack: str | None = None, limit: int = 50
@@ -156,6 +178,17 @@ class Store:
                     )
                 )
         return tuple(found)
+
+    def counts(self) -> dict[str, int]:
+        """Session id -> number of processes stored."""
+        s, p = tables.sessions.c, tables.processes.c
+        query = (
+            sa.select(s.id, sa.func.count(p.id))
+            .outerjoin(tables.processes, p.session_id == s.id)
+            .group_by(s.id)
+        )
+        with reading(self.engine) as connection:
+            return {id_: number for id_, number in connection.execute(query)}
 
     def close(self) -> None:
         """Close the database."""
@@ -243,6 +276,17 @@ def _same(stored: str, session: Session) -> None:
 def _count(connection: sa.Connection, session_id: str) -> int:
     number = sa.select(sa.func.count()).where(tables.processes.c.session_id == session_id)
     return connection.execute(number).scalar_one()
+
+
+def _identity(process: Process) -> tuple[str, str, int, float]:
+    """What tells one process of a session from another: no two begin at the same moment with the same
+    cell."""
+    return process.cell.key, process.kind, process.block, process.started
+
+
+def _identities(connection: sa.Connection, session_id: str) -> set[tuple[str, str, int, float]]:
+    bodies = sa.select(tables.processes.c.body).where(tables.processes.c.session_id == session_id)
+    return {_identity(from_json(Process, json.loads(text))) for text in connection.execute(bodies).scalars()}
 
 
 def _insert(connection: sa.Connection, session_id: str, number: int, process: Process) -> None:

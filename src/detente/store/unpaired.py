@@ -60,7 +60,8 @@ def compare_unpaired(
 
 
 def _mean_and_error(values: list[float]) -> tuple[float, float]:
-    """Mean, and the squared standard error of it. (statistics.variance counts in fractions: twenty times slower.)"""
+    """Mean, and the squared standard error of it. (statistics.variance counts in fractions: twenty times
+    slower.)"""
     mean = math.fsum(values) / len(values)
     return mean, math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1) / len(values)
 
