@@ -300,3 +300,32 @@ def test_a_row_that_died_holds_no_block_up_and_is_void():
     assert result.session.blocks == 6
     assert row(result, "jax").status == "void" and "killed by SIGKILL" in row(result, "jax").reason
     assert words(result)[("torch-compile", "torch-eager")] == "FASTER"
+
+
+def test_peaks_of_a_busy_machine_void_nothing():
+    """At 4e11 FLOP/s 15 ms are impossible; but with others on the machine, nobody knows what it can do."""
+    steps = {"torch-eager": 0.1, "jax": 0.015}
+    busy = judge(make_session(steps=steps, foreign=0.5))
+    floor = row(busy, "jax").floor
+    assert row(busy, "jax").status == "ok" and "others used the machine" in floor.note
+    assert floor.share == pytest.approx(1.0) and "this row" in floor.note
+    unchecked = {f.rule: f.what for f in row(busy, "jax").findings if f.severity == "unchecked"}
+    assert "others used the machine" in unchecked["faster-than-physics"]
+    assert row(judge(make_session(steps=steps)), "jax").status == "void"
+
+
+def test_one_quiet_process_is_enough_for_a_peak():
+    session = make_session(steps={"torch-eager": 0.1, "jax": 0.015}, foreign=0.5)
+    first = next(i for i, p in enumerate(session.processes) if p.cell.label == "torch-eager")
+    processes = tuple(replace(p, foreign=0.01) if i == first else p for i, p in enumerate(session.processes))
+    assert row(judge(replace(session, processes=processes)), "jax").status == "void"
+
+
+def test_one_program_alone_says_nothing_of_the_lottery():
+    count = iter(range(99))
+
+    def once(e: Evidence) -> Evidence:
+        return e if next(count) == 0 else replace(e, probes={**e.probes, "program": {"flops": FLOPS}})
+
+    findings = row(judge(make_session(plant={"jax": once})), "jax").findings
+    assert [f.severity for f in findings if f.rule == "autotune-lottery"] == ["unchecked"]

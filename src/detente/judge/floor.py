@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from detente.records.result import Floor
@@ -26,12 +26,14 @@ class Work:
 @dataclass(frozen=True)
 class Peak:
     """Best rates that any probe of the session reached at one device and precision. ``shape`` is the (m, k, n) of
-    the fastest product; ``raised_by`` the row that went faster than the probes, if any did."""
+    the fastest product; ``raised_by`` the row that went faster than the probes, if any did; ``busy`` that others used
+    the machine in every process that probed, so that the rates are lower bounds of what it can do."""
 
     flops: float
     bytes: float
     shape: tuple[int, int, int] | None = None
     raised_by: str = ""
+    busy: bool = False
 
     def seconds(self, work: Work) -> tuple[float, str]:
         """The floor of ``work`` and which of the two binds: the larger, never the sum, because a machine computes
@@ -41,7 +43,7 @@ class Peak:
         return (compute, "flops") if compute >= traffic else (traffic, "bytes")
 
 
-def best_peak(probes: Iterable[Mapping[str, Any]]) -> Peak | None:
+def best_peak(probes: Iterable[Mapping[str, Any]], *, busy: bool = False) -> Peak | None:
     """The best of the ``peak`` probes of rows that share device and precision; None while either rate is missing."""
     products: list[tuple[float, tuple[int, int, int]]] = []
     copies: list[float] = []
@@ -54,32 +56,35 @@ def best_peak(probes: Iterable[Mapping[str, Any]]) -> Peak | None:
     if not products or not copies:
         return None
     rate, shape = max(products)
-    return Peak(rate, max(copies), shape)
+    return Peak(rate, max(copies), shape, busy=busy)
 
 
 def raise_peak(peak: Peak, steady: Mapping[str, tuple[Work, float]]) -> Peak:
     """The peak after the rows have been seen: ``steady`` maps a row to its work and its seconds per step. A row
     between 0.8 of the floor and the floor shows that the probes measured too little; the rate that binds it becomes
-    what the row reached. A row under 0.8 raises nothing: it is void."""
+    what the row reached. A row under 0.8 raises nothing: it is void, unless the peaks themselves are in doubt."""
     for row, (work, seconds) in steady.items():
         floor, bound = peak.seconds(work)
-        if IMPOSSIBLE * floor <= seconds < floor:
+        least = 0.0 if peak.busy else IMPOSSIBLE * floor
+        if least <= seconds < floor:
             if bound == "flops":
-                peak = Peak(work.flops / seconds, peak.bytes, peak.shape, row)
+                peak = replace(peak, flops=work.flops / seconds, raised_by=row)
             else:
-                peak = Peak(peak.flops, work.bytes / seconds, peak.shape, row)
+                peak = replace(peak, bytes=work.bytes / seconds, raised_by=row)
     return peak
 
 
 def floor_column(work: Work, peak: Peak, seconds: float | None, row: str) -> Floor:
     """The column of one row, ``seconds`` being its steady median."""
     floor, bound = peak.seconds(work)
-    note = "" if work.bytes > CACHED else "its bytes fit a cache: bandwidth is no bound"
+    notes = [] if work.bytes > CACHED else ["its bytes fit a cache: bandwidth is no bound"]
+    if peak.busy:
+        notes.append("others used the machine while its peaks were measured: the true floor is lower")
     if peak.raised_by:
         who = "this row" if peak.raised_by == row else peak.raised_by
-        note = f"peak raised: {who} went faster than every probe"
+        notes.append(f"peak raised: {who} went faster than every probe")
     share = floor / seconds if seconds else None
-    return Floor(work.flops, work.bytes, peak.flops, peak.bytes, floor, share, bound, note)
+    return Floor(work.flops, work.bytes, peak.flops, peak.bytes, floor, share, bound, "; ".join(notes))
 
 
 def impossible(work: Work, peak: Peak, seconds: float) -> bool:

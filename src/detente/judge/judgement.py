@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from detente.judge import verdicts as words
-from detente.judge.floor import Peak, Work, best_peak, floor_column, impossible, raise_peak
+from detente.judge.floor import Peak, Work, best_peak, floor_column, raise_peak
 from detente.judge.rows import (
     block_medians,
     captured,
@@ -22,6 +22,7 @@ from detente.judge.rows import (
     steady_column,
 )
 from detente.judge.rules.audit import audit
+from detente.judge.rules.hardware import FOREIGN
 from detente.judge.rules.rule import Group, Row
 from detente.judge.statistics import paired
 from detente.judge.verdicts import Decision, Noise
@@ -97,16 +98,19 @@ def _work(facts: Mapping[str, int] | None) -> Work | None:
 
 def _peak(rows: list[Row], like: Cell) -> Peak | None:
     """The best rates of the session at this device and precision. A row whose products run at another precision
-    than declared is void, and its rate is a rate of something else."""
+    than declared is void, and its rate is a rate of something else; a rate that was reached beside other processes
+    is too low, and counts only where there is no better one."""
     wanted = PRECISIONS[like.contract.precision].product
-    probes = [
-        probe
+    probed = [
+        (process.foreign, process.evidence.probes["peak"])
         for row in rows
         if (row.cell.device, row.cell.contract.precision) == (like.device, like.contract.precision)
         and row.get("precision.class", wanted) == wanted
-        for probe in row.every("peak")
+        for process in (*row.fine, *row.others)
+        if "peak" in process.evidence.probes
     ]
-    return best_peak(probes)
+    quiet = [probe for foreign, probe in probed if foreign <= FOREIGN]
+    return best_peak(quiet) or best_peak([probe for _, probe in probed], busy=True)
 
 
 def _raised(groups: dict[str, Group], status: dict[str, tuple[str, str]]) -> dict[str, Group]:
@@ -161,8 +165,6 @@ def _cell_result(
     floor = None
     if group.work and group.peak:
         floor = floor_column(group.work, group.peak, row.steady, cell.key)
-        if row.steady and impossible(group.work, group.peak, row.steady):
-            reason = reason or "under the physical floor"
     first = row.fine[0].evidence if row.fine else None
     return CellResult(
         workload=cell.workload,
@@ -287,10 +289,10 @@ def _head(
     )
     peaks: dict[str, Any] = {}
     for group in groups.values():
-        cell = group.rows[0].cell
+        first = group.rows[0]
         if group.peak:
             peak = group.peak
-            peaks[f"{cell.device}/{cell.contract.precision}"] = {
+            peaks[f"{first.platform}/{first.cell.contract.precision}"] = {
                 "flops_per_s": peak.flops,
                 "bytes_per_s": peak.bytes,
                 "shape": list(peak.shape or ()),

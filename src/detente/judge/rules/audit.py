@@ -24,10 +24,7 @@ def audit(group: Group, rules: Iterable[Rule] = RULES.values()) -> tuple[Finding
         for row in asked:
             missing = [key for key in rule.evidence if not _there(key, row, group)]
             if missing:
-                errors = "; ".join(filter(None, (row.broken(key) for key in missing)))
-                why = f"no evidence: {', '.join(missing)}" + (
-                    f" (the probe failed: {errors})" if errors else ""
-                )
+                why = _why(missing, row, group)
                 found.append(_unchecked(rule, row, why))
             else:
                 ready.append(row)
@@ -39,10 +36,21 @@ def audit(group: Group, rules: Iterable[Rule] = RULES.values()) -> tuple[Finding
 
 def _there(key: str, row: Row, group: Group) -> bool:
     if key == "floor":
-        return group.work is not None and group.peak is not None
+        return group.work is not None and group.peak is not None and not group.peak.busy
+    if key == "program.hash of two processes":
+        return len(row.every("program.hash")) > 1
     if key == "memory process":
         return any(p.kind == "memory" for p in row.others)
     return row.has(key)
+
+
+def _why(missing: list[str], row: Row, group: Group) -> str:
+    if all(key.startswith("program") for key in missing) and row.compiled == "none":
+        return "an eager stack gives no program away"
+    if missing == ["floor"] and group.peak is not None and group.peak.busy:
+        return "others used the machine while its peaks were measured"
+    errors = "; ".join(filter(None, (row.broken(key) for key in missing)))
+    return f"no evidence: {', '.join(missing)}" + (f" (the probe failed: {errors})" if errors else "")
 
 
 def _unchecked(rule: Rule, row: Row, why: str) -> Finding:

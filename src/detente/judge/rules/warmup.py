@@ -152,7 +152,7 @@ RULES = (
         what="Several processes of one row run different programs, so that its spread is a mixture.",
         why="XLA's documentation says that GEMM autotuning may choose differently in each compilation; swings of 10 "
         "to 20 % have been measured on large products.",
-        evidence=("program.hash",),
+        evidence=("program.hash of two processes",),
         detected="The hash of the program of each process; several hashes are several programs.",
         fix="Store and reload autotuning results, or report each program apart.",
         waive="When the lottery is what users get: the interval over processes then includes it.",
