@@ -19,7 +19,7 @@ class Least:
     """What is worth a loop. A block of fewer nodes is no layer (three projections of one tensor, a chain of
     additions): a loop over it would only serialise what XLA does well. The same holds of a loop that saves little."""
 
-    nodes: int = 8  # in the block
+    nodes: int = 5  # in the block
     count: int = 2  # iterations
     saved: int = 24  # (iterations - 1) * nodes
 
