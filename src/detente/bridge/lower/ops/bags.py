@@ -47,7 +47,9 @@ def _embedding_bag(
     starts = offsets[:bags]
     bag = _bag_of(indices.shape[0], starts)
     counts = jnp.ones(indices.shape, bool)
-    if padding_idx is not None and padding_idx != -1:
+    # -1 is "none" for the internal operator and the last row for the public one.
+    inner = call.node.op.startswith("aten._")
+    if padding_idx is not None and not (padding_idx == -1 and (inner or call.node.op.endswith(".default"))):
         counts = indices != (padding_idx + weight.shape[0] if padding_idx < 0 else padding_idx)
     if include_last_offset:
         counts = counts & (jnp.arange(indices.shape[0]) < offsets[-1])

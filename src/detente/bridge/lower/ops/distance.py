@@ -17,6 +17,8 @@ from detente.bridge.lower.table import lowers
 def _cosine_similarity(call: Any, a: jax.Array, b: jax.Array, dim: int = 1, eps: float = 1e-8) -> jax.Array:
     dtype = out_dtype(call)
     a, b = jnp.broadcast_arrays(cast(a, wide(dtype)), cast(b, wide(dtype)))
+    if a.ndim == 0:
+        return _cosine_similarity(call, a[None], b[None], 0, eps)
     sizes = []
     for x in (a, b):
         size = vector_norm(x, 2.0, (dim % a.ndim,), True)

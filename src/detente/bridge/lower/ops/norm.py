@@ -57,7 +57,7 @@ def _native_layer_norm(
 ) -> tuple[jax.Array, ...]:
     over = tuple(range(x.ndim - len(normalized_shape), x.ndim))
     y, mean, inverse = _standard(cast(x, wide(x.dtype)), over, eps)
-    results = (_affine(y, weight, bias, tuple(normalized_shape)), mean, inverse)
+    results = (_affine(y, weight, bias, tuple(normalized_shape)), *map(lax.stop_gradient, (mean, inverse)))
     return tuple(cast(r, out_dtype(call, i)) for i, r in enumerate(results))
 
 
@@ -77,7 +77,7 @@ def _rms_norm(
     eps = float(jnp.finfo(wider.dtype).eps) if eps is None else eps
     inverse = lax.rsqrt(jnp.mean(jnp.square(wider), over, keepdims=True) + eps)
     y = cast(_affine(wider * inverse, weight, None, tuple(normalized_shape)), dtype)
-    return (y, cast(inverse, out_dtype(call, 1))) if fused else y
+    return (y, cast(lax.stop_gradient(inverse), out_dtype(call, 1))) if fused else y
 
 
 def _grouped(
@@ -90,7 +90,7 @@ def _grouped(
         return x, empty, empty
     y, mean, inverse = _standard(split, (2,), eps)
     shape = (channels,) + (1,) * (x.ndim - 2)
-    return _affine(y.reshape(x.shape), weight, bias, shape), mean, inverse
+    return _affine(y.reshape(x.shape), weight, bias, shape), *map(lax.stop_gradient, (mean, inverse))
 
 
 @lowers("aten.group_norm.default")
@@ -173,7 +173,8 @@ def _batch_norm_functional(
 
 def _saved(call: Any, index: int, value: jax.Array | None) -> jax.Array:
     kind = out_dtype(call, index)
-    return jnp.zeros(call.out[index].shape, kind) if value is None else cast(value, kind)
+    # Saved for torch's own backward pass: nothing flows back through it.
+    return jnp.zeros(call.out[index].shape, kind) if value is None else cast(lax.stop_gradient(value), kind)
 
 
 @lowers("aten._batch_norm_with_update_functional.default")

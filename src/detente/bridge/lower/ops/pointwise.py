@@ -28,6 +28,24 @@ def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
     return lower
 
 
+def _trigamma(x: jax.Array) -> jax.Array:
+    """The derivative of digamma, by reflection on the left half line (jax's polygamma is for x > 0)."""
+    left = x < 0.5
+    right = special.polygamma(1, jnp.where(left, 1 - x, x))
+    return jnp.where(left, (jnp.pi / jnp.sin(jnp.pi * x)) ** 2 - right, right)
+
+
+@jax.custom_jvp
+def digamma(x: jax.Array) -> jax.Array:
+    """The derivative of log gamma; its own derivative is right for negative arguments, too."""
+    return special.digamma(x)
+
+
+@digamma.defjvp
+def _digamma_jvp(primals: Any, tangents: Any) -> Any:
+    return digamma(primals[0]), tangents[0] * _trigamma(primals[0])
+
+
 def _frac(x: jax.Array) -> jax.Array:
     return x - jnp.trunc(x)
 
@@ -76,7 +94,7 @@ FLOAT: dict[str, Callable[[jax.Array], jax.Array]] = {
     "cos": jnp.cos,
     "cosh": jnp.cosh,
     "deg2rad": jnp.deg2rad,
-    "digamma": special.digamma,
+    "digamma": digamma,
     "erf": special.erf,
     "erfc": special.erfc,
     "erfinv": special.erfinv,
@@ -99,8 +117,8 @@ FLOAT: dict[str, Callable[[jax.Array], jax.Array]] = {
     "sqrt": jnp.sqrt,
     "tan": jnp.tan,
     "tanh": jnp.tanh,
-    "special_digamma": special.digamma,
-    "special_psi": special.digamma,
+    "special_digamma": digamma,
+    "special_psi": digamma,
     "special_entr": special.entr,
     "special_erf": special.erf,
     "special_erfc": special.erfc,
@@ -245,7 +263,7 @@ def _nan_to_num(
 def _polygamma(call: Any, n: int, x: jax.Array) -> jax.Array:
     dtype = out_dtype(call)
     x = cast(x, wide(dtype))
-    return cast(special.digamma(x) if n == 0 else special.polygamma(n, x), dtype)
+    return cast(digamma(x) if n == 0 else special.polygamma(n, x), dtype)
 
 
 @lowers("aten.mvlgamma.default", "aten.special_multigammaln.default")

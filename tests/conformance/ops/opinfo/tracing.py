@@ -10,10 +10,20 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import torch
 from torch.fx import GraphModule
 
 from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """A copy as numpy, bfloat16 included."""
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16).copy()
+    return tensor.numpy().copy()
 
 
 class _Holder(torch.nn.Module):
@@ -60,7 +70,7 @@ def graph_of(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> G
         else:
             inputs.append(Input(number, "constant", spec.target, _aval(node.meta["val"])))
             held = exported.constants.get(spec.target, exported.state_dict.get(spec.target))
-            constants[spec.target] = held.detach().numpy()
+            constants[spec.target] = to_numpy(held)
         values[node] = Ref(number)
     nodes: list[Node] = []
     count = [len(values)]

@@ -1,0 +1,1 @@
+"""OpInfo samples run through the lowering table and judged against torch."""
