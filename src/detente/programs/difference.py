@@ -88,7 +88,8 @@ class Section:
 def side_by_side(counts: Sequence[Counts]) -> tuple[Section, ...]:
     """Several programs in columns: the summary, then each census that any of them has, widest difference first."""
     summary = tuple(
-        (label, tuple(trips(c) if name == "loops" else getattr(c, name) for c in counts)) for name, label in SUMMARY
+        (label, tuple(trips(c) if name == "loops" else getattr(c, name) for c in counts))
+        for name, label in SUMMARY
     )
     sections = [Section("", summary)]
     for name, title in CENSUSES:

@@ -84,7 +84,8 @@ def _module(data: memoryview) -> Module:
         for row, instruction in zip(rows, c.instructions, strict=True):
             called = [position[int(i)] for i in instruction.called]
             digest.update(row + f"{instruction.operands}{called}".encode())
-    lines = 1 + sum(len(c.instructions) + 2 for c in table.values())
+    # As XLA prints it: the header and a blank line, then each computation with its braces and a blank line.
+    lines = 2 + sum(len(c.instructions) + 3 for c in table.values())
     module = Module(name, table, entry, lines, 0, digest.hexdigest())
     aliased = _aliased(module, aliases)
     return Module(name, table, entry, lines, aliased, digest.hexdigest())

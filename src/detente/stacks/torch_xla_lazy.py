@@ -145,6 +145,10 @@ class XlaRunning(TorchRunning):
         self.stack.wait()
         state = self._state()
         kept = [t.detach().cpu().clone() for t in state]
+        if len(self._dispatches) < _WATCHED - 1:
+            # The steady program is the second one, and what it takes over is known once it has been compiled.
+            self.step(self._example)
+            self.stack.wait()
         handle = self._trace(self._example)
         results = [handle[0], *(t for t in handle[1].values() if t is not None)]
         if self.contract.region == "train-step":
@@ -153,7 +157,7 @@ class XlaRunning(TorchRunning):
         facts = {} if donated is None else {"alias_bytes": float(donated)}
         found = (
             Capture("hlo", "step", private.hlo_proto(results), facts),
-            Capture("stablehlo", "step", private.stablehlo(results).encode()),
+            Capture("stablehlo", "step", private.stablehlo(results).encode(), facts),
         )
         del handle, results
         for name in self.workload.batch_gradients:

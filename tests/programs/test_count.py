@@ -1,0 +1,198 @@
+"""What counting must see: faults planted in real programs, and arithmetic checked by brute force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detente.programs.count import count, count_program, read_program
+from detente.programs.difference import difference
+from detente.programs.hlo import read_hlo
+from detente.programs.module import Computation, Convolution, Dot, Instruction, ProgramError, Shape, Spatial
+from detente.programs.products import meetings
+
+from .build import appended, parameter, program
+from .test_golden import golden
+
+F32 = Shape("f32", (8, 64))
+
+
+@pytest.mark.parametrize("stack", ["jax", "torch-xla", "jax-scan"])
+def test_a_program_does_not_differ_from_itself(stack: str) -> None:
+    data = golden(stack, "hlo")
+    assert difference(count_program(data, "hlo"), count_program(data, "hlo")) == ()
+
+
+@pytest.mark.parametrize("stack", ["jax", "torch-xla"])
+def test_a_doubled_layer_norm_shows(stack: str) -> None:
+    module = read_hlo(golden(stack, "hlo"))
+    entry = module.computations[module.entry]
+    (at, *_) = [
+        k for k, i in enumerate(entry.instructions) if i.opcode in ("rsqrt", "batch-norm-training")
+    ] or [-1]
+    if at < 0:
+        pytest.fail("the golden program has no LayerNorm in its entry")
+    doubled = appended(module, [entry.instructions[at]])
+    found = {d.what for d in difference(count(module), count(doubled))}
+    assert found & {"norms.expanded", "norms.batch-norm-training"}
+
+
+def test_a_cast_to_s64_shows() -> None:
+    module = read_hlo(golden("jax", "hlo"))
+    cast = appended(module, [Instruction("convert", (Shape("s64", (2, 16)),), (0,))])
+    assert {(d.what, d.a, d.b) for d in difference(count(module), count(cast))} >= {
+        ("dtypes.s64", 0, 1),
+        ("opcodes.convert", count(module).opcodes["convert"], count(module).opcodes["convert"] + 1),
+    }
+
+
+def test_a_missing_donation_shows() -> None:
+    module = read_hlo(golden("jax", "hlo"))
+    found = difference(count(module), count(replace(module, aliased=0)))
+    assert [(d.what, d.a, d.b) for d in found] == [("alias_bytes", 1422340, 0)]
+
+
+def test_captured_weights_show_as_large_constants() -> None:
+    module = program([parameter(0, 4), Instruction("constant", (Shape("f32", (1024, 1024)),)),
+                      Instruction("tuple", (), (0, 1))])  # fmt: skip
+    c = count(module)
+    assert (c.constants_bytes, c.large_constants) == (4 << 20, (4 << 20,))
+
+
+def test_what_nobody_reads_is_no_work() -> None:
+    dot = Instruction("dot", (Shape("f32", (2, 4)),), (0, 1), detail=Dot((1,)))
+    module = program(
+        [parameter(0, 2, 3), parameter(1, 3, 4), dot, Instruction("negate", (Shape("f32", (2, 3)),), (0,))]
+    )
+    c = count(module)
+    assert (c.flops, c.products, c.dead) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "sees"),
+    [
+        (Instruction("rng-bit-generator", (Shape("u32", (4,)),), (0,)), 1),
+        (Instruction("custom-call", (F32,), (0,), target="cu_threefry2x32"), 1),
+        (Instruction("custom-call", (F32,), (0,), target="Sharding"), 0),
+    ],
+)
+def test_random_operations(one: Instruction, sees: int) -> None:
+    assert count(program([parameter(0, 4), one])).rng_ops == sees
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2), st.lists(st.integers(1, 4), min_size=5, max_size=5), st.sampled_from(["f32", "bf16"])
+)
+def test_a_products_flops(batched: int, extents: list[int], dtype: str) -> None:
+    """Against the number of multiplications that einsum would do: the product of all extents."""
+    *batch, m, k, n = extents[2 - batched :]
+    lead = tuple(range(batched))
+    module = program(
+        [parameter(0, *batch, m, k, dtype=dtype), parameter(1, *batch, k, n, dtype=dtype),
+         Instruction("dot", (Shape("f32", (*batch, m, n)),), (0, 1), detail=Dot((batched + 1,), lead))]
+    )  # fmt: skip
+    c = count(module)
+    assert c.flops == 2 * int(np.prod([*batch, m, k, n]))
+    assert c.product_dtypes == {dtype: 1}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.integers(1, 2),
+    st.integers(1, 3),
+)
+def test_meetings_by_brute_force(
+    size: int, width: int, stride: int, low: int, window: int, base: int
+) -> None:
+    """Lay the dilated, padded input out as an array of ones and zeros, and slide the window over it."""
+    line = np.zeros((width - 1) * base + 1, int)
+    line[::base] = 1
+    reach = (size - 1) * window + 1
+    line = np.pad(line, (low, 6))
+    if len(line) < reach:
+        return
+    out = (len(line) - reach) // stride + 1
+    met = sum(int(line[o * stride + t * window]) for o in range(out) for t in range(size))
+    assert meetings(Spatial(size, width, out, stride, low, window, base)) == met
+
+
+def test_a_convolution_and_its_gradients_cost_the_same() -> None:
+    """A strided convolution (8 -> 4, window 3, padding 1 above only) and its two gradients as XLA writes them."""
+    forward = Convolution((Spatial(3, 8, 4, stride=2, low=0),), 2, 5, 3)
+    data = Convolution((Spatial(3, 4, 8, low=2, base_dilation=2),), 2, 3, 5)
+    kernel = Convolution((Spatial(4, 8, 3, low=0, window_dilation=2),), 3, 5, 2)
+
+    def flops(c: Convolution) -> int:
+        shape = Shape("f32", (1,))
+        return count(program([parameter(0, 1), Instruction("convolution", (shape,), (0, 0), detail=c)])).flops
+
+    assert flops(forward) == flops(data) == flops(kernel) == 2 * 2 * 5 * 3 * 11
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "step", "way", "trips"),
+    [(0, 12, 1, "LT", 12), (0, 12, 5, "LT", 3), (1, 12, 1, "LE", 12), (12, 0, -1, "GT", 12), (3, 3, 1, "LT", 0),
+     (0, 12, 3, "NE", 4), (0, 12, -1, "LT", None), (5, 0, -2, "GE", 3)],
+)  # fmt: skip
+def test_trip_counts(start: int, limit: int, step: int, way: str, trips: int | None) -> None:
+    s32 = Shape("s32")
+    state = Instruction("parameter", (s32, F32))
+
+    def number(value: int) -> Instruction:
+        return Instruction("constant", (s32,), integers=(value,))
+
+    counter = Instruction("get-tuple-element", (s32,), (0,), number=0)
+    condition = Computation(
+        "condition",
+        (state, counter, number(limit), Instruction("compare", (Shape("pred"),), (1, 2), target=way)),
+        3,
+    )
+    body = Computation(
+        "body",
+        (state, counter, number(step), Instruction("add", (s32,), (1, 2)),
+         Instruction("get-tuple-element", (F32,), (0,), number=1),
+         Instruction("dot", (F32,), (4, 4), detail=Dot((1,))), Instruction("tuple", (s32, F32), (3, 5))), 6,
+    )  # fmt: skip
+    loop = Instruction("while", (s32, F32), (2,), ("condition", "body"))
+    module = program([parameter(0, 8, 64), number(start), Instruction("tuple", (s32, F32), (1, 0)), loop],
+                     condition, body)  # fmt: skip
+    c = count(module)
+    assert [found.trips for found in c.loops] == [trips]
+    assert c.unknown_loops == (trips is None)
+    # A loop that nobody can count is counted once: a lower bound, and ``unknown_loops`` says so.
+    assert c.flops == (1 if trips is None else trips) * 2 * 8 * 64 * 64
+
+
+def test_broken_programs_are_refused() -> None:
+    for data in (b"", b"\x01\x02\x03", b"hello, world", golden("jax", "hlo")[:5000]):
+        with pytest.raises(ProgramError, match="HloModuleProto"):
+            read_program(data, "hlo")
+    with pytest.raises(ProgramError, match="no function @main"):
+        read_program(b"module @m {\n}\n", "stablehlo")
+    with pytest.raises(ProgramError, match="StableHLO line 3"):
+        read_program(b"module @m {\nfunc.func public @main(%arg0: tensor<2xf32>) {\n%1 = stablehlo.add %9, %9 : tensor<2xf32>",
+                     "stablehlo")  # fmt: skip
+    with pytest.raises(ProgramError, match="'fx' cannot be counted"):
+        read_program(b"", "fx")
+
+
+def test_a_program_that_calls_itself_is_refused() -> None:
+    call = Instruction("call", (F32,), (0,), ("main",))
+    with pytest.raises(ProgramError, match="calls itself"):
+        count(program([parameter(0, 8, 64), call]))
+
+
+def test_names_and_places_do_not_change_the_hash() -> None:
+    one = read_hlo(golden("jax", "hlo"))
+    assert one.sha256 != read_hlo(golden("jax-scan", "hlo")).sha256
+    data = golden("jax", "hlo").replace(b"jit_train", b"jit_trail")
+    assert read_hlo(data).sha256 == one.sha256
