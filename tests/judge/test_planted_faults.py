@@ -200,6 +200,18 @@ def test_one_stutter_of_the_machine_is_no_early_clock():
     assert quiet(judge(make_session(plant={"jax": stutter})))
 
 
+def test_one_stutter_within_a_process_is_no_early_clock_either():
+    """One of three waits met a quiet moment that no read met."""
+    stutter = probe(
+        "slope", t_k=0.8, waits=[0.8, 1.02, 1.01], read_t_k=1.0, reads=[1.0, 1.01, 1.03], doubles=[2.0, 2.1]
+    )
+    assert quiet(judge(make_session(plant={"jax": stutter})))
+    early = probe(
+        "slope", t_k=0.8, waits=[0.8, 0.81, 0.8], read_t_k=1.0, reads=[1.0, 1.01, 1.03], doubles=[1.6, 1.6]
+    )
+    assert "clock-stops-early" in loud(judge(make_session(plant={"jax": early})), "jax")
+
+
 def test_what_the_recipe_declares_is_no_finding():
     changes = both(
         probe("facts", compiled_region="model", optimizer_inside=False),

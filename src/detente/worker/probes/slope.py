@@ -13,7 +13,8 @@ from detente.worker.opened import Opened
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``slope``: seconds of k steps, of 2k steps, and of k steps whose outputs are all read on the host. The first
-    two end with the stack's own ``synchronise``; the third forces the work whatever that does. Best of two."""
+    two end with the stack's own ``synchronise``; the third forces the work whatever that does. ``t_k``,
+    ``t_2k`` and ``read_t_k`` are the best of ``waits``, ``doubles`` and ``reads``."""
     running = opened.running
     step_s = min(s.wall_ns / s.steps for s in samples) / 1e9
     k = max(1, min(64, int(0.1 / max(step_s, 1e-6))))
@@ -35,14 +36,28 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
         running.loss(handle)
         running.outputs(handle)
 
-    found = []
-    for work in (waited(k), waited(2 * k), read):
-        best = float("inf")
-        for _ in range(2):
-            drained()
-            start = time.perf_counter()
-            work()
-            best = min(best, time.perf_counter() - start)
-        found.append(best)
+    def seconds(work: Callable[[], None]) -> float:
+        drained()
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    # In turn, so that a machine that is busy for a while is busy for all three.
+    waits, doubles, reads = [], [], []
+    for _ in range(3):
+        waits.append(seconds(waited(k)))
+        reads.append(seconds(read))
+        if len(doubles) < 2:
+            doubles.append(seconds(waited(2 * k)))
     drained()
-    return {"slope": {"k": k, "t_k": found[0], "t_2k": found[1], "read_t_k": found[2]}}
+    return {
+        "slope": {
+            "k": k,
+            "t_k": min(waits),
+            "t_2k": min(doubles),
+            "read_t_k": min(reads),
+            "waits": waits,
+            "doubles": doubles,
+            "reads": reads,
+        }
+    }
