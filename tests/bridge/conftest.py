@@ -40,7 +40,7 @@ def same_function():
     def compare(model, loss, batch, optimizer=None, steps=3, tolerance=1e-9, dtype=torch.float64):
         from detente import bridge
         from detente.bridge.eager import eager_step
-        from detente.bridge.random.twin import twin
+        from detente.bridge.random import twin
 
         optimizer = optimizer or (lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9))
         model = copy.deepcopy(model).to(dtype)
@@ -53,12 +53,15 @@ def same_function():
                 model, loss, optimizer(model.parameters()), example_batch=batch, certificate="none", seed=11
             )
             reference = optimizer(other.parameters())
+            rounding = set()
             for count in range(steps):
                 found = step.gradients(batch)
                 value = step(batch)
                 done = eager_step(other, loss, reference, batch, twin(11, count))
                 largest = max(float(g.norm()) for g in done.gradients.values() if g is not None)
                 for name, gradient in done.gradients.items():
+                    if gradient is not None and float(gradient.norm()) < 1e-9 * largest:
+                        rounding.add(name)  # a key bias: the exact gradient is zero, Adam would step by its sign
                     if gradient is None:
                         assert found.get(name) is None, f"torch gives {name} no gradient"
                         continue
@@ -67,6 +70,8 @@ def same_function():
                 value = value[0] if isinstance(value, tuple) else value
                 assert distance(value.wait(), done.loss) <= tolerance, f"loss, step {count}"
             for name, tensor in step.state_dict().items():
+                if name in rounding:
+                    continue
                 far = distance(tensor, other.state_dict()[name])
                 assert far <= tolerance, f"{name} after {steps} steps: {far:.2e}"
         return step

@@ -1,6 +1,7 @@
 """The bridge: an unmodified torch module, its loss and its optimizer as one XLA program.
 
-``compile``, ``check``, ``extend`` and ``functional`` are resolved when first used: importing this imports no framework.
+``compile``, ``check``, ``extend`` and ``functional`` are resolved when first used: importing this imports no
+framework.
 """
 
 from __future__ import annotations

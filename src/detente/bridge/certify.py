@@ -202,7 +202,8 @@ def _row(
 
 
 def _well_conditioned(gradient: torch.Tensor) -> torch.Tensor:
-    """Elements whose update says something about the update rule. Adam's first step is ``g / (abs(g) + eps)``: where
+    """Elements whose update says something about the update rule. Adam's first step is ``g / (abs(g) +
+    eps)``: where
     ``g`` is rounding noise, so is the update, and one such element would outweigh a whole tensor."""
     own = gradient[gradient != 0]
     return (gradient == 0) | (gradient.abs() >= 1e-2 * _rms(own))

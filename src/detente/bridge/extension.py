@@ -13,9 +13,9 @@ def extend(op: str, lower: Callable[..., Any], *, random: bool = False, replace:
     """Register ``lower(call, *args, **kwargs)`` for the operator ``op``, named as in a refusal
     (``"mylib.myop.default"``).
 
-    Tensors arrive as ``jax.Array``, everything else as in the torch call (a dtype as its name). The result must have
-    ATen's own shape and dtype (``call.out``), and be differentiable by JAX. ``random``: it calls ``call.key()``.
-    Raises ValueError for an operator that is there already, unless ``replace``.
+    Tensors arrive as ``jax.Array``, everything else as in the torch call (a dtype as its name). The result
+    must have ATen's own shape and dtype (``call.out``), and be differentiable by JAX. ``random``: it calls
+    ``call.key()``. Raises ValueError for an operator that is there already, unless ``replace``.
 
     >>> detente.extend("mylib.twice.default", lambda call, x: 2 * x)
     """

@@ -26,13 +26,15 @@ class Pending(torch.Tensor):
 
     _fetch: Callable[[], Any]
     _plain: torch.Tensor | None
+    array: Any
 
     @staticmethod
-    def of(aval: Aval, fetch: Callable[[], Any]) -> Pending:
-        """``fetch`` waits and gives a numpy array of this shape and dtype, or raises."""
+    def of(aval: Aval, fetch: Callable[[], Any], array: Any) -> Pending:
+        """``fetch`` waits and gives a numpy array of this shape and dtype, or raises; ``array`` is what is
+        on the device, unchecked."""
         empty = torch.empty(aval.shape, dtype=getattr(torch, aval.dtype), device="meta")
         made = torch.Tensor._make_subclass(Pending, empty)
-        made._fetch, made._plain = fetch, None
+        made._fetch, made._plain, made.array = fetch, None, array
         return made
 
     def wait(self) -> torch.Tensor:

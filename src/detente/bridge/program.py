@@ -147,8 +147,8 @@ class Compiled:
         return self.executable(own, state, fixed, batch, hyper, seed, count)
 
     def gradients(self, values: Arrays, batch: Sequence[Any], seed: Any, count: Any) -> Any:
-        """``(loss, gradients by name)`` of every connected trainable tensor, without an update; nothing is donated.
-        The executable is compiled on first use."""
+        """``(loss, gradients by name)`` of every connected trainable tensor, without an update; nothing is
+        donated. The executable is compiled on first use."""
         used = {n: values[n] for n in (*self.program.reads, *self.program.large)}
         if "gradients" not in self.extra:
             inner = self.program.gradients(self.program.connected)

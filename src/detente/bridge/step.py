@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from detente.bridge.capture.export import Captured, capture
 from detente.bridge.eager import eager_step
 from detente.bridge.graph import Aval, Ref
 from detente.bridge.lower.driver import missing
+from detente.bridge.lower.precision import x64
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
 from detente.bridge.passes.dead import without_dead
@@ -38,6 +40,22 @@ class Options:
     seed: int = 0
     matmul: str = "highest"
     nonfinite: str = "raise"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A batch that is on the device already (``step.place``); ``original`` is kept for a capture or a
+    certificate."""
+
+    layout: batches.Layout
+    arrays: list[Any]
+    original: Any
+
+
+def place(batch: Any) -> Placed:
+    """A batch (any pytree of tensors and plain values) on JAX's default device."""
+    tensors, layout = batches.flatten(batch)
+    return Placed(layout, [to_jax(t) for t in tensors], batch)
 
 
 @dataclass(frozen=True)
@@ -70,13 +88,14 @@ class Step:
         self._captured: dict[Any, Captured] = {}
         self._variants: dict[Any, Variant] = {}
         self._first: _FirstStep | None = None
+        placed = example_batch if isinstance(example_batch, Placed) else place(example_batch)
         reasons = []
         try:
             self._rule = trace(optimizer, model.named_parameters())
         except Refused as refused:
             reasons += refused.reasons
         try:
-            captured = capture(model, loss, example_batch)
+            captured = capture(model, loss, placed.original)
         except Refused as refused:
             reasons += refused.reasons
         else:
@@ -86,9 +105,8 @@ class Step:
         self._watch = Watch(model)
         self._weights = captured.weights
         self._load()
-        tensors, layout = batches.flatten(example_batch)
-        self._captured[layout.key, self._watch.mode] = captured
-        self._variant(layout, tensors, example_batch, self._hyper())
+        self._captured[placed.layout.key, self._watch.mode] = captured
+        self._variant(placed, self._hyper())
 
     # -- running
     # ----------------------------------------------------------------------------------------------
@@ -103,12 +121,12 @@ class Step:
         """
         self._watch.check()
         self._settle()
-        tensors, layout = batches.flatten(batch)
+        placed = batch if isinstance(batch, Placed) else self.place(batch)
         hyper = self._hyper()
-        variant, arrays = self._variant(layout, tensors, batch, hyper)
+        variant = self._variant(placed, hyper)
         if self.certificate is None and self._first is None and self.options.certificate == "full":
-            self._first = _FirstStep(variant, copy.deepcopy(batch), arrays, self.count)
-        return self._run(variant, arrays, hyper)
+            self._first = _FirstStep(variant, copy.deepcopy(placed.original), placed.arrays, self.count)
+        return self._run(variant, placed.arrays, hyper)
 
     def _run(self, variant: Variant, arrays: list[Any], hyper: Any) -> Any:
         seed, count = np.uint32(self.options.seed), np.uint32(self.count)
@@ -119,11 +137,11 @@ class Step:
         if self._first is not None:
             self._first.loss = loss
         number, self.count = self.count, self.count + 1
-        value = Pending.of(self._loss_aval(variant), lambda: self._read(variant, number, loss, word))
+        value = Pending.of(self._loss_aval(variant), lambda: self._read(variant, number, loss, word), loss)
         layout = variant.captured.aux
         if layout is None:
             return value
-        leaves = [Pending.of(a, lambda x=x: x) for a, x in zip(layout.avals, aux, strict=True)]
+        leaves = [Pending.of(a, lambda x=x: x, x) for a, x in zip(layout.avals, aux, strict=True)]
         return value, layout.build(leaves)
 
     def _read(self, variant: Variant, number: int, loss: Any, word: Any) -> Any:
@@ -138,10 +156,29 @@ class Step:
             )
         return value
 
+    def place(self, batch: Any) -> Placed:
+        """Copy a batch to the device ahead of its step; ``step(step.place(batch))`` is ``step(batch)``."""
+        return place(batch)
+
+    def wait(self) -> None:
+        """Wait until every step that was started is done."""
+        jax.block_until_ready((self._values, self._state))
+
+    def restart(self, tensors: Mapping[str, Any] | None = None) -> None:
+        """Set weights and buffers (torch or numpy arrays by name; default: the live module's) and forget the
+        optimizer's state, without compiling anything. The count of steps, and so the random numbers, start
+        anew."""
+        with x64():
+            for name, live in self._weights.tensors.items():
+                value = live if tensors is None or name not in tensors else torch.as_tensor(tensors[name])
+                self._values[name] = to_jax(value.to(live.dtype))
+            zeros = jax.tree.map(lambda a: jax.device_put(np.zeros(a.shape, a.dtype)), self._state)
+        self._state, self.count, self._first = zeros, 0, None
+
     def eager(self, batch: Any) -> Any:
         """The same step in torch eager, on the live module, with the compiled step's random numbers: a
         breakpoint works anywhere. The state moves to the module, steps there, and is read back."""
-        from detente.bridge.random.twin import twin
+        from detente.bridge.random import twin
 
         self.sync_to_torch()
         numbers = twin(self.options.seed, self.count)
@@ -151,12 +188,13 @@ class Step:
         return done.loss if done.aux is None else (done.loss, done.aux)
 
     def gradients(self, batch: Any) -> dict[str, torch.Tensor | None]:
-        """The gradient of the loss at the current weights by parameter name, with the random numbers of the next
-        step, and without an update; None where torch would leave ``.grad`` None. Compiles once per program."""
+        """The gradient of the loss at the current weights by parameter name, with the random numbers of the
+        next step, and without an update; None where torch would leave ``.grad`` None. Compiles once per
+        program."""
         self._watch.check()
-        tensors, layout = batches.flatten(batch)
-        variant, arrays = self._variant(layout, tensors, batch, self._hyper())
-        return self._gradients(variant, self._values, arrays, self.count)
+        placed = batch if isinstance(batch, Placed) else self.place(batch)
+        variant = self._variant(placed, self._hyper())
+        return self._gradients(variant, self._values, placed.arrays, self.count)
 
     def _gradients(self, variant: Variant, values: Any, arrays: list[Any], count: int) -> Any:
         _, found = variant.compiled.gradients(values, arrays, np.uint32(self.options.seed), np.uint32(count))
@@ -189,6 +227,14 @@ class Step:
         host = {name: from_jax(self._values[name]) for name in set(canonical.values())}
         return {name: host[canonical[name]] for name in names}
 
+    def values(self) -> dict[str, Any]:
+        """The weights and buffers now, as JAX arrays by canonical torch name. The next step uses them up."""
+        return {n: self._values[n] for n in self._weights.tensors}
+
+    def arrays(self) -> Any:
+        """Everything the next step would donate or read, as a pytree of JAX arrays (to wait for, to measure)."""
+        return self._values, self._state
+
     @property
     def programs(self) -> tuple[Variant, ...]:
         """Every program compiled so far; one per batch layout and train/eval mode."""
@@ -211,23 +257,20 @@ class Step:
 
     # -- programs ---------------------------------------------------------------------------------------------
 
-    def _variant(
-        self, layout: batches.Layout, tensors: list[torch.Tensor], batch: Any, hyper: Any
-    ) -> tuple[Variant, list[Any]]:
-        """The program for this batch, compiled now if it is a new one, and the batch's arrays."""
-        arrays = [to_jax(t) for t in tensors]
-        key = (layout.key, self._watch.mode)
+    def _variant(self, placed: Placed, hyper: Any) -> Variant:
+        """The program for this batch, compiled now if it is a new one."""
+        key = (placed.layout.key, self._watch.mode)
         if key not in self._variants:
             captured = self._captured.get(key)
             if captured is None:
-                self._check_structure(layout)
-                captured = capture(self.model, self.loss, batch)
+                self._check_structure(placed.layout)
+                captured = capture(self.model, self.loss, placed.original)
                 reasons = missing(captured.graph)
                 if reasons:
                     raise Refused(reasons)
                 self._captured[key] = captured
-            self._variants[key] = self._compiled(captured, arrays, hyper)
-        return self._variants[key], arrays
+            self._variants[key] = self._compiled(captured, placed.arrays, hyper)
+        return self._variants[key]
 
     def _check_structure(self, layout: batches.Layout) -> None:
         """A changed shape or dtype is another program; a changed structure is a mistake, said before exporting."""
@@ -269,7 +312,7 @@ class Step:
 
     def _certify(self, first: _FirstStep) -> certify.Certificate:
         """The first step against torch eager. The live module still holds the state before that step."""
-        from detente.bridge.random.twin import twin
+        from detente.bridge.random import twin
 
         program = first.variant.compiled.program
         before = {name: to_jax(tensor) for name, tensor in self._weights.tensors.items()}

@@ -115,6 +115,16 @@ STACKS: dict[str, StackEntry] = {
             layers=True,
         ),
         StackEntry(
+            "detente",
+            "detente.stacks.detente:Detente",
+            "the bridge: the PyTorch definition as one XLA program",
+            "torch",
+            ("torch", "jax"),
+            ("tensorflow", "torch_xla"),
+            caches=_JAX,
+            variables=_JAX_KEEP,
+        ),
+        StackEntry(
             "torch-xla",
             "detente.stacks.torch_xla_lazy:TorchXla",
             "PyTorch/XLA, lazy tensors",

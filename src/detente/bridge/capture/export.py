@@ -39,6 +39,12 @@ class Captured:
     draws: int
 
 
+class _Told:
+    """The aux layout of the last trace."""
+
+    aux: batches.Layout | None = None
+
+
 class _Program(nn.Module):
     """What is exported: loss of the model on a batch that arrives as flat tensors."""
 
@@ -47,7 +53,8 @@ class _Program(nn.Module):
         self.model = model
         self.__dict__["loss"] = loss  # not a submodule, even when it is a Module: its tensors are constants
         self.layout = layout
-        self.aux: batches.Layout | None = None
+        # what forward found out; not an attribute, because export takes attribute writes back
+        self.__dict__["told"] = _Told()
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         value = self.__dict__["loss"](self.model, self.layout.build(tensors))
@@ -56,7 +63,7 @@ class _Program(nn.Module):
             if len(value) != 2:
                 raise refuse("loss", f"the loss function returned a tuple of {len(value)}; (loss, aux) has 2")
             value, aux = value
-            extra, self.aux = batches.flatten(aux, "aux")
+            extra, self.__dict__["told"].aux = batches.flatten(aux, "aux")
         if not isinstance(value, torch.Tensor):
             raise refuse("loss", f"the loss function returned a {type(value).__name__}, not a tensor")
         if value.ndim != 0 or not value.is_floating_point():
@@ -110,7 +117,7 @@ def _export(
             except Exception as error:
                 raise _refusal(error) from error
         graph = convert(functional, tags, held, layout, kept)
-    return Captured(graph, layout, program.aux, held, tags.draws)
+    return Captured(graph, layout, program.__dict__["told"].aux, held, tags.draws)
 
 
 # what torch says -> our code; the first row whose words occur in the message wins

@@ -1,0 +1,93 @@
+"""A captured loss or gradient as one executable, without an optimizer: the regions ``forward`` and
+``gradient``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import torch
+from torch import nn
+
+from detente.bridge.capture.export import capture
+from detente.bridge.lower.driver import missing
+from detente.bridge.lower.precision import torch_numerics
+from detente.bridge.passes.dead import without_dead
+from detente.bridge.passes.masks import recognise_masks
+from detente.bridge.place import to_jax
+from detente.bridge.program import Program
+from detente.bridge.random.keys import step_key
+from detente.bridge.refusal import Refused
+from detente.bridge.step import Placed
+
+
+@dataclass
+class Region:
+    """``region(placed) -> (loss, results by name)``: the aux outputs (a mapping) of a forward region, the
+    gradients of a gradient region (parameters by name, batch entries as ``batch:NAME``). Buffers that the
+    module writes are carried from call to call. Draws no random numbers: the key is that of step 0."""
+
+    module: nn.Module
+    program: Program
+    lowered: Any
+    executable: Any
+    aux: Any
+    weights: Any
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def load(self) -> None:
+        """Take the live module's values."""
+        self.values = {n: to_jax(t) for n, t in self.weights.tensors.items()}
+        self.values |= {n: to_jax(torch.from_numpy(v)) for n, v in self.program.large.items()}
+
+    def __call__(self, batch: Placed) -> tuple[Any, dict[str, Any]]:
+        loss, results, buffers = self.executable(self.values, batch.arrays)
+        self.values |= buffers
+        if self.aux is not None:
+            results = self.aux.build(results)
+        return loss, results
+
+
+def compile_region(
+    module: nn.Module,
+    loss: Callable[[Any, Any], Any],
+    batch: Placed,
+    *,
+    gradient: bool,
+    batch_gradients: Sequence[str] = (),
+    matmul: str = "highest",
+) -> Region:
+    """Capture, lower and compile. ``batch_gradients`` are top-level keys of the batch. Raises Refused."""
+    captured = capture(module, loss, batch.original)
+    reasons = missing(captured.graph)
+    if reasons:
+        raise Refused(reasons)
+    program = Program(recognise_masks(without_dead(captured.graph), captured.weights.tensors), matmul)
+    wanted = {f"batch[{name!r}]": name for name in batch_gradients}
+    at = {i: wanted[path] for i, path in enumerate(batch.layout.paths) if path in wanted}
+
+    def forward(values: Any, arrays: Any) -> Any:
+        found, (aux, buffers, _) = program.forward(values, arrays, step_key(0, 0))
+        return found, aux, buffers
+
+    def backward(values: Any, arrays: Any) -> Any:
+        params = {n: values[n] for n in program.connected}
+
+        def of(both: Any) -> Any:
+            merged = [both[1].get(i, a) for i, a in enumerate(arrays)]
+            return program.forward({**values, **both[0]}, merged, step_key(0, 0))
+
+        parts = (params, {i: arrays[i] for i in at})
+        (found, (_, buffers, _)), grads = jax.value_and_grad(of, has_aux=True)(parts)
+        return found, grads[0] | {f"batch:{name}": grads[1][i] for i, name in at.items()}, buffers
+
+    aux = None if gradient else captured.aux
+    region = Region(module, program, None, None, aux, captured.weights)
+    region.load()
+    with torch_numerics(matmul):
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (region.values, batch.arrays))
+        region.lowered = jax.jit(backward if gradient else forward).lower(*shapes)
+        region.executable = region.lowered.compile()
+    return region

@@ -1,0 +1,264 @@
+"""Détente: the bridge. The torch definition, unmodified, as one XLA program."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from detente.records.contract import Contract
+from detente.records.precision import PRECISIONS
+from detente.stacks.jax_jit import JaxJit
+from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
+from detente.stacks.torch_eager import installed_versions, make_optimizer
+from detente.workloads.workload import Size, Workload
+
+
+class DetenteRunning:
+    """A torch module whose region runs on JAX. Nothing is captured before the first step: export, trace and
+    compile belong to it. The certificate is off here, because the referee proves every cell itself."""
+
+    def __init__(self, stack: Detente, workload: Workload, size: Size, contract: Contract) -> None:
+        import jax
+        import torch
+
+        self.jax, self.torch, self.stack = jax, torch, stack
+        self.workload, self.contract = workload, contract
+        self.definition = importlib.import_module(workload.definitions["torch"])
+        self.precision = PRECISIONS[contract.precision]
+        self.dtype = getattr(torch, self.precision.parameters)
+        self.module = self.definition.build(size).to(dtype=self.dtype)
+        self.module.train(contract.region != "forward")
+        self.persistent = set(self.module.state_dict())
+        self.optimizer = make_optimizer(contract.optimizer, self.module, workload.optimizer)
+        self.matmul = "tensorfloat32" if contract.precision == "tf32" else "highest"
+        self.region: Any = None  # made by the first step
+
+    def _loss(self, module: Any, batch: Any) -> Any:
+        compute = getattr(self.torch, self.precision.compute)
+        if compute == self.dtype:
+            return self.definition.loss(module, batch)
+        with self.torch.autocast("cpu", dtype=compute):
+            return self.definition.loss(module, batch)
+
+    def _make(self, batch: Any) -> Any:
+        if self.contract.region == "train-step":
+            return _Train(self, batch)
+        return _Pure(self, batch)
+
+    # The Protocol -------------------------------------------------------------------------------------------
+
+    def load(self, tensors: Arrays) -> None:
+        torch = self.torch
+        with torch.no_grad():
+            for name, target in self._named():
+                target.copy_(torch.from_numpy(np.array(tensors[name])))
+        if self.region is not None:
+            self.region.reload()
+
+    def place(self, batch: Arrays) -> Any:
+        from detente.bridge.step import place
+
+        tensors = {n: self.torch.from_numpy(np.array(a)) for n, a in batch.items()}
+        placed = place({n: t.to(self.dtype) if t.is_floating_point() else t for n, t in tensors.items()})
+        self.jax.block_until_ready(placed.arrays)
+        return placed
+
+    def step(self, batch: Any) -> Any:
+        if self.region is None:
+            self.region = self._make(batch)
+        return self.region.step(batch)
+
+    def synchronise(self, *handles: Any) -> None:
+        self.jax.block_until_ready((handles, self.region.arrays() if self.region else ()))
+
+    def loss(self, handle: Any) -> float:
+        return float(handle[0])
+
+    def outputs(self, handle: Any) -> dict[str, np.ndarray]:
+        return {n: self._to_host(a) for n, a in handle[1].items()}
+
+    def gradients(self, batch: Any) -> dict[str, np.ndarray]:
+        if self.region is None:
+            self.region = self._make(batch)
+        return {n: self._to_host(a) for n, a in self.region.gradients(batch).items() if a is not None}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        if self.region is None:
+            return {n: self._to_host(t.detach().numpy()) for n, t in self._named()}
+        held = self.region.values()
+        return {n: self._to_host(held[n]) for n, _ in self._named()}
+
+    def parameter_names(self) -> frozenset[str]:
+        return frozenset(n for n, p in self.module.named_parameters() if p.requires_grad)
+
+    def compiled(self) -> CompileCount:
+        return self.stack.listener.count()
+
+    def memory(self) -> dict[str, int]:
+        found = {}
+        stats = self.stack.device.memory_stats() or {}
+        if "peak_bytes_in_use" in stats:
+            found["live_tensors"] = int(stats["peak_bytes_in_use"])
+        plan = self._plan()
+        if plan:
+            found["compiler_estimate"] = int(
+                plan["argument_bytes"] + plan["output_bytes"] + plan["temp_bytes"] - plan["alias_bytes"]
+            )
+        return found
+
+    def devices(self, handle: Any) -> tuple[str, ...]:
+        leaves = self.jax.tree.leaves((handle, self.region.arrays()))
+        return tuple(sorted({self.stack.platform_of(d) for leaf in leaves for d in leaf.devices()}))
+
+    def facts(self) -> dict[str, Any]:
+        plan = self._plan()
+        dropouts = [m for m in self.module.modules() if type(m).__name__.startswith("Dropout")]
+        found = {
+            "optimizer_inside": self.contract.region == "train-step",
+            "compiled_region": "step",
+            "graph_breaks": 0,
+            "donated_bytes": int(plan.get("alias_bytes", 0)),
+            "argument_bytes": int(plan.get("argument_bytes", 0)),
+            "training_mode": self.module.training,
+            "dropout_active": any(m.training and m.p > 0 for m in dropouts),
+            "tuning": {"matmul": self.matmul, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")},
+        }
+        if self.region is not None:
+            leaves = self.jax.tree.leaves(self.region.arrays())
+            found["state_bytes"] = sum(a.nbytes for a in leaves)
+        return found
+
+    def programs(self) -> tuple[Capture, ...]:
+        if self.region is None:
+            return ()
+        lowered, compiled = self.region.lowered, self.region.executable
+        before = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+        after = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+        return (
+            Capture("hlo", "step", before, self._plan()),
+            Capture("hlo-optimised", "step", after, self._plan()),
+            Capture("stablehlo", "step", lowered.as_text().encode()),
+        )
+
+    # -----------------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> dict[str, float]:
+        analysis = self.region.executable.memory_analysis() if self.region else None
+        if analysis is None:
+            return {}
+        return {
+            "argument_bytes": float(analysis.argument_size_in_bytes),
+            "output_bytes": float(analysis.output_size_in_bytes),
+            "temp_bytes": float(analysis.temp_size_in_bytes),
+            "alias_bytes": float(analysis.alias_size_in_bytes),
+        }
+
+    def _named(self) -> list[tuple[str, Any]]:
+        """Parameters (tied ones once) and persistent floating-point buffers."""
+        named = list(self.module.named_parameters())
+        return named + [
+            (n, b) for n, b in self.module.named_buffers() if n in self.persistent and b.is_floating_point()
+        ]
+
+    def _to_host(self, array: Any) -> np.ndarray:
+        # A copy: a zero-copy view of a CPU buffer would keep it alive and so forbid its donation.
+        host = np.array(array, copy=True)
+        return host.astype(np.float32) if host.dtype.name in ("bfloat16", "float16") else host
+
+
+class _Train:
+    """The train step: ``detente.bridge.compile``, as a user calls it."""
+
+    def __init__(self, running: DetenteRunning, batch: Any) -> None:
+        from detente import bridge
+
+        self.compiled_step = bridge.compile(
+            running.module,
+            lambda module, batch: running._loss(module, batch)[0],
+            running.optimizer,
+            example_batch=batch,
+            certificate="none",
+            matmul=running.matmul,
+            nonfinite="return",
+        )
+
+    @property
+    def lowered(self) -> Any:
+        return self.compiled_step.programs[0].compiled.lowered
+
+    @property
+    def executable(self) -> Any:
+        return self.compiled_step.programs[0].compiled.executable
+
+    def step(self, batch: Any) -> Any:
+        return self.compiled_step(batch).array, {}
+
+    def gradients(self, batch: Any) -> dict[str, Any]:
+        return self.compiled_step.gradients(batch)
+
+    def reload(self) -> None:
+        self.compiled_step.load_from_torch()
+        self.compiled_step.restart()
+
+    def values(self) -> dict[str, Any]:
+        return self.compiled_step.values()
+
+    def arrays(self) -> Any:
+        return self.compiled_step.arrays()
+
+
+class _Pure:
+    """``forward`` and ``gradient``: a captured program without an optimizer."""
+
+    def __init__(self, running: DetenteRunning, batch: Any) -> None:
+        from detente.bridge.region import compile_region
+
+        region = running.contract.region
+        self.running = running
+        self.made = compile_region(
+            running.module,
+            running._loss,
+            batch,
+            gradient=region == "gradient",
+            batch_gradients=running.workload.batch_gradients,
+            matmul=running.matmul,
+        )
+        self.lowered, self.executable = self.made.lowered, self.made.executable
+        self._gradients: Callable[..., Any] | None = None
+
+    def step(self, batch: Any) -> Any:
+        return self.made(batch)
+
+    def gradients(self, batch: Any) -> dict[str, Any]:
+        return self.made(batch)[1]
+
+    def reload(self) -> None:
+        self.made.load()
+
+    def values(self) -> dict[str, Any]:
+        return self.made.values
+
+    def arrays(self) -> Any:
+        return self.made.values
+
+
+class Detente(JaxJit):
+    """The bridge on JAX's default device."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        import torch
+
+        torch.set_num_threads(threads)  # the export and the user's module run in torch
+        return super().start(device, precision, threads)
+
+    def versions(self) -> dict[str, str]:
+        return installed_versions("detente", "torch", "transformers", "jax", "jaxlib", "numpy")
+
+    def build(self, workload: Workload, size: Size, contract: Contract) -> Any:
+        if "torch" not in workload.definitions:
+            raise Unavailable(f"{workload.name} has no definition in torch")
+        return DetenteRunning(self, workload, size, contract)
