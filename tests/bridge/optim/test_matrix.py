@@ -2,19 +2,13 @@
 
 import copy
 
-import jax
-import numpy as np
 import pytest
 import torch
+from update_runs import SHAPES, error, parameters, run_bridge, run_torch
 
-from detente.bridge.lower.precision import x64
-from detente.bridge.optim.layout import from_torch
-from detente.bridge.optim.program import Leaf
 from detente.bridge.optim.rule import trace
-from detente.bridge.optim.tracer import aval_of
 
 STEPS = 10
-SHAPES = {"matrix": (5, 3), "vector": (7,), "kernel": (2, 3, 3, 2), "scalar": ()}
 
 CASES = [
     ("SGD", {"lr": 0.1}),
@@ -57,52 +51,6 @@ CASES = [
     ("Muon", {}),
     ("Muon", {"lr": 0.02, "nesterov": False, "adjust_lr_fn": "match_rms_adamw", "ns_steps": 3}),
 ]
-
-
-def parameters(shapes, dtype, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        name: torch.nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype))
-        for name, shape in shapes.items()
-    }
-
-
-def gradients(shapes, dtype, step):
-    """Some entries change sign from step to step and some are zero: Rprop and ASGD branch on both."""
-    generator = torch.Generator().manual_seed(100 + step)
-    out = {}
-    for name, shape in shapes.items():
-        g = torch.randn(shape, generator=generator, dtype=torch.float64)
-        out[name] = torch.where(g.abs() < 0.2, torch.zeros_like(g), g).to(dtype)
-    return out
-
-
-def arrays(tensors):
-    return {name: from_torch({"x": t.detach()}, (Leaf("x", aval_of(t)),))["x"] for name, t in tensors.items()}
-
-
-def run_torch(optimizer, params, shapes, dtype, steps):
-    for step in steps:
-        for name, g in gradients(shapes, dtype, step).items():
-            params[name].grad = g.clone()
-        optimizer.step()
-
-
-def run_bridge(rule, optimizer, params, shapes, dtype, steps):
-    with x64():
-        values, state = arrays(params), rule.read_state(optimizer, params)
-        apply = jax.jit(rule.apply)
-        for step in steps:
-            values, state = apply(
-                values, arrays(gradients(shapes, dtype, step)), state, rule.hyper(optimizer)
-            )
-    return values, state
-
-
-def error(got, want):
-    """Largest difference, relative to the tensor's largest entry."""
-    got, want = np.asarray(got, np.float64), want.detach().to(torch.float64).numpy()
-    return np.abs(got - want).max() / max(np.abs(want).max(), 1e-30)
 
 
 def build(name, options, dtype=torch.float32):

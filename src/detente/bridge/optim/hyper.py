@@ -66,7 +66,7 @@ def encode(values: Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
     """
     double = np.array([values[name] for name in names], np.float64)
     high = double.astype(np.float32)
-    rest = np.where(np.isfinite(high), double - high, 0.0)
+    rest = np.subtract(double, high, out=np.zeros_like(double), where=np.isfinite(high))
     middle = rest.astype(np.float32)
     low = (rest - middle).astype(np.float32)
     return np.stack([high, middle, low], axis=-1)

@@ -56,7 +56,12 @@ def into_torch(
             continue
         new = _tensor(value, leaf.aval)
         old = target.get(leaf.key)
-        if isinstance(old, torch.Tensor) and old.shape == new.shape and old.dtype == new.dtype:
+        if (
+            old is not None
+            and isinstance(old, torch.Tensor)
+            and old.shape == new.shape
+            and old.dtype == new.dtype
+        ):
             with torch.no_grad():
                 old.copy_(new)
         else:

@@ -128,6 +128,11 @@ class Number:
     def guard_int(self, file: str = "", line: int = 0) -> int:
         return int(self.recorder.fix(self))
 
+    def _whole(self) -> Number:
+        return self.wrap_float(float(int(self.recorder.fix(self))))
+
+    trunc = floor = ceil = round = _whole
+
     def guard_bool(self, file: str = "", line: int = 0) -> bool:
         return self.recorder.decide(self)
 
@@ -152,12 +157,14 @@ class Number:
             f"number.{op}", *(n.value for n in operands), kind="bool" if boolean else "float64"
         )
         parts = [n.now for n in operands]
-        now = None
+        now: Callable[[Values], Any] | None = None
         if all(part is not None for part in parts):
             function = PYTHON[op]
 
-            def now(values: Values) -> Any:
+            def compute(values: Values) -> Any:
                 return function(*(part(values) for part in parts if part is not None))
+
+            now = compute
 
         return Number(self.recorder, ref, now, boolean)
 

@@ -12,16 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+import detente.bridge.optim.symbolic  # noqa: F401  (registers its rows in the table)
 from detente.bridge.graph import Graph
 from detente.bridge.lower.driver import Trace as Lowering
 from detente.bridge.lower.driver import evaluate
 from detente.bridge.lower.faults import Sites
 from detente.bridge.lower.precision import torch_numerics
-from detente.bridge.optim import symbolic
 from detente.bridge.optim.program import Program, Trace
 
 STARTED = "#started"
-assert symbolic.PLAIN  # imported for its table rows
 
 
 def update(

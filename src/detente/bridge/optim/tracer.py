@@ -154,10 +154,10 @@ class _Run(TorchDispatchMode):
                 f"tracing {self.name}.step() failed: {type(error).__name__}: {error}",
                 self._where(error),
             ) from error
-        return self._finish(results, box)
+        return self._finish(results, box, {leaf.key: leaf.kind for leaf in leaves[0] or ()})
 
     def _finish(
-        self, results: tuple[torch.Tensor, ...], box: dict[str, Any]
+        self, results: tuple[torch.Tensor, ...], box: dict[str, Any], kinds: Mapping[str, str]
     ) -> tuple[tuple[Leaf, ...], Graph]:
         outputs = [Output("buffer", "param", self._ref(results[0]))]
         tensors = iter(results[1:])
@@ -173,8 +173,10 @@ class _Run(TorchDispatchMode):
                         "optimizer",
                         f"{self.name} keeps {key!r} = {entry!r} in its state, which is no tensor or number",
                     )
-                value = entry.node.value if is_number(entry) else float(entry)
-                leaf = Leaf(key, Aval((), "float64"), "int" if isinstance(entry, int) else "float")
+                number = number_of(entry)
+                value = float(entry) if number is None else number.value
+                kind = kinds.get(key, "int" if isinstance(entry, int) else "float")
+                leaf = Leaf(key, Aval((), "float64"), kind)
             leaves.append(leaf)
             outputs.append(Output("buffer", key, value))
         outputs += [Output("aux", f"test{i}", ref) for i, (ref, _) in enumerate(self.decisions)]
@@ -238,9 +240,9 @@ class _Run(TorchDispatchMode):
         return self._node(op, args, {}, Aval((), kind))
 
     def decide(self, test: Number) -> bool:
-        if test.now is not None:
-            outcome = bool(test.now(self.numbers))
-            self.guards.append(Guard(lambda values: bool(test.now(values)), outcome, str(self._where())))
+        if (now := test.now) is not None:
+            outcome = bool(now(self.numbers))
+            self.guards.append(Guard(lambda values: bool(now(values)), outcome, str(self._where())))
             return outcome
         assert isinstance(test.value, Ref)
         known = dict(self.decisions)
