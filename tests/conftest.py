@@ -1,0 +1,53 @@
+"""Every test runs in a home of its own: nothing is read from or left in the user's folders."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = str(ROOT / "src")
+if SOURCE not in sys.path:
+    sys.path.insert(0, SOURCE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One DETENTE_HOME for the whole run, so that prepared weights and proofs are made once."""
+    folder = tmp_path_factory.mktemp("home")
+    # Environments are large and slow to make; a test run may be pointed at a home that has them.
+    shared = os.environ.get("DETENTE_TEST_ENVIRONMENTS")
+    if shared:
+        (folder / "data").mkdir()
+        (folder / "data" / "environments").symlink_to(shared)
+    os.environ["DETENTE_HOME"] = str(folder)
+    os.environ["DETENTE_LOCK"] = str(folder / "lock")
+    paths = [SOURCE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    return folder
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def detente(home: Path) -> Run:
+    """Run the command line as a user does; keyword arguments become environment variables."""
+
+    def run(*arguments: str, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "detente", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            check=False,
+        )
+
+    return run

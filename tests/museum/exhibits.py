@@ -1,0 +1,334 @@
+"""The museum of unfair benchmarks: each stack here is honest but for one planted pitfall.
+
+They are stacks of a user's own (``tests/museum/exhibits.py:Unsynchronised``), so that each fault runs through the
+real worker, the real probes and the real judge.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from queue import Queue
+from typing import Any
+
+import numpy as np
+
+from detente.stacks.catalogue import STACKS
+from detente.stacks.jax_jit import JaxJit, JaxRunning
+from detente.stacks.protocol import CompileCount
+from detente.stacks.torch_dynamo_private import DynamoCounters
+from detente.stacks.torch_eager import TorchEager, TorchRunning
+
+# -- clock ------------------------------------------------------------------------------------------------------
+
+
+class _UnsynchronisedRunning(TorchRunning):
+    """Work goes to a queue, as a device's stream is one; ``synchronise`` forgets to wait for it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.queue: Queue[tuple[Any, dict[str, Any], threading.Event]] = Queue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            batch, box, done = self.queue.get()
+            box["handle"] = self._run(batch)
+            done.set()
+
+    def step(self, batch: Any) -> Any:
+        box: dict[str, Any] = {}
+        done = threading.Event()
+        self.queue.put((batch, box, done))
+        return box, done
+
+    def synchronise(self, *handles: Any) -> None:
+        """The planted fault: nothing is waited for."""
+
+    def _wait(self, handle: Any) -> Any:
+        handle[1].wait()
+        return handle[0]["handle"]
+
+    def loss(self, handle: Any) -> float:
+        return super().loss(self._wait(handle))
+
+    def outputs(self, handle: Any) -> dict[str, np.ndarray]:
+        return super().outputs(self._wait(handle))
+
+    def devices(self, handle: Any) -> tuple[str, ...]:
+        return super().devices(self._wait(handle))
+
+
+class Unsynchronised(TorchEager):
+    """AlgoPerf's runner does not synchronise JAX; here an asynchronous torch is not waited for."""
+
+    running = _UnsynchronisedRunning
+
+
+class _ReadsBackRunning(TorchRunning):
+    def step(self, batch: Any) -> Any:
+        loss, rest = super().step(batch)
+        return float(loss), rest
+
+    def devices(self, handle: Any) -> tuple[str, ...]:
+        return ("cpu",)
+
+
+class ReadsBack(TorchEager):
+    """OpenXLA's suite copied PyTorch's outputs to the host inside the clock, and no other framework's."""
+
+    running = _ReadsBackRunning
+
+
+# -- the function -----------------------------------------------------------------------------------------------
+
+
+class _ErfGeluRunning(TorchRunning):
+    def _place_module(self, module: Any) -> Any:
+        import torch
+
+        for part in module.modules():
+            for name, child in part.named_children():
+                if "gelu" in type(child).__name__.lower():
+                    setattr(part, name, torch.nn.GELU(approximate="none"))
+        return super()._place_module(module)
+
+
+class ErfGelu(TorchEager):
+    """GELU by erf where the model says tanh."""
+
+    running = _ErfGeluRunning
+
+
+class _EpsilonRunning(TorchRunning):
+    def _place_module(self, module: Any) -> Any:
+        import torch
+
+        for part in module.modules():
+            if isinstance(part, torch.nn.LayerNorm):
+                part.eps = 1e-6
+        return super()._place_module(module)
+
+
+class Epsilon(TorchEager):
+    """Flax's default LayerNorm epsilon in a model that was trained with torch's."""
+
+    running = _EpsilonRunning
+
+
+class _OtherWeightsRunning(TorchRunning):
+    def load(self, tensors: Mapping[str, np.ndarray]) -> None:
+        last = sorted(tensors)[-1]
+        super().load({n: (a + np.float32(1e-3) if n == last else a) for n, a in tensors.items()})
+
+
+class OtherWeights(TorchEager):
+    """One tensor is a little off."""
+
+    running = _OtherWeightsRunning
+
+
+class _DroppedTieRunning(TorchRunning):
+    def _place_module(self, module: Any) -> Any:
+        import torch
+
+        module.lm_head.weight = torch.nn.Parameter(module.lm_head.weight.detach().clone())
+        return super()._place_module(module)
+
+    def load(self, tensors: Mapping[str, np.ndarray]) -> None:
+        super().load({**tensors, "lm_head.weight": tensors["transformer.wte.weight"]})
+
+
+class DroppedTie(TorchEager):
+    """The head has its own copy of the embedding: same first loss, other gradients."""
+
+    running = _DroppedTieRunning
+
+
+class _Bf16ProductRunning(TorchRunning):
+    def _place_module(self, module: Any) -> Any:
+        import torch
+
+        part = module.transformer.h[0].mlp.c_fc
+
+        def forward(x: Any) -> Any:
+            y = x.to(torch.bfloat16) @ part.weight.to(torch.bfloat16)
+            return y.to(x.dtype) + part.bias
+
+        part.forward = forward
+        return super()._place_module(module)
+
+
+class Bf16Product(TorchEager):
+    """One product of many is rounded to bf16."""
+
+    running = _Bf16ProductRunning
+
+
+class _DropoutRunning(TorchRunning):
+    def _place_module(self, module: Any) -> Any:
+        import torch
+
+        for part in module.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.1
+        return super()._place_module(module)
+
+
+class Dropout(TorchEager):
+    """Dropout on this side only."""
+
+    running = _DropoutRunning
+
+
+# -- what is computed -------------------------------------------------------------------------------------------
+
+
+class _DiscardedRunning(JaxRunning):
+    def _region(self, region: str) -> Any:
+        whole, donated = super()._region(region)
+        jax = self.jax
+
+        def step(params: Any, rest: Any, state: Any, batch: Any) -> Any:
+            loss, _, rest, _ = whole.__wrapped__(params, rest, state, batch)
+            # The planted fault: nothing of the backward pass leaves the program, so XLA deletes it.
+            return loss, params, rest, state
+
+        return jax.jit(step, donate_argnums=donated), donated
+
+
+class Discarded(JaxJit):
+    """Gradients are computed and thrown away under jit: dead code."""
+
+    running = _DiscardedRunning
+
+
+class _ConstantsRunning(JaxRunning):
+    """Weights by closure: the forward program folds them in."""
+
+    def load(self, tensors: Mapping[str, np.ndarray]) -> None:
+        super().load(tensors)
+        jax, params, rest = self.jax, self.params, self.rest
+        self.jitted = jax.jit(lambda _, __, ___, batch: self._captured(params, rest, batch))
+
+    def _captured(self, params: Any, rest: Any, batch: Any) -> Any:
+        loss, (outputs, _) = self._loss(params, rest, batch)
+        return loss, outputs
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return None, None, None, self._example
+
+    def step(self, batch: Any) -> Any:
+        self._example = batch
+        return self.jitted(None, None, None, batch)
+
+
+class Constants(JaxJit):
+    """Weights captured by a jitted closure become constants of the program."""
+
+    running = _ConstantsRunning
+
+
+class _StaleRunning(TorchRunning):
+    def place(self, batch: Any) -> Any:
+        placed = super().place(batch)
+        self.first = getattr(self, "first", placed)
+        return self.first
+
+
+class Stale(TorchEager):
+    """Every step sees the first batch."""
+
+    running = _StaleRunning
+
+
+class _RecompilingRunning(JaxRunning):
+    """A new program every few steps, as a loop over unpadded shapes makes."""
+
+    calls = 0
+
+    def step(self, batch: Any) -> Any:
+        self.calls += 1
+        if self.calls > 3:
+            jnp = self.jax.numpy
+            self.jax.jit(lambda x: x * float(self.calls))(jnp.zeros(self.calls))
+        return super().step(batch)
+
+
+class Recompiling(JaxJit):
+    """Compiles inside the window."""
+
+    running = _RecompilingRunning
+
+
+class _UndonatedRunning(JaxRunning):
+    def _region(self, region: str) -> Any:
+        whole, _ = super()._region(region)
+        return self.jax.jit(whole.__wrapped__), ()
+
+
+class Undonated(JaxJit):
+    """Two copies of the state: nothing is donated."""
+
+    running = _UndonatedRunning
+
+
+# -- the harness ------------------------------------------------------------------------------------------------
+
+
+class OneThread(TorchEager):
+    """torch's own Timer uses one thread by default; XLA uses every core."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        return super().start(device, precision, 1)
+
+
+class _BreaksRunning(TorchRunning):
+    """Captured by dynamo, run by its ``eager`` backend: the break is real and no kernel has to be compiled."""
+
+    def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def broken(batch: Any) -> Any:
+            found = loss(batch)
+            self.torch._dynamo.graph_break()
+            return found[0] * 1.0, found[1]
+
+        return self.torch.compile(broken, backend="eager")
+
+    def compiled(self) -> CompileCount:
+        return self.stack.counters.count()
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            **super().facts(),
+            "graph_breaks": self.stack.counters.graph_breaks(),
+            "compiled_region": "step",
+        }
+
+
+class Breaks(TorchEager):
+    """A compiled step that fell into pieces."""
+
+    running = _BreaksRunning
+    entry = replace(STACKS["torch-compile"], name="breaks", target="", default=False, caches={})
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        platform = super().start(device, precision, threads)
+        self.counters = DynamoCounters()
+        return platform
+
+
+class _OptimizerOutsideRunning(_BreaksRunning):
+    def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        self.module.compile(backend="eager")
+        return loss
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "optimizer_inside": False, "compiled_region": "model"}
+
+
+class OptimizerOutside(Breaks):
+    """Keras against PyTorch: one side's whole step is one program, the other's optimizer runs beside it."""
+
+    running = _OptimizerOutsideRunning
+    entry = replace(STACKS["torch-compile"], name="outside", target="", default=False, caches={})

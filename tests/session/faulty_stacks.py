@@ -1,0 +1,104 @@
+"""Stacks that go wrong on purpose; named as ``tests/session/faulty_stacks.py:Killed``."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from detente.stacks.protocol import Unavailable
+from detente.stacks.torch_eager import TorchEager, TorchRunning
+
+
+class _KilledRunning(TorchRunning):
+    def step(self, batch: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Killed(TorchEager):
+    """Dies as if the kernel had taken it."""
+
+    running = _KilledRunning
+
+
+class _ParentRunning(TorchRunning):
+    def step(self, batch: Any) -> Any:
+        # A child in the worker's process group, as Inductor's compile pool is.
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)  # detente-orphan"])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KilledWithChildren(TorchEager):
+    """Dies and leaves a child behind."""
+
+    running = _ParentRunning
+
+
+class _HangingRunning(TorchRunning):
+    def step(self, batch: Any) -> Any:
+        time.sleep(3600)
+
+
+class Hanging(TorchEager):
+    """Never comes back."""
+
+    running = _HangingRunning
+
+
+class _GreedyRunning(TorchRunning):
+    def step(self, batch: Any) -> Any:
+        # 64 GiB: more than the cap that the test sets, and refused at once by the allocator.
+        self.torch.ones(1 << 34)
+
+
+class Greedy(TorchEager):
+    """Asks for more memory than there is."""
+
+    running = _GreedyRunning
+
+
+class _NanRunning(TorchRunning):
+    def loss(self, handle: Any) -> float:
+        return math.nan
+
+
+class Nan(TorchEager):
+    """Loses its loss."""
+
+    running = _NanRunning
+
+
+class _WrongRunning(TorchRunning):
+    def outputs(self, handle: Any) -> dict[str, np.ndarray]:
+        found = super().outputs(handle)
+        return {n: a * np.float32(1.001) if n == "weight" else a for n, a in found.items()}
+
+
+class Wrong(TorchEager):
+    """One gradient is a thousandth too large."""
+
+    running = _WrongRunning
+
+
+class Absent(TorchEager):
+    """Says that it cannot run here."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        raise Unavailable("this device has no such unit")
+
+
+class _RaisingRunning(TorchRunning):
+    def step(self, batch: Any) -> Any:
+        raise RuntimeError("the planted error\nwith a second line")
+
+
+class Raising(TorchEager):
+    """Raises in its first step."""
+
+    running = _RaisingRunning

@@ -1,0 +1,81 @@
+"""Faults of a worker: one clear line each, the right exit code, and nothing finished is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+FAULTY = "tests/session/faulty_stacks.py:"
+QUICK = ("--size", "tiny", "--blocks", "1", "--no-aa", "--no-memory", "--format", "json")
+
+
+def compare(
+    detente: Any, *stacks: str, more: tuple[str, ...] = (), **environment: str
+) -> tuple[int, dict[str, Any], str]:
+    names = ",".join(FAULTY + s if s[0].isupper() else s for s in stacks)
+    done = detente("compare", "gemm", "--stacks", names, *QUICK, *more, **environment)
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def cell(result: dict[str, Any], label: str) -> dict[str, Any]:
+    return next(c for c in result["cells"] if c["label"] == label)
+
+
+@pytest.mark.parametrize(
+    ("stack", "status", "says"),
+    [
+        ("Killed", "failed", "killed by SIGKILL in phase 'first'"),
+        ("Raising", "failed", "RuntimeError: the planted error"),
+        ("Greedy", "oom", "memory"),
+        ("Nan", "void", "not finite"),
+        ("Wrong", "void", "gradient weight"),
+    ],
+)
+def test_a_cell_that_goes_wrong_says_so_and_the_others_are_kept(
+    detente: Any, stack: str, status: str, says: str
+) -> None:
+    code, result, errors = compare(detente, "torch-eager", stack)
+    bad, good = cell(result, stack), cell(result, "torch-eager")
+    assert bad["status"] == status, bad
+    assert says in bad["reason"], bad["reason"]
+    assert good["status"] == "ok" and good["steady_s"]["processes"] == 1
+    # Out of memory is a result; a void or failed cell that was named is not.
+    assert code == (0 if status == "oom" else 1)
+    assert all(v["word"] == "VOID" and v["ratio"] is None for v in result["verdicts"])
+    assert "Traceback" not in errors
+
+
+def test_a_parity_failure_names_the_first_differing_tensor(detente: Any) -> None:
+    _, result, _ = compare(detente, "torch-eager", "Wrong")
+    parity = cell(result, "Wrong")["parity"]
+    assert parity["same_precision"] == "failed"
+    assert (parity["worst"]["kind"], parity["worst"]["name"]) == ("gradient", "weight")
+
+
+def test_a_stack_that_cannot_run_here_is_skipped_with_its_reason(detente: Any) -> None:
+    code, result, _ = compare(detente, "torch-eager", "Absent")
+    assert (code, cell(result, "Absent")["status"]) == (0, "skipped")
+    assert "this device has no such unit" in cell(result, "Absent")["reason"]
+
+
+def test_a_worker_that_hangs_is_killed_by_the_phase_limit(detente: Any) -> None:
+    code, result, _ = compare(detente, "torch-eager", "Hanging", DETENTE_PHASE_LIMIT="first=2")
+    assert code == 1
+    assert "no progress in phase 'first' for 2 s" in cell(result, "Hanging")["reason"]
+
+
+def test_a_killed_worker_takes_its_children_with_it(detente: Any) -> None:
+    compare(detente, "torch-eager", "KilledWithChildren")
+    left = subprocess.run(
+        ["pgrep", "-f", "detente-orphan"], capture_output=True, text=True, check=False
+    ).stdout
+    assert left.strip() == ""
+
+
+def test_a_memory_cap_makes_out_of_memory_a_result(detente: Any) -> None:
+    """RLIMIT_DATA of 40 MiB: the framework itself does not fit."""
+    code, result, _ = compare(detente, "torch-eager", more=("--memory-cap", "40M"))
+    assert (code, cell(result, "torch-eager")["status"]) == (0, "oom")
