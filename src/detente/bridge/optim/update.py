@@ -1,0 +1,118 @@
+"""Clipping before the optimizer's rule and an average after it, with the rule's own interface.
+
+A ``Update`` stands wherever a ``Rule`` does: ``apply`` clips the gradients, applies the rule and moves the
+average of the weights. The average lives in the state, beside the optimizer's leaves of each parameter, so it is
+stacked, donated, sharded and saved like them, and never written into the torch optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import torch
+
+from detente.bridge.optim import ema
+from detente.bridge.optim.clip import clip_norm, clip_value
+from detente.bridge.optim.layout import from_torch
+from detente.bridge.optim.program import Leaf, Program
+from detente.bridge.optim.rule import Rule, State
+from detente.bridge.optim.tracer import aval_of
+
+
+@dataclass(frozen=True)
+class Update:
+    """``rule`` with what surrounds it. ``clip_norm`` and ``norm_type`` as ``torch.nn.utils.clip_grad_norm_``,
+    ``clip_value`` as ``clip_grad_value_`` (the value is cut before the norm is taken), ``ema`` a decay in [0, 1]
+    as ``torch.optim.swa_utils.get_ema_multi_avg_fn``. None leaves a part out."""
+
+    rule: Rule
+    clip_norm: float | None = None
+    norm_type: float = 2.0
+    clip_value: float | None = None
+    ema: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, not {value}")
+        if self.ema is not None and not 0.0 <= self.ema <= 1.0:
+            raise ValueError(f"ema is a decay in [0, 1], not {self.ema}")
+
+    @property
+    def separate(self) -> bool:
+        """Whether each parameter can be updated by itself, before the other gradients exist."""
+        return self.clip_norm is None
+
+    # the rule's own
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    @property
+    def programs(self) -> Mapping[str, Program]:
+        return self.rule.programs
+
+    @property
+    def group_of(self) -> Mapping[str, int]:
+        return self.rule.group_of
+
+    def hyper(self, optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
+        return self.rule.hyper(optimizer)
+
+    def stackable(self, members: Iterable[str]) -> bool:
+        return self.rule.stackable(members)
+
+    def program_of(self, members: Sequence[str]) -> Program:
+        return self.rule.program_of(members)
+
+    def init(self, params: Mapping[str, jax.Array], hyper: Sequence[Any]) -> State:
+        """As ``Rule.init``; an average begins as the parameter."""
+        state = self.rule.init(params, hyper)
+        if self.ema is not None:
+            for name, entry in state.items():
+                entry.update(ema.begin(params[name]))
+        return state
+
+    def read_state(self, optimizer: torch.optim.Optimizer, params: Mapping[str, torch.Tensor]) -> State:
+        """As ``Rule.read_state``; an average begins anew, at the parameter."""
+        state = self.rule.read_state(optimizer, params)
+        if self.ema is not None:
+            for name, entry in state.items():
+                param = params[name].detach()
+                entry.update(ema.begin(from_torch({"p": param}, (Leaf("p", aval_of(param)),))["p"]))
+        return state
+
+    def write_state(
+        self, optimizer: torch.optim.Optimizer, state: State, params: Mapping[str, torch.Tensor]
+    ) -> None:
+        """As ``Rule.write_state``; the average is not the optimizer's and is left out (see ``averages``)."""
+        self.rule.write_state(optimizer, state, params)
+
+    def averages(self, state: State) -> dict[str, jax.Array]:
+        """The averaged weights by parameter name. Raises ValueError where no average is kept."""
+        if self.ema is None:
+            raise ValueError("no average is kept: pass ema=0.999 (a decay) when compiling")
+        return {name: entry[ema.AVERAGE] for name, entry in state.items()}
+
+    def apply(
+        self,
+        params: Mapping[str, jax.Array],
+        grads: Mapping[str, jax.Array | None],
+        state: State,
+        hyper: Sequence[Any],
+        stacks: Mapping[str, Sequence[str]] | None = None,
+    ) -> tuple[dict[str, jax.Array], State]:
+        """As ``Rule.apply``. The norm is over all gradients given, also of parameters that are not the optimizer's."""
+        if self.clip_value is not None:
+            grads = clip_value(grads, self.clip_value)
+        if self.clip_norm is not None:
+            grads, _ = clip_norm(grads, self.clip_norm, self.norm_type)
+        new, after = self.rule.apply(params, grads, state, hyper, stacks)
+        if self.ema is not None:
+            for name in after:
+                if name in params:
+                    after[name] = {**after[name], **ema.advance(state[name], new[name], self.ema)}
+        return new, after
