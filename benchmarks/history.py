@@ -34,7 +34,7 @@ from detente.store.sessions import Store, comparable_hash, open_store
 
 SESSIONS, BLOCKS, SAMPLES = 500, 10, 20
 WORKLOADS = ("gemm", "ffn", "mha", "gpt2")
-STACKS = ("torch-eager", "torch-compile", "jax", "jax#2", "torch-xla")
+STACKS = ("torch-eager", "torch-compile", "jax", "jax#aa", "torch-xla")
 LIMIT_S = 0.1
 
 

@@ -66,7 +66,7 @@ def test_other_units():
     assert quantity(0, BYTES) == "0 B"
     assert quantity(9.52e10, FLOPS, "/s") == "95.2 GFLOP/s"
     assert percent(0.4123) == "41.2 %" and percent(None) == "–"
-    assert (margin(0.02), margin(0.0412), margin(0.1)) == ("2 %", "4.1 %", "10 %")
+    assert [margin(x) for x in (0.02, 0.0412, 0.1, 7.5)] == ["2 %", "4.1 %", "10 %", "a factor of 8.50"]
     assert (count(1, "process", "processes"), count(5, "block")) == ("1 process", "5 blocks")
     assert [duration(x) for x in (0.4, 59.6, 471.3, 3600, 3720)] == [
         "0 s",
@@ -80,6 +80,7 @@ def test_other_units():
 def test_the_ends_of_an_interval_stand_in_the_unit_of_its_middle():
     assert span(1.0, 0.998, 1.004, SECONDS) == "0.998 to 1.004"
     assert span(0.0427, 0.0421, 0.0434, SECONDS) == "42.1 to 43.4"
+    assert span(1.0, 0.00251, 190743.9, SECONDS) == "0.00251 to 191000"
     assert span(0.0427, None, None, SECONDS) == ""
 
 

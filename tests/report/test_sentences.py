@@ -97,9 +97,9 @@ def test_a_verdict_that_contradicts_the_medians_is_said():
         ),
         (
             (f.cell("a", 1.0), f.cell("b", None, "failed")),
-            "Only a was measured; 1 other row has no result, so nothing is compared.",
+            "Only a has a result; b failed, so nothing is compared.",
         ),
-        ((f.cell("a", 1.0),), "Only a was measured, so nothing is compared."),
+        ((f.cell("a", 1.0),), "Only a has a result, so nothing is compared."),
         ((f.cell("a", 1.0), f.cell("b", 1.0)), "2 rows were measured; this session is without a verdict."),
     ],
 )

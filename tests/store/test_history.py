@@ -56,9 +56,11 @@ def test_seed_and_budget_do_not_matter_but_threads_do(store):
     assert changes(store) == [None, "NO CHANGE SEEN", "NOT COMPARABLE"]
 
 
-def test_the_a_a_twin_is_a_row_of_its_own(store):
+def test_the_a_a_twin_comes_only_when_it_is_asked_for(store):
     put(store, 1)
-    assert [s.cell.rsplit("/", 1)[1] for s in history(store)] == ["jax", "jax#2", "torch-eager"]
+    assert [s.cell.rsplit("/", 1)[1] for s in history(store)] == ["jax", "torch-eager"]
+    assert len(history(store, stack="jax#aa")) == 1
+    assert len(history(store, cell="gpt2/tiny")) == 3
 
 
 def test_what_does_not_count_is_left_out(store):
@@ -70,7 +72,7 @@ def test_what_does_not_count_is_left_out(store):
         replace(first, block=-1),
     ]
     store.write_session(replace(session, processes=(*bad, *rest)))
-    counted = sum(len(p.medians) for s in history(store) for p in s.points)
+    counted = sum(len(p.medians) for s in history(store, cell="gpt2") for p in s.points)
     assert counted == len(rest)
 
 
@@ -80,9 +82,9 @@ def test_a_row_that_was_judged_void_is_left_out(store):
     row = CellResult("gpt2", "tiny", "jax", "jax", "train-step", "fp32", "cpu", "void", "P5", group=key.group)
     head = SessionHead("s1", 0.0, 1.0, (), "", "whole", 10, session.fingerprint)
     store.write_judgement(Result(head, (row,), ()))
-    assert [s.cell.rsplit("/", 1)[1] for s in history(store)] == ["jax#2", "torch-eager"]
+    assert [s.cell.rsplit("/", 1)[1] for s in history(store)] == ["torch-eager"]
     store.write_judgement(Result(head, (replace(row, status="ok"),), ()))
-    assert len(history(store)) == 3
+    assert len(history(store)) == 2
 
 
 def test_limits_and_filters(store):

@@ -116,6 +116,14 @@ def _recorder() -> Any:
     return open_store(data_folder())
 
 
+def _remember(result: Any) -> None:
+    """Which rows are void, for ``history``: it leaves them out without judging every session again."""
+    recorder = _recorder()
+    if recorder is not None:
+        recorder.write_judgement(result)
+        recorder.close()
+
+
 def _spool_of(name: str) -> Path:
     folder = data_folder() / "sessions"
     found = sorted(folder.glob("*.jsonl")) if name == "latest" else sorted(folder.glob(f"{name}*.jsonl"))
@@ -136,6 +144,8 @@ def tell(session: Session, request: Request | None, form: str, full: bool, html:
     from detente.judge import judge
 
     result = judge(session)
+    if request is not None:
+        _remember(result)
     if form == "json":
         from detente.records.codec import dumps
 

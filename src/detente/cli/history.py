@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import Any
 
@@ -32,42 +33,26 @@ def command(
 ) -> int:
     """Compare each cell with itself over time. Sessions are not paired, so the words are CHANGED, NO CHANGE SEEN
     and NOT COMPARABLE; a verdict needs one session with both sides in it."""
+    from detente.store.files import catch_up
     from detente.store.history import history
     from detente.store.sessions import open_store
 
     store = open_store(data_folder())
+    # Sessions that were measured where the database could not be written are in their spools.
+    catch_up(store, data_folder() / "sessions")
     if sessions:
         return _list(store.list_sessions(), form)
     series = history(store, workload=workload, stack=stack, cell=cell, sessions=last)
     if form == "json":
         print(json.dumps({"schema": "detente/history/1", "series": [to_json(s) for s in series]}))
     else:
-        _print(series)
+        from detente.cli.text import wants_colour
+        from detente.report.history_page import render_history
+        from detente.report.terminal import width_of
+
+        print(render_history(series, width=width_of(sys.stdout), colour=wants_colour()), end="")
     worse = [s for s in series if (c := s.points[-1].change) and c.word == "CHANGED" and (c.ratio or 0) > 1]
     return 1 if gate and worse else 0
-
-
-def _print(series: Any) -> None:
-    if not series:
-        print("nothing is stored for this yet")
-    for one in series:
-        print(one.cell)
-        for p in one.points:
-            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(p.started))
-            change = p.change
-            told = (
-                ""
-                if change is None
-                else (
-                    change.word
-                    + (f" x{change.ratio:.3f} [{change.low:.3f}, {change.high:.3f}]" if change.ratio else "")
-                    + (f": {change.reason}" if change.word != "NO CHANGE SEEN" else "")
-                )
-            )
-            new = f"  ({', '.join(p.changed_versions)})" if p.changed_versions else ""
-            print(
-                f"  {when}  {p.session:22} {p.median * 1e3:10.4g} ms  {len(p.medians)} processes  {told}{new}"
-            )
 
 
 def _list(found: Any, form: str) -> int:

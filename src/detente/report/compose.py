@@ -86,7 +86,8 @@ def groups_of(result: Result) -> tuple[Group, ...]:
     found = []
     for name, cells in by.items():
         aa = result.session.aa.get(name)
-        # The second row of the A/A pair is named in its verdict; a session without one may still have the row.
+        # The second row of the A/A pair is named in its verdict; a session without one may still have the
+        # row.
         pair = (aa.a, aa.b) if aa is not None else tuple(c.label for c in cells)
         twin = next((x for x in pair if x.endswith("#aa")), aa.a if aa is not None else None)
         found.append(

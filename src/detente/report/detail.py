@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detente.records.result import CellResult
-from detente.report.numbers import BYTES, FLOPS, NOTHING, count, percent, quantity, seconds, significant
+from detente.report.numbers import BYTES, FLOPS, NOTHING, percent, quantity, seconds, significant
 from detente.report.page import (
     Chart,
     Column,
@@ -188,9 +188,9 @@ def memory_section(group: Group) -> Section | None:
         for c in cells
         if x in c.memory
     )
+    several = f"{len(labels)} ways of measuring, which must not be compared with one another; "
     note = words(
-        f"{count(len(labels), 'way', 'ways').capitalize()} of measuring, which must not be compared with one another; "
-        "peaks are measured in processes of their own, never in timed ones."
+        f"{several if len(labels) > 1 else ''}peaks are measured in processes of their own, never in timed ones."
     )
     return Section(
         "Memory",

@@ -113,7 +113,9 @@ def plain_span(low: float, high: float) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return f"{significant(low)} to {significant(high)}"
     least = min(abs(low), abs(high))
-    decimals = max(0, 2 - (math.floor(math.log10(least)) if least else 0))
+    if least == 0 or max(abs(low), abs(high)) > 100 * least:
+        return f"{significant(low)} to {significant(high)}"
+    decimals = max(0, 2 - math.floor(math.log10(least)))
     ends = ("", "")
     for extra in range(3):
         ends = f"{low:.{decimals + extra}f}", f"{high:.{decimals + extra}f}"
@@ -138,11 +140,13 @@ def percent(share: float | None) -> str:
 
 
 def margin(relative: float) -> str:
-    """A margin as it is said: ``2 %``, ``4.1 %``.
+    """A margin as it is said: ``2 %``, ``4.1 %``; from 100 % on as a factor.
 
-    >>> margin(0.02), margin(0.0412)
-    ('2 %', '4.1 %')
+    >>> margin(0.02), margin(0.0412), margin(7.5)
+    ('2 %', '4.1 %', 'a factor of 8.50')
     """
+    if relative >= 1:
+        return f"a factor of {significant(1 + relative)}"
     text = significant(relative * 100, 2)
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 

@@ -21,6 +21,9 @@ TONES: dict[str, Tone] = {
 }
 
 
+STATES = {"oom": "ran out of memory", "void": "is void", "failed": "failed", "skipped": "is skipped"}
+
+
 def flipped(verdict: Verdict) -> Verdict:
     """The same verdict told from the other side: ``b`` against ``a``."""
 
@@ -141,13 +144,14 @@ def _alone(session: SessionHead, fine: Sequence[CellResult], group: Group) -> St
         state = "not judged" if session.state == "unjudged" else "without a verdict"
         text = words(f"{len(fine)} rows were measured; this session is {state}.")
         return Statement(text, "warn", leads=True)
-    others = len(group.own()) - 1
-    rest = f"; {count(others, 'other row')} {'has' if others == 1 else 'have'} no result" if others else ""
-    return Statement(
-        words("Only ", strong(fine[0].label), f" was measured{rest}, so nothing is compared."),
-        "warn",
-        leads=True,
-    )
+    others = [c for c in group.own() if c.status != "ok"]
+    said: list[str | Words] = ["Only ", words(strong(fine[0].label)), " has a result"]
+    if others:
+        named = [words(strong(c.label), f" {STATES.get(c.status, c.status)}") for c in others[:3]]
+        if len(others) > 3:
+            named.append(words(f"{count(len(others) - 3, 'other row')} as little"))
+        said.extend(["; ", _listed(named)])
+    return Statement(words(*said, ", so nothing is compared."), "warn", leads=True)
 
 
 def _seen_from(a: str, b: str, verdicts: Sequence[Verdict]) -> Verdict | None:
@@ -207,13 +211,12 @@ def void_rows(group: Group) -> tuple[Statement, ...]:
     """One sentence for every row that was not measured to the end, with its reason. None is left out."""
     said = []
     tones: dict[str, Tone] = {"void": "bad", "failed": "bad", "oom": "warn", "skipped": "quiet"}
-    names = {"oom": "ran out of memory", "void": "is void", "failed": "failed", "skipped": "is skipped"}
     for c in group.cells:
         if c.status != "ok":
             why = f": {c.reason.rstrip('.')}." if c.reason else "."
             said.append(
                 Statement(
-                    words(strong(c.label), f" {names.get(c.status, c.status)}", why),
+                    words(strong(c.label), f" {STATES.get(c.status, c.status)}", why),
                     tones.get(c.status, "warn"),
                 )
             )

@@ -57,10 +57,10 @@ def history(
 ) -> tuple[Series, ...]:
     """The series of every cell that matches, over the newest ``sessions`` sessions that have one.
 
-    ``stack`` is the row's name (``jax``; ``jax#2`` is another row). ``cell`` matches the beginning of a
-    cell's key (``gpt2/paper/train-step/fp32``). Only processes that ended well count, and no row that was
-    judged void. Answers from the index alone: a million samples take less than 100 ms
-    (benchmarks/history.py).
+    ``stack`` is the row's name (``jax``); the second rows of A/A pairs (``jax#aa``) come only when asked
+    for by name. ``cell`` matches the beginning of a cell's key (``gpt2/paper/train-step/fp32``). Only
+    processes that ended well count, and no row that was judged void. Answers from the index alone: a
+    million samples take less than 100 ms (benchmarks/history.py).
     """
     with reading(store.engine) as connection:
         heads = _heads(connection, workload, stack, sessions)
@@ -116,6 +116,8 @@ def _medians(
         query = query.where(p.workload == workload)
     if stack is not None:
         query = query.where(p.label == stack)
+    elif cell is None:
+        query = query.where(p.label.not_like("%#aa"))
     if cell is not None:
         query = query.where(p.cell.startswith(cell, autoescape=True))
     found: dict[str, _Medians] = {}
