@@ -23,17 +23,19 @@ def compile(
     seed: int | None = None,
     matmul: str = "highest",
     nonfinite: str = "raise",
+    form: str | None = None,
+    tune: bool = False,
 ) -> Step:
     """The training step of ``model`` as one compiled program: forward, backward and optimizer.
 
     ``loss(model, batch)`` returns a 0-d floating tensor, or ``(loss, aux)`` with ``aux`` any pytree of
-    tensors;
-    ``batch`` is any pytree of tensors and plain values. ``certificate``: ``full`` compares the first step
-    with torch eager before the second returns, ``none`` does not. ``seed`` (default
-    ``torch.initial_seed()``, so
-    ``torch.manual_seed`` is honoured) starts the random numbers. ``matmul``: ``highest`` is float32 products
-    as torch does them by default, ``tensorfloat32`` is torch's ``high``. ``nonfinite``: ``raise`` when a
-    loss that is read is NaN or infinite, ``return`` gives it as it is.
+    tensors; ``batch`` is any pytree of tensors and plain values. ``certificate``: ``full`` compares the
+    first step with torch eager before the second returns, ``none`` does not. ``seed`` (default
+    ``torch.initial_seed()``, so ``torch.manual_seed`` is honoured) starts the random numbers. ``matmul``:
+    ``highest`` is float32 products as torch does them by default, ``tensorfloat32`` is torch's ``high``.
+    ``nonfinite``: ``raise`` when a loss that is read is NaN or infinite, ``return`` gives it as it is.
+    ``form`` asks for one form of the program (``unrolled``, ``rolled``, ``rolled+dots``, ...) instead of the
+    rule's choice; ``tune`` compiles and measures every form first. ``step.choice`` says what runs and why.
 
     Raises Refused with every reason, each with the user's file and line.
 
@@ -48,9 +50,8 @@ def compile(
         if value not in allowed:
             raise ValueError(f"{name} is {value!r}; it is one of {', '.join(allowed)}")
     chosen = torch.initial_seed() if seed is None else seed
-    return Step(
-        model, loss, optimizer, example_batch, Options(certificate, chosen % 2**32, matmul, nonfinite)
-    )
+    options = Options(certificate, chosen % 2**32, matmul, nonfinite, form, tune)
+    return Step(model, loss, optimizer, example_batch, options)
 
 
 def check(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from time import perf_counter
 from typing import Any
 
 import jax
@@ -15,10 +16,9 @@ import numpy as np
 from detente.bridge.graph import Graph
 from detente.bridge.lower.driver import Trace, evaluate
 from detente.bridge.lower.faults import Sites
-from detente.bridge.lower.precision import torch_numerics
+from detente.bridge.lower.precision import torch_numerics, x64
 from detente.bridge.passes.connected import connected
 from detente.bridge.random.keys import step_key
-from detente.bridge.roll.unroll import unroll
 
 Arrays = dict[str, Any]
 EMBED = 1 << 14  # elements; bigger constants are arguments, so that the compiler does not carry them about
@@ -26,21 +26,33 @@ EMBED = 1 << 14  # elements; bigger constants are arguments, so that the compile
 
 @dataclass
 class Program:
-    """``graph`` with what it takes and gives by name. ``stacks`` maps a stacked name to torch's names
-    (rolled forms; empty otherwise). Pure: it holds no arrays but the graph's constants."""
+    """``graph`` (in any form) with what it takes and gives by name. Pure: it holds no arrays but the graph's
+    constants.
+
+    ``stacks`` maps a stacked name to torch's names (rolled forms; empty otherwise). ``reached`` are torch's
+    names of the trainable tensors that the loss is connected to, taken from the unrolled graph (default:
+    from this one).
+    ``inside``: the step updates each layer inside the backward loop.
+    """
 
     graph: Graph
     matmul: str = "highest"
     stacks: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    inside: bool = False  # the update inside the backward loop (choose.inside)
+    reached: frozenset[str] | None = None
+    inside: bool = False
     sites: Sites = field(default_factory=Sites)
+
+    def members(self, name: str) -> tuple[str, ...]:
+        """torch's names of what is called ``name`` here."""
+        return tuple(self.stacks.get(name, (name,)))
 
     @cached_property
     def connected(self) -> tuple[str, ...]:
         """Trainable names that the loss is connected to, in input order; torch gives the others no
         gradient."""
-        reached = connected(unroll(self.graph))  # what a loop carries round is exact only written out
-        return tuple(i.name for i in self.graph.inputs if i.name in reached)
+        reached = connected(self.graph) if self.reached is None else self.reached
+        own = (i.name for i in self.graph.inputs if i.trainable)
+        return tuple(n for n in own if n in reached or self.members(n)[0] in reached)
 
     @cached_property
     def written(self) -> tuple[str, ...]:
@@ -57,20 +69,9 @@ class Program:
         """Constants that travel as arguments, under ``constant:NAME``."""
         return {f"constant:{n}": v for n, v in self.graph.constants.items() if v.size > EMBED}
 
-    def forward(
-        self, values: Mapping[str, Any], batch: Sequence[Any], key: Any
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """``(loss, (aux leaves, new buffers by name, fault word))``. JAX-traceable, under ``torch_numerics``.
-
-        ``values`` holds parameters, buffers and large constants by name; ``batch`` the tensor leaves in
-        order.
-        """
-        trace = Trace(self.sites, key)
-        loss, aux, buffers = self.split(evaluate(self.graph, self.bind(values, batch), trace))
-        return loss, (aux, buffers, trace.word())
-
     def bind(self, values: Mapping[str, Any], batch: Sequence[Any]) -> dict[int, Any]:
-        """Values by name and batch leaves in order as values by input id."""
+        """Graph inputs by id. ``values`` holds parameters, buffers and large constants by name; ``batch``
+        the tensor leaves in order."""
         leaves = iter(batch)
         inputs: dict[int, Any] = {}
         for item in self.graph.inputs:
@@ -83,7 +84,7 @@ class Program:
                 inputs[item.id] = values[item.name]
         return inputs
 
-    def split(self, results: Sequence[Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    def split(self, results: Sequence[Any]) -> tuple[Any, tuple[Any, ...], Arrays]:
         """The graph's outputs as ``(loss, aux leaves, new buffers by name)``."""
         loss, aux, buffers = None, [], {}
         for output, value in zip(self.graph.outputs, results, strict=True):
@@ -94,6 +95,15 @@ class Program:
             else:
                 aux.append(value)
         return loss, tuple(aux), buffers
+
+    def forward(
+        self, values: Mapping[str, Any], batch: Sequence[Any], key: Any
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """``(loss, (aux leaves, new buffers by name, fault word))``. JAX-traceable, under
+        ``torch_numerics``."""
+        trace = Trace(self.sites, key)
+        loss, aux, buffers = self.split(evaluate(self.graph, self.bind(values, batch), trace))
+        return loss, (aux, buffers, trace.word())
 
     def gradients(self, names: Sequence[str]) -> Callable[..., Any]:
         """``f(values, batch, key) -> ((loss, (aux, buffers, word)), gradients by name)`` for ``names``."""
@@ -111,6 +121,10 @@ class Program:
         ``own`` (what the step changes: the parameters ``names`` and the written buffers) and ``state`` are
         meant to be donated.
         """
+        if self.inside:
+            from detente.bridge.choose.inside import update_inside
+
+            return update_inside(self, rule, names)
         gradients = self.gradients(names)
 
         def step(
@@ -128,13 +142,17 @@ class Program:
 @dataclass(frozen=True)
 class Compiled:
     """A program as an executable. ``own`` are the names that the step donates and gives back, ``fixed``
-    those that it only reads. ``seconds`` by phase: ``lower`` (trace and StableHLO) and ``compile`` (XLA)."""
+    those that it only reads, ``names`` the parameters that it updates. ``seconds`` by phase: ``lower``
+    (trace and StableHLO) and
+    ``compile`` (XLA)."""
 
     program: Program
     executable: Any
     lowered: Any
     own: tuple[str, ...]
     fixed: tuple[str, ...]
+    names: tuple[str, ...]
+    constants: Arrays
     seconds: Mapping[str, float]
     extra: dict[str, Any] = field(default_factory=dict, compare=False)  # executables made on demand
 
@@ -143,13 +161,13 @@ class Compiled:
     ) -> tuple[Arrays, Any, Any, Any, Any]:
         """One step: ``(changed values, state, loss, aux, word)``. ``values`` and ``state`` are used up."""
         own = {n: values[n] for n in self.own}
-        fixed = {n: values[n] for n in self.fixed}
+        fixed = {n: values[n] for n in self.fixed} | self.constants
         return self.executable(own, state, fixed, batch, hyper, seed, count)
 
     def gradients(self, values: Arrays, batch: Sequence[Any], seed: Any, count: Any) -> Any:
         """``(loss, gradients by name)`` of every connected trainable tensor, without an update; nothing is
         donated. The executable is compiled on first use."""
-        used = {n: values[n] for n in (*self.program.reads, *self.program.large)}
+        used = {n: values[n] for n in self.program.reads} | self.constants
         if "gradients" not in self.extra:
             inner = self.program.gradients(self.program.connected)
 
@@ -157,44 +175,40 @@ class Compiled:
                 (loss, _), grads = inner(values, batch, step_key(seed, count))
                 return loss, grads
 
-            shapes = jax.tree.map(_shape, (used, list(batch), seed, count))
+            shapes = jax.tree.map(shape_of, (used, list(batch), seed, count))
             with torch_numerics(self.program.matmul):
                 self.extra["gradients"] = jax.jit(run).lower(*shapes).compile()
         return self.extra["gradients"](used, list(batch), seed, count)
 
 
-def compile_step(
-    program: Program, rule: Any, names: Sequence[str], values: Arrays, state: Any, batch: Any, hyper: Any
-) -> Compiled:
-    """Trace, lower and compile the step for these shapes. The arrays are only looked at."""
-    from time import perf_counter
-
-    from detente.bridge.choose.inside import update_inside
-
+def compile_step(program: Program, rule: Any, values: Arrays, state: Any, batch: Any, hyper: Any) -> Compiled:
+    """Trace, lower and compile the step. ``values``, ``state``, ``batch`` and ``hyper`` may be arrays or
+    shapes, by the program's names; they are only looked at."""
+    names = tuple(n for n in program.connected if program.members(n)[0] in rule.programs)
     own = tuple(dict.fromkeys((*names, *program.written)))
-    fixed = tuple(n for n in (*program.reads, *program.large) if n not in own)
-    shapes = jax.tree.map(_shape, (values, state, batch, hyper))
-    values, state, batch, hyper = shapes
+    fixed = tuple(n for n in program.reads if n not in own)
+    with x64():
+        constants = {n: jax.device_put(v) for n, v in program.large.items()}
+    values, state, batch, hyper, large = jax.tree.map(shape_of, (values, state, batch, hyper, constants))
+    number = jax.ShapeDtypeStruct((), jnp.uint32)
     arguments = (
         {n: values[n] for n in own},
         state,
-        {n: values[n] for n in fixed},
+        {n: values[n] for n in fixed} | large,
         batch,
         hyper,
-        jax.ShapeDtypeStruct((), jnp.uint32),
-        jax.ShapeDtypeStruct((), jnp.uint32),
+        number,
+        number,
     )
     start = perf_counter()
     with torch_numerics(program.matmul):
-        run = update_inside(program, rule, names) if program.inside else program.update(rule, names)
-        lowered = jax.jit(run, donate_argnums=(0, 1)).lower(*arguments)
+        lowered = jax.jit(program.update(rule, names), donate_argnums=(0, 1)).lower(*arguments)
         middle = perf_counter()
         executable = lowered.compile()
-    end = perf_counter()
-    return Compiled(
-        program, executable, lowered, own, fixed, {"lower": middle - start, "compile": end - middle}
-    )
+    seconds = {"lower": middle - start, "compile": perf_counter() - middle}
+    return Compiled(program, executable, lowered, own, fixed, names, constants, seconds)
 
 
-def _shape(value: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(np.shape(value), value.dtype)
+def shape_of(value: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of an array (or of a shape)."""
+    return jax.ShapeDtypeStruct(np.shape(value) if not hasattr(value, "shape") else value.shape, value.dtype)

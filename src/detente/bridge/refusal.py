@@ -47,6 +47,7 @@ CODES: dict[str, str] = {
     "function": "write the autograd.Function so that it reads only its arguments and ctx",
     "device": "move the module to the CPU before compiling; the step puts its arrays on the JAX device",
     "parameter": "a parameter that forward replaces or writes cannot be trained by the bridge",
+    "form": "leave form= out, or take one that step.choice lists as possible",
     "export": "run torch.export.export(module, ..., strict=False) by itself to see torch's own message",
     "certificate": "please report this with the module: the compiled step and torch disagree",
 }

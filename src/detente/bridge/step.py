@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import jax
@@ -15,18 +16,25 @@ from torch import nn
 from detente.bridge import certify
 from detente.bridge.capture import batch as batches
 from detente.bridge.capture.export import Captured, capture
+from detente.bridge.choose.choice import Choice
+from detente.bridge.choose.choose import alike_of, choose
+from detente.bridge.choose.forms import Shaped
+from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.eager import eager_step
 from detente.bridge.graph import Aval, Ref
 from detente.bridge.lower.driver import missing
 from detente.bridge.lower.precision import x64
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
+from detente.bridge.passes.connected import connected
 from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.masks import recognise_masks
 from detente.bridge.pending import Pending
 from detente.bridge.place import from_jax, to_jax
-from detente.bridge.program import Compiled, Program, compile_step
+from detente.bridge.program import Compiled, Program, compile_step, shape_of
 from detente.bridge.refusal import Refused, refuse
+from detente.bridge.roll.stacks import Stack, Stacks
+from detente.bridge.state import State
 from detente.bridge.watch import Watch
 
 Loss = Callable[[Any, Any], Any]
@@ -40,6 +48,8 @@ class Options:
     seed: int = 0
     matmul: str = "highest"
     nonfinite: str = "raise"
+    form: str | None = None
+    tune: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,8 @@ class Variant:
 
     captured: Captured
     compiled: Compiled
-    names: tuple[str, ...]  # the parameters that this program updates
+    choice: Choice
+    stacks: Stacks
 
 
 class Step:
@@ -130,10 +141,12 @@ class Step:
 
     def _run(self, variant: Variant, arrays: list[Any], hyper: Any) -> Any:
         seed, count = np.uint32(self.options.seed), np.uint32(self.count)
-        changed, self._state, loss, aux, word = variant.compiled(
-            self._values, self._state, arrays, hyper, seed, count
+        state = self._state
+        state.arrange(variant.stacks)
+        changed, state.optimizer, loss, aux, word = variant.compiled(
+            state.values, state.optimizer, arrays, hyper, seed, count
         )
-        self._values.update(changed)
+        state.values.update(changed)
         if self._first is not None:
             self._first.loss = loss
         number, self.count = self.count, self.count + 1
@@ -162,18 +175,22 @@ class Step:
 
     def wait(self) -> None:
         """Wait until every step that was started is done."""
-        jax.block_until_ready((self._values, self._state))
+        jax.block_until_ready(self.arrays())
 
     def restart(self, tensors: Mapping[str, Any] | None = None) -> None:
         """Set weights and buffers (torch or numpy arrays by name; default: the live module's) and forget the
         optimizer's state, without compiling anything. The count of steps, and so the random numbers, start
         anew."""
+        values = {}
+        for name, live in self._weights.tensors.items():
+            value = live if tensors is None or name not in tensors else torch.as_tensor(tensors[name])
+            values[name] = to_jax(value.to(live.dtype))
         with x64():
-            for name, live in self._weights.tensors.items():
-                value = live if tensors is None or name not in tensors else torch.as_tensor(tensors[name])
-                self._values[name] = to_jax(value.to(live.dtype))
-            zeros = jax.tree.map(lambda a: jax.device_put(np.zeros(a.shape, a.dtype)), self._state)
-        self._state, self.count, self._first = zeros, 0, None
+            zeros = jax.tree.map(lambda a: jax.device_put(np.zeros(a.shape, a.dtype)), self._state.optimizer)
+        held, self._state = self._state, State(values, {})
+        self._state.arrange(held.stacks)
+        self._state.optimizer = zeros
+        self.count, self._first = 0, None
 
     def eager(self, batch: Any) -> Any:
         """The same step in torch eager, on the live module, with the compiled step's random numbers: a
@@ -194,12 +211,13 @@ class Step:
         self._watch.check()
         placed = batch if isinstance(batch, Placed) else self.place(batch)
         variant = self._variant(placed, self._hyper())
-        return self._gradients(variant, self._values, placed.arrays, self.count)
+        self._state.arrange(variant.stacks)
+        return self._gradients(variant, self._state.values, placed.arrays, self.count)
 
     def _gradients(self, variant: Variant, values: Any, arrays: list[Any], count: int) -> Any:
         _, found = variant.compiled.gradients(values, arrays, np.uint32(self.options.seed), np.uint32(count))
         none: dict[str, torch.Tensor | None] = dict.fromkeys(sorted(self._weights.trainable))
-        return none | {n: from_jax(g) for n, g in found.items()}
+        return none | {n: from_jax(g) for n, g in variant.stacks.split(found).items()}
 
     # -- state ------------------------------------------------------------------------------------------------
 
@@ -208,10 +226,10 @@ class Step:
         self._watch.check()
         self._settle()
         with torch.no_grad():
-            for name, array in self._values.items():
-                if name in self._weights.tensors:
-                    self._weights.tensors[name].copy_(from_jax(array))
-        self._rule.write_state(self.optimizer, self._state, dict(self.model.named_parameters()))
+            values, optimizer = self._state.by_torch_names()
+            for name, array in values.items():
+                self._weights.tensors[name].copy_(from_jax(array))
+        self._rule.write_state(self.optimizer, optimizer, dict(self.model.named_parameters()))
         self._watch.renew()
 
     def load_from_torch(self) -> None:
@@ -224,16 +242,21 @@ class Step:
         """The weights and persistent buffers now, under torch's ``state_dict`` names, tied names included."""
         names = self.model.state_dict(keep_vars=True)
         canonical = {name: self._weights.canonical(name) for name in names}
-        host = {name: from_jax(self._values[name]) for name in set(canonical.values())}
+        host = {name: from_jax(self._state.value(name)) for name in set(canonical.values())}
         return {name: host[canonical[name]] for name in names}
 
     def values(self) -> dict[str, Any]:
-        """The weights and buffers now, as JAX arrays by canonical torch name. The next step uses them up."""
-        return {n: self._values[n] for n in self._weights.tensors}
+        """The weights and buffers now, as JAX arrays by canonical torch name."""
+        return self._state.by_torch_names()[0]
 
     def arrays(self) -> Any:
         """Everything the next step would donate or read, as a pytree of JAX arrays (to wait for, to measure)."""
-        return self._values, self._state
+        return self._state.values, self._state.optimizer
+
+    @property
+    def choice(self) -> Choice:
+        """Which form the first program runs in, and why; ``print`` shows what was considered."""
+        return self.programs[0].choice
 
     @property
     def programs(self) -> tuple[Variant, ...]:
@@ -241,8 +264,9 @@ class Step:
         return tuple(self._variants.values())
 
     def _load(self) -> None:
-        self._values = {name: to_jax(tensor) for name, tensor in self._weights.tensors.items()}
-        self._state = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+        values = {name: to_jax(tensor) for name, tensor in self._weights.tensors.items()}
+        optimizer = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+        self._state = State(values, optimizer)
 
     def _hyper(self) -> Any:
         try:
@@ -251,7 +275,7 @@ class Step:
             # a group changed more than its numbers: another rule, so every program is compiled anew
             self.sync_to_torch()
             self._rule = trace(self.optimizer, self.model.named_parameters())
-            self._state = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+            self._load()
             self._variants.clear()
             return self._rule.hyper(self.optimizer)
 
@@ -284,11 +308,27 @@ class Step:
 
     def _compiled(self, captured: Captured, arrays: list[Any], hyper: Any) -> Variant:
         graph = recognise_masks(without_dead(captured.graph), captured.weights.tensors)
-        program = Program(graph, self.options.matmul)
-        self._values.update({n: to_jax(torch.from_numpy(v)) for n, v in program.large.items()})
-        names = tuple(n for n in program.connected if n in self._rule.programs)
-        compiled = compile_step(program, self._rule, names, self._values, self._state, arrays, hyper)
-        return Variant(captured, compiled, names)
+        reached = connected(graph)
+        values, optimizer = jax.tree.map(shape_of, self._state.by_torch_names())
+
+        def build(shaped: Shaped) -> Compiled:
+            stacks = {s.name: s.members for s in shaped.stacks.rows}
+            program = Program(shaped.graph, self.options.matmul, stacks, reached, shaped.form.inside)
+            joined = [shaped.stacks.join(part, _stacked) for part in (values, optimizer)]
+            return compile_step(program, self._rule, *joined, arrays, hyper)
+
+        chosen = choose(
+            graph,
+            build,
+            executable=lambda compiled: compiled.executable,
+            alike=alike_of(self._rule),
+            limit_bytes=limit_bytes(),
+            form=self.options.form,
+            tune=(lambda compiled: measure(compiled, arrays, hyper, self._state))
+            if self.options.tune
+            else None,
+        )
+        return Variant(captured, chosen.compiled, chosen.choice, chosen.shaped.stacks)
 
     def _loss_aval(self, variant: Variant) -> Aval:
         graph = variant.compiled.program.graph
@@ -315,11 +355,14 @@ class Step:
         from detente.bridge.random import twin
 
         program = first.variant.compiled.program
-        before = {name: to_jax(tensor) for name, tensor in self._weights.tensors.items()}
-        before |= {n: self._values[n] for n in program.large}
-        gradients = self._gradients(first.variant, before, first.arrays, first.count)
-        changed = {n: from_jax(self._values[n]) for n in first.variant.compiled.own}
-        measured = certify.Measured(from_jax(first.loss), gradients, changed, frozenset(program.written))
+        before = State({name: to_jax(tensor) for name, tensor in self._weights.tensors.items()}, {})
+        before.arrange(first.variant.stacks)
+        gradients = self._gradients(first.variant, before.values, first.arrays, first.count)
+        del before
+        own = [n for name in first.variant.compiled.own for n in program.members(name)]
+        buffers = frozenset(n for name in program.written for n in program.members(name))
+        changed = {n: from_jax(self._state.value(n)) for n in own}
+        measured = certify.Measured(from_jax(first.loss), gradients, changed, buffers)
 
         def numbers() -> Any:
             return twin(self.options.seed, first.count)
@@ -336,3 +379,26 @@ class _FirstStep:
     arrays: list[Any]
     count: int
     loss: Any = None
+
+
+def _stacked(rows: list[Any]) -> Any:
+    """The shapes of stacked leaves (pytrees of shapes that are all alike)."""
+    count = len(rows)
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), rows[0])
+
+
+def measure(compiled: Compiled, arrays: list[Any], hyper: Any, state: State, steps: int = 4) -> float:
+    """Seconds of one step, the fastest of ``steps`` after one, on copies of the state."""
+    stacks = Stacks(tuple(Stack(name, tuple(members)) for name, members in compiled.program.stacks.items()))
+    held = State(*jax.tree.map(lambda a: a.copy(), state.by_torch_names()))
+    held.arrange(stacks)
+    best = float("inf")
+    for count in range(steps + 1):
+        start = perf_counter()
+        changed, held.optimizer, *rest = compiled(
+            held.values, held.optimizer, arrays, hyper, np.uint32(0), np.uint32(count)
+        )
+        held.values.update(changed)
+        jax.block_until_ready((held.values, held.optimizer, rest))
+        best = min(best, perf_counter() - start) if count else best
+    return best
