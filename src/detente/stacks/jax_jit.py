@@ -248,7 +248,8 @@ class JaxJit:
         if precision == "fp64":
             jax.config.update("jax_enable_x64", True)
         try:
-            self.device = jax.devices()[0]
+            # By name, not only by the flag: a process whose backends exist already ignores the flag.
+            self.device = jax.devices(None if device == "auto" else device)[0]
         except RuntimeError as error:
             raise Unavailable(f"{device}: {str(error).splitlines()[0]}") from None
         platform = self.platform_of(self.device)

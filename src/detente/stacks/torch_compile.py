@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from detente.stacks.protocol import Capture, CompileCount
-from detente.stacks.torch_dynamo_private import DynamoCounters, captured_graphs
+from detente.stacks.protocol import CompileCount, Unavailable
+from detente.stacks.torch_dynamo_private import DynamoCounters, plain_step
 from detente.stacks.torch_eager import TorchEager, TorchRunning
 
 MODE = "default"
@@ -23,8 +27,7 @@ class CompiledRunning(TorchRunning):
 
     def _update(self) -> None:
         if not hasattr(self, "_compiled_update"):
-            # Not fullgraph: torch's own optimizer wrapper breaks around its profiler hook in some versions.
-            self._compiled_update = self.torch.compile(lambda: self.optimizer.step(), mode=MODE)
+            self._compiled_update = self.torch.compile(plain_step(self.optimizer), mode=MODE, fullgraph=True)
         self._compiled_update()
 
     def compiled(self) -> CompileCount:
@@ -38,9 +41,6 @@ class CompiledRunning(TorchRunning):
             "mode": MODE,
             "fullgraph": self.fullgraph,
         }
-
-    def programs(self) -> tuple[Capture, ...]:
-        return captured_graphs(self._loss_of)
 
 
 class ModelRunning(CompiledRunning):
@@ -79,19 +79,15 @@ class TorchCompileModel(TorchCompile):
 
 def need_compiler(platform: str) -> None:
     """Inductor writes C++ for the CPU and needs a compiler and Python's headers. Raises Unavailable without them."""
-    import shutil
-    import sysconfig
-    from pathlib import Path
-
-    from detente.stacks.protocol import Unavailable
-
     if platform != "cpu":
         return
-    import os
-
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None and shutil.which("clang++") is None:
-        raise Unavailable(f"torch.compile on the CPU needs a C++ compiler and there is no {compiler}: "
-                          "install g++ (Debian: apt install g++)")
+        raise Unavailable(
+            f"torch.compile on the CPU needs a C++ compiler and there is no {compiler}: "
+            "install g++ (Debian: apt install g++)"
+        )
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
-        raise Unavailable("torch.compile on the CPU needs Python's headers: install them (Debian: apt install python3-dev)")
+        raise Unavailable(
+            "torch.compile on the CPU needs Python's headers: install them (Debian: apt install python3-dev)"
+        )

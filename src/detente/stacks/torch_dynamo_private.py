@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from detente.stacks.protocol import Capture, CompileCount
+from detente.stacks.protocol import CompileCount
+
+
+_FRAME = "_compile.compile_inner"
+_BACKWARD = "compile_fx.<locals>.bw_compiler"
 
 
 class DynamoCounters:
@@ -20,25 +24,38 @@ class DynamoCounters:
         self._utils = utils
 
     def count(self) -> CompileCount:
-        """Frames that were traced and compiled so far. A recompilation is another frame."""
-        frames = self._utils.counters["frames"]["total"]
-        seconds = sum(sum(v) for k, v in self._utils.compilation_time_metrics.items() if k == "_compile.compile_inner")
-        backward = sum(sum(v) for k, v in self._utils.compilation_time_metrics.items()
-                       if k == "compile_fx.<locals>.bw_compiler")
-        return CompileCount(int(frames), float(seconds) + float(backward))
+        """Compilations so far: one per traced frame, recompilations included, and one per backward graph, which is
+        compiled when autograd first runs it. ``counters["frames"]`` is no measure: it stays empty under
+        ``fullgraph=True`` (torch 2.13)."""
+        times = self._utils.compilation_time_metrics
+        found = [times.get(name, ()) for name in (_FRAME, _BACKWARD)]
+        return CompileCount(sum(len(t) for t in found), float(sum(sum(t) for t in found)))
 
     def graph_breaks(self) -> int:
         """Places where a captured graph ended early."""
         return int(sum(self._utils.counters["graph_break"].values()))
 
 
-def captured_graphs(function: Callable[..., Any]) -> tuple[Capture, ...]:
-    """Nothing yet for torch.compile: FX graphs carry no costs that the audit could count."""
-    return ()
+def plain_step(optimizer: Any) -> Callable[[], Any]:
+    """``optimizer.step`` without the wrappers that torch puts around it: its own ``graph_break()`` for
+    differentiable optimizers, and the profiler's hook. The update itself is torch's, unchanged; what is left
+    captures as one graph."""
+    import torch
+
+    step = type(optimizer).step
+    while hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+
+    def update() -> None:
+        with torch.no_grad():
+            step(optimizer)
+
+    return update
 
 
 def self_test() -> list[str]:
     """What is missing in this torch, by name; empty when everything is where it is expected."""
+    import torch
     from torch._dynamo import utils
 
     missing = []
@@ -46,4 +63,6 @@ def self_test() -> list[str]:
         missing.append("torch._dynamo.utils.counters")
     if not hasattr(utils, "compilation_time_metrics"):
         missing.append("torch._dynamo.utils.compilation_time_metrics")
+    if not hasattr(torch.optim.AdamW.step, "__wrapped__"):
+        missing.append("torch.optim.AdamW.step.__wrapped__")
     return missing
