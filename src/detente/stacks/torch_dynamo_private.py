@@ -10,7 +10,6 @@ from typing import Any
 
 from detente.stacks.protocol import CompileCount
 
-
 _FRAME = "_compile.compile_inner"
 _BACKWARD = "compile_fx.<locals>.bw_compiler"
 
