@@ -179,8 +179,10 @@ def test_broken_programs_are_refused() -> None:
     with pytest.raises(ProgramError, match="no function @main"):
         read_program(b"module @m {\n}\n", "stablehlo")
     with pytest.raises(ProgramError, match="StableHLO line 3"):
-        read_program(b"module @m {\nfunc.func public @main(%arg0: tensor<2xf32>) {\n%1 = stablehlo.add %9, %9 : tensor<2xf32>",
-                     "stablehlo")  # fmt: skip
+        read_program(
+            b"module @m {\nfunc.func @main(%a: tensor<2xf32>) {\n%1 = stablehlo.add %9, %9 : tensor<2xf32>",
+            "stablehlo",
+        )
     with pytest.raises(ProgramError, match="'fx' cannot be counted"):
         read_program(b"", "fx")
 

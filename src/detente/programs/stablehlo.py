@@ -216,9 +216,10 @@ class _Reader:
         wanted = sum(count for _, count in names)
         results = tuple(kinds[-wanted:]) if wanted else ()
         if name in ("call", "composite"):
-            called = (
-                (re.search(r"decomposition = @([\w.$\-]+)", body) or re.search(r"@([\w.$\-]+)", body))[1],
-            )  # type: ignore[index]
+            target = re.search(r"decomposition = @([\w.$\-]+)", body) or re.search(r"@([\w.$\-]+)", body)
+            if target is None:
+                raise ValueError("a call of nothing")
+            called = (target[1],)
             opcode = "call"
         at = len(self.stack[-1].instructions)
         self._append(self._instruction(opcode, body, results, operands, called), names)
