@@ -81,6 +81,7 @@ def verdict(
 
 
 # As the judge writes it: the twin first.
+OPEN = "the interval holds 1; about 12 blocks needed, 5 measured"
 AA = Verdict(GROUP, "jax#aa", "jax", "SAME", 1.006, 0.973, 1.041, 0.02, 10)
 MACHINE = {
     "processor": "Made-up Processor 2000",
@@ -119,13 +120,11 @@ def head(state: str = "whole", aa: Verdict = AA, **changes: object) -> SessionHe
 
 def whole() -> Result:
     """What a good day looks like, with one of everything that can go differently in a row."""
-    noisy = Finding(
-        "P23", "warn", GROUP + "/jax-scan", "other processes took 11 % of the processor", {"share": 0.11}
-    )
-    open_ = Finding("P21", "unchecked", GROUP + "/jax", "no clock on this device")
-    void = Finding(
-        "P5", "void", GROUP + "/mine", "update transformer.h.3.mlp.c_fc.weight is 675 times over its bound"
-    )
+    shared = "other processes used 11 % of this machine's CPU time meanwhile"
+    far = "update transformer.h.3.mlp.c_fc.weight is 675 times over its bound"
+    noisy = Finding("machine-shared", "warn", GROUP + "/jax-scan", shared, {"share": 0.11})
+    open_ = Finding("clock-drift", "unchecked", GROUP + "/jax", "no clock on this device")
+    void = Finding("not-the-same-function", "void", GROUP + "/mine", far)
     cells = (
         cell("jax", 1.02, findings=(open_,)),
         cell("jax#aa", 1.026, findings=(open_,)),
@@ -143,7 +142,7 @@ def whole() -> Result:
             "mine.py:Mine",
             0.4,
             "void",
-            "update transformer.h.3.mlp.c_fc.weight is 675 times over its bound",
+            "not-the-same-function: update transformer.h.3.mlp.c_fc.weight is 675 times over its bound",
             findings=(void,),
             parity=ParityColumn("failed", "failed", WORST, 675.0, 447, 12, "first that differs"),
         ),
@@ -155,9 +154,24 @@ def whole() -> Result:
         ),
     )
     verdicts = (
-        verdict("jax", "torch-compile", "SAME", 0.990, reason="90 % interval inside the margin"),
-        verdict("torch-eager", "jax", "SLOWER", 1.42, reason="interval wholly beyond the margin"),
-        verdict("jax", "jax-scan", "UNDECIDED", 0.971, 0.05, blocks=5, needed=12),
+        verdict("jax", "torch-compile", "SAME", 0.990, reason="the 90 % interval lies wholly within 4.1 %"),
+        verdict(
+            "torch-eager",
+            "jax",
+            "SLOWER",
+            1.42,
+            reason="the 95 % interval lies wholly beyond the margin of 4.1 %",
+        ),
+        verdict(
+            "jax",
+            "jax-scan",
+            "UNDECIDED",
+            0.971,
+            0.05,
+            blocks=5,
+            needed=12,
+            reason="the interval holds 1; about 12 blocks needed, 5 measured",
+        ),
         verdict("torch-compile", "torch-eager", "FASTER", 0.71),
         verdict("torch-compile", "jax-scan", "LEANS", 0.981, 0.008, needed=24),
         verdict("mine.py:Mine", "jax", "VOID", None, reason="mine.py:Mine is void"),

@@ -91,7 +91,7 @@ def test_every_planned_row_stays_with_its_reason():
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(TEXTS, TEXTS, st.integers(60, 140))
 def test_any_text_in_any_place_is_laid_out(label, reason, width):
     good = f.whole()

@@ -240,14 +240,13 @@ def _proof(cell: CellResult) -> tuple[str, Style]:
 
 
 def _audit(cell: CellResult) -> tuple[str, Style]:
-    by = {
-        s: sorted({f.rule for f in cell.findings if f.severity == s}) for s in ("void", "warn", "unchecked")
-    }
-    open_ = f", {len(by['unchecked'])} not checked" if by["unchecked"] else ""
+    """How many rules have something to say of a row; the audit's own section names them."""
+    by = {s: len({f.rule for f in cell.findings if f.severity == s}) for s in ("void", "warn", "unchecked")}
+    open_ = f", {by['unchecked']} unchecked" if by["unchecked"] else ""
     if by["void"]:
-        return f"void: {' '.join(by['void'])}", "bad"
+        return "void", "bad"
     if by["warn"]:
-        return f"{' '.join(by['warn'])}{open_}", "warn"
+        return f"{count(by['warn'], 'warning')}{open_}", "warn"
     if cell.status != "ok":
         return NOTHING, "quiet"
     return (f"clean{open_}", "plain" if open_ else "good")
@@ -327,7 +326,8 @@ def _pair_row(v: Verdict) -> Row:
     blocks = (
         f"{v.blocks} of about {v.needed}" if v.word in ("UNDECIDED", "LEANS") and v.needed else str(v.blocks)
     )
-    why = words(v.reason or NOTHING)
+    # A settled pair is explained by its own interval and margin; an open or a void one is not.
+    why = words(NOTHING if v.word in ("FASTER", "SLOWER", "SAME") else v.reason or NOTHING)
     return Row((pair, words(Span(v.word, style)), said, words(interval(v) or NOTHING), words(blocks), why))
 
 

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from detente.report.numbers import NOTHING
 from detente.report.page import (
     Chart,
     Command,
@@ -20,6 +21,7 @@ from detente.report.page import (
     Style,
     Table,
     Words,
+    plain_text,
     words,
 )
 
@@ -153,7 +155,7 @@ def _table(table: Table, width: int) -> list[Line]:
         max(cells_wide(c.name), *(sum(cells_wide(clean(s.text)) for s in r.cells[i]) for r in table.rows), 0)
         for i, c in enumerate(table.columns)
     ]
-    wanted = [min(n, 24) if c.wide else n for n, c in zip(natural, table.columns, strict=True)]
+    wanted = [min(n, 18) if c.wide else n for n, c in zip(natural, table.columns, strict=True)]
     groups: list[list[int]] = [[]]
     used = wanted[0] + _INDENT
     for i in range(1, len(table.columns)):
@@ -172,7 +174,11 @@ def _table(table: Table, width: int) -> list[Line]:
                 left = width - _INDENT - sum(widths.values()) - _GAP * (len(columns) - 1)
                 widths[i] = min(natural[i], widths[i] + max(0, left))
         lines.append(_row(table, columns, widths, [words(Span(c.name, "quiet")) for c in table.columns])[0])
+        # A column of remarks that stands alone is told only where there is a remark.
+        sparse = len(group) == 1 and table.columns[group[0]].wide
         for row in table.rows:
+            if sparse and plain_text(row.cells[group[0]]) in ("", NOTHING):
+                continue
             style: Style = row.tone
             cells = [
                 tuple(Span(s.text, style if s.style == "plain" else s.style) for s in c) for c in row.cells
