@@ -61,7 +61,9 @@ def same_function():
                 largest = max(float(g.norm()) for g in done.gradients.values() if g is not None)
                 for name, gradient in done.gradients.items():
                     if gradient is not None and float(gradient.norm()) < 1e-9 * largest:
-                        rounding.add(name)  # a key bias: the exact gradient is zero, Adam would step by its sign
+                        rounding.add(
+                            name
+                        )  # a key bias: the exact gradient is zero, Adam would step by its sign
                     if gradient is None:
                         assert found.get(name) is None, f"torch gives {name} no gradient"
                         continue

@@ -43,11 +43,15 @@ def bert():
 
 
 def vit():
-    return hf.ViTForImageClassification(hf.ViTConfig(image_size=32, patch_size=8, num_labels=5, **HIDDEN)), PICTURES
+    return hf.ViTForImageClassification(
+        hf.ViTConfig(image_size=32, patch_size=8, num_labels=5, **HIDDEN)
+    ), PICTURES
 
 
 def resnet():
-    config = hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[2, 2], layer_type="basic", num_labels=5)
+    config = hf.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[2, 2], layer_type="basic", num_labels=5
+    )
     return hf.ResNetForImageClassification(config), PICTURES
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,7 +155,19 @@ def _copied_step(
             for key, value in state.items():
                 if key != "step" and _floating(value):
                     state[key] = value.to(dtype)
-    return eager_step(model, loss, optimizer, batch, numbers())
+    with _no_autocast() if dtype is not None else nullcontext():
+        return eager_step(model, loss, optimizer, batch, numbers())
+
+
+@contextmanager
+def _no_autocast() -> Iterator[None]:
+    """The float64 reference is exact: ``torch.autocast`` inside the module does nothing."""
+    plain = torch.autocast.__enter__, torch.autocast.__exit__
+    torch.autocast.__enter__, torch.autocast.__exit__ = (lambda self: self), (lambda self, *error: None)
+    try:
+        yield
+    finally:
+        torch.autocast.__enter__, torch.autocast.__exit__ = plain
 
 
 def _floating(value: Any) -> bool:
