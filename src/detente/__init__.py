@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 # Public name -> (module, attribute).
 _PUBLIC: dict[str, tuple[str, str]] = {
     "compare": ("detente.session.compare", "compare"),
-    "compile": ("detente.bridge.compile", "compile"),
+    "compile": ("detente.bridge.entry", "compile"),
     "functional": ("detente.bridge.functional", "functional"),
-    "extend": ("detente.bridge.extend", "extend"),
+    "extend": ("detente.bridge.extension", "extend"),
 }
 
 __all__ = ["__version__", "compare", "compile", "extend", "functional"]  # noqa: F822 - resolved below

@@ -17,6 +17,7 @@ from typing import IO
 
 from detente.records.codec import dumps, from_json
 from detente.records.evidence import Evidence
+from detente.records.fault import UsageFault
 from detente.records.job import Job
 from detente.session.interrupts import Interrupts
 from detente.session.layout import python_for
@@ -113,13 +114,23 @@ def spawn(
             start_new_session=True,
         )
         os.close(write)
-        watch = _Watch(child, {**LIMITS, **(limits or {})}, on_phase)
+        watch = _Watch(child, {**LIMITS, **_user_limits(), **(limits or {})}, on_phase)
         with os.fdopen(read, "rb", buffering=0) as events:
             watch.follow(events, interrupts)
         _end_group(child)
     wall = time.monotonic() - begun
     evidence = watch.evidence or _obituary(watch, child.returncode, log)
     return Spawned(evidence, started, wall, load.share(), environment, watch.killed_by_user)
+
+
+def _user_limits() -> dict[str, float]:
+    """``DETENTE_PHASE_LIMIT=first=3600,*=900``: seconds per phase, for machines slower than the table expects."""
+    pairs = (part.partition("=") for part in os.environ.get("DETENTE_PHASE_LIMIT", "").split(",") if part)
+    try:
+        return {name.strip(): float(seconds) for name, _, seconds in pairs}
+    except ValueError:
+        raise UsageFault(f"DETENTE_PHASE_LIMIT is {os.environ['DETENTE_PHASE_LIMIT']!r}",
+                         "write phase=seconds, by comma: first=3600,*=900") from None
 
 
 class _Watch:

@@ -13,7 +13,7 @@ from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
 from detente.stacks.jax_jit import JaxJit
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
-from detente.stacks.torch_eager import installed_versions, make_optimizer
+from detente.stacks.torch_eager import installed_versions, optimizer_for
 from detente.workloads.workload import Size, Workload
 
 
@@ -33,7 +33,7 @@ class DetenteRunning:
         self.module = self.definition.build(size).to(dtype=self.dtype)
         self.module.train(contract.region != "forward")
         self.persistent = set(self.module.state_dict())
-        self.optimizer = make_optimizer(contract.optimizer, self.module, workload.optimizer)
+        self.optimizer = optimizer_for(self.definition, contract, self.module, workload.optimizer)
         self.matmul = "tensorfloat32" if contract.precision == "tf32" else "highest"
         self.region: Any = None  # made by the first step
 

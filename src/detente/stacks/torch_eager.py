@@ -31,7 +31,7 @@ class TorchRunning:
         self.module = self._place_module(self.definition.build(size))
         self.module.train(contract.region != "forward")
         self.persistent = set(self.module.state_dict())
-        self.optimizer = make_optimizer(contract.optimizer, self.module, workload.optimizer)
+        self.optimizer = optimizer_for(self.definition, contract, self.module, workload.optimizer)
         self._loss = self._wrap_loss(self._loss_of)
         self._run: Callable[[Any], Any] = self._wrap_step(
             {"forward": self._forward, "gradient": self._gradient, "train-step": self._train}[contract.region]
@@ -279,6 +279,14 @@ class TorchEager:
         if "torch" not in workload.definitions:
             raise Unavailable(f"{workload.name} has no definition in torch")
         return self.running(self, workload, size, contract)
+
+
+def optimizer_for(definition: Any, contract: Contract, module: Any, settings: OptimizerSettings) -> Any:
+    """The optimizer of a contract over a torch module: the one that a user's own definition made, where it made one,
+    else the contract's."""
+    own = getattr(definition, "optimizer", None)
+    found = own(module) if own is not None and contract.optimizer is not None else None
+    return found if found is not None else make_optimizer(contract.optimizer, module, settings)
 
 
 def make_optimizer(name: str | None, module: Any, settings: OptimizerSettings) -> Any:

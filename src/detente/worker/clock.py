@@ -50,7 +50,9 @@ def steady(
     running: Running, next_batch: Callable[[], Any], steps: int, sampling: Sampling
 ) -> Iterator[Sample]:
     """Samples of the steady state until the sampling rule is met. ``calibrate`` has run blocks of the same length
-    before, so nothing here is a first time. The garbage collector is off meanwhile: a collection is the harness's work, not the step's.
+    before, so nothing here is a first time.
+
+    The garbage collector is off meanwhile: a collection is the harness's work, not the step's.
     """
     gc.collect()
     gc.freeze()

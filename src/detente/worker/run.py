@@ -21,6 +21,7 @@ JOBS: dict[str, str] = {
     "memory": "detente.worker.jobs.memory",
     "capture": "detente.worker.jobs.capture",
     "probe": "detente.worker.jobs.probe",
+    "check": "detente.worker.jobs.check",
 }
 
 # How the allocators of torch, XLA and the C++ runtime say that memory is gone (measured under RLIMIT_DATA).

@@ -10,5 +10,9 @@ from detente.worker.opened import Opened
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``environment``. Values that hold paths are named, not told: evidence travels to other people's machines."""
-    return {"environment": {when: {k: "(path)" if "/" in v else v for k, v in variables.items()}
-                            for when, variables in opened.environment.items()}}
+    return {
+        "environment": {
+            when: {k: "(path)" if "/" in v else v for k, v in variables.items()}
+            for when, variables in opened.environment.items()
+        }
+    }

@@ -24,10 +24,18 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     handle = opened.running.step(opened.placed[0])
     opened.running.synchronise(handle)
     inside = list(_INSIDE[contract.region])
-    inside += ["fetch", "place"] if contract.feed == "loader" else (["place"] if _on_host(opened.placed[0]) else [])
+    inside += (
+        ["fetch", "place"] if contract.feed == "loader" else (["place"] if _on_host(opened.placed[0]) else [])
+    )
     inside += ["read"] if _on_host(handle) else []
-    return {"region": {"contract": contract.name, "recipe": find_entry(opened.job.cell.stack).recipe,
-                       "inside": inside, "feed": contract.feed}}
+    return {
+        "region": {
+            "contract": contract.name,
+            "recipe": find_entry(opened.job.cell.stack).recipe,
+            "inside": inside,
+            "feed": contract.feed,
+        }
+    }
 
 
 def _on_host(value: Any) -> bool:
