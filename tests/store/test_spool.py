@@ -62,7 +62,8 @@ def test_a_broken_line_inside_is_a_fault_that_names_it(tmp_path):
         (b'{"name":"something else"}\n', "not a line of a detente session"),
         (b"[1, 2]\n", "not a line of a detente session"),
         (b'{"schema":"detente/process/1"}\n', "line 1"),
-        (b"\xff\xfe\x00", "torn"),
+        (b"\xff\xfe\x00", "is not a session file"),
+        (b"name,value\n1,2\n", "is not a session file"),
     ],
 )
 def test_what_is_no_session_is_refused_with_a_reason(tmp_path, content, message):

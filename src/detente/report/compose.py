@@ -181,14 +181,14 @@ def _basis(session: SessionHead, group: Group) -> tuple[Statement, ...]:
         said.append(f"The margin is {floor}{noise}.")
     elif session.state != "drifting":
         said.append(f"The margin is {margin(group.margin)}; no A/A pair ran.")
-    proved = sum(c.parity is not None and _proof(c)[0].startswith("proved") for c in fine)
-    if fine:
-        said.append(
-            "Every measured row is proved to compute the same."
-            if proved == len(fine)
-            else f"Only {proved} of {len(fine)} measured rows are proved to compute the same."
-        )
-    return (Statement(words(" ".join(said)), "quiet"),)
+    open_ = [c.label for c in fine if not _proof(c)[0].startswith("proved")]
+    if fine and not open_:
+        said.append("Every measured row is proved to compute the same.")
+    told = [Statement(words(" ".join(said)), "quiet")]
+    if open_:
+        text = f"Not wholly proved to compute the same: {', '.join(open_)}."
+        told.append(Statement(words(text), "warn"))
+    return tuple(told)
 
 
 def _ratio_chart(group: Group) -> tuple[Chart, ...]:

@@ -20,7 +20,8 @@ def machine_section(result: Result) -> Section:
         parts.append(Section("Versions", (Facts(versions),), detail=True))
     if head.peaks:
         parts.append(Section("Measured peaks", (Facts(tuple(flat(head.peaks))),), detail=True))
-    # The costs of the workloads are in there too, so that a session can be judged anywhere; the floor tells them.
+    # The costs of the workloads are in there too, so that a session can be judged anywhere; the floor tells
+    # them.
     settings = tuple(flat({k: v for k, v in head.fingerprint.settings.items() if k != "workloads"}))
     if settings:
         source = (

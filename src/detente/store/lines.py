@@ -20,6 +20,9 @@ from detente.records.session import Process, Session
 SESSION, PROCESS, AMENDMENT = "detente/session/1", "detente/process/1", "detente/amendment/1"
 
 
+_START = b'{"schema":"detente/session/'
+
+
 @dataclass(frozen=True)
 class Amendment:
     """A later change of the head. None leaves a field as it is; ``skipped`` adds to what is there."""
@@ -78,6 +81,9 @@ def parse_lines(lines: Iterable[bytes], source: str) -> tuple[Session, int]:
         try:
             data = json.loads(line)
         except ValueError as error:
+            if number == 1 and line[: len(_START)] != _START[: len(line)]:
+                hint = "`detente export` and a running session write such files"
+                raise StoreFault(f"{source} is not a session file", hint) from None
             torn = f"{source}, line {number} is not a line of a session: {error}"
             continue
         try:

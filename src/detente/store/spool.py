@@ -26,6 +26,7 @@ _HINTS = {
     errno.EACCES: "choose a folder that you may write to with DETENTE_HOME",
     errno.EPERM: "choose a folder that you may write to with DETENTE_HOME",
     errno.EROFS: "the file system is read-only: choose another folder with DETENTE_HOME",
+    errno.ENOENT: "look at the path; `detente history --sessions` lists what is stored",
     errno.ENOTDIR: "a file stands where a folder is needed: choose another folder with DETENTE_HOME",
     errno.EEXIST: "a file stands where a folder is needed: choose another folder with DETENTE_HOME",
 }
