@@ -64,7 +64,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 def _read(kind: Any, data: Any, path: str) -> Any:
     if kind is Any:
-        return data
+        return _revived(data)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _read_union(args, data, path)
@@ -85,6 +85,17 @@ def _read(kind: Any, data: Any, path: str) -> Any:
             raise SchemaError(f"{path}: expected an object, got {data!r}")
         return {k: _read(args[1], v, f"{path}.{k}") for k, v in data.items()}
     return _read_plain(kind, data, path)
+
+
+def _revived(data: Any) -> Any:
+    """Free-form JSON with its non-finite floats back; see ``to_json``."""
+    if isinstance(data, str):
+        return _SPECIAL.get(data, data)
+    if isinstance(data, list):
+        return [_revived(item) for item in data]
+    if isinstance(data, dict):
+        return {key: _revived(value) for key, value in data.items()}
+    return data
 
 
 def _read_union(args: tuple[Any, ...], data: Any, path: str) -> Any:

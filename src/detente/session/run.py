@@ -244,7 +244,9 @@ class _Run:
                 if process.evidence.status == "skipped":
                     self._skip(cell, process.evidence.reason)
             block += 1
-            self._tell("block", f"block {len(self.session.whole_blocks())} is whole")
+            whole = len(self.session.whole_blocks())
+            if whole:
+                self._tell("block", f"block {whole} is whole")
 
     def _another(self) -> bool:
         """Whether to run another block: asked of the judge, bounded by the user's number and the budget."""

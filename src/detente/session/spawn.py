@@ -129,8 +129,10 @@ def _user_limits() -> dict[str, float]:
     try:
         return {name.strip(): float(seconds) for name, _, seconds in pairs}
     except ValueError:
-        raise UsageFault(f"DETENTE_PHASE_LIMIT is {os.environ['DETENTE_PHASE_LIMIT']!r}",
-                         "write phase=seconds, by comma: first=3600,*=900") from None
+        raise UsageFault(
+            f"DETENTE_PHASE_LIMIT is {os.environ['DETENTE_PHASE_LIMIT']!r}",
+            "write phase=seconds, by comma: first=3600,*=900",
+        ) from None
 
 
 class _Watch:
