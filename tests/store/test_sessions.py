@@ -86,6 +86,13 @@ def test_a_process_of_an_unknown_session_is_refused(tmp_path):
         store.add_process("x", make_session(blocks=1).processes[0])
 
 
+def test_a_number_that_no_database_holds(tmp_path):
+    whole = make_session(blocks=1)
+    evidence = replace(whole.processes[0].evidence, samples=(Sample(10**30),))
+    with open_store(tmp_path) as store, pytest.raises(StoreFault, match="does not fit"):
+        store.write_session(replace(whole, processes=(replace(whole.processes[0], evidence=evidence),)))
+
+
 def test_median_is_per_step():
     assert (
         process_median([Sample(4_000_000_000, 2), Sample(3_000_000_000, 1), Sample(1_000_000_000, 1)]) == 2.0

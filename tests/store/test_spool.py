@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -11,9 +13,12 @@ from dataclasses import replace
 
 import pytest
 from fabricate import make_session
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from detente.records.fault import StoreFault
 from detente.store import spool as spool_module
+from detente.store.lines import session_lines
 from detente.store.spool import Spool, read_spool
 
 
@@ -135,6 +140,8 @@ from dataclasses import replace
 from detente.records.fault import StoreFault
 from detente.store.spool import Spool
 from fabricate import make_session
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 whole = make_session(blocks=8)
@@ -164,6 +171,8 @@ sys.path[:0] = {sys.path!r}
 from dataclasses import replace
 from detente.store.spool import Spool
 from fabricate import make_session
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 whole = make_session(blocks=40)
 spool = Spool.create({str(tmp_path)!r}, replace(whole, processes=()))
 for n, process in enumerate(whole.processes, 1):
@@ -196,3 +205,46 @@ def test_the_spool_needs_the_standard_library_alone():
     )
     foreign = {"numpy", "sqlalchemy", "scipy", "torch", "jax", "click"} & set(out.stdout.split())
     assert not foreign
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_is_in_a_file_the_only_error_is_a_fault(tmp_path, data):
+    """One value anywhere in a sound file is replaced by another; reading gives a session or a StoreFault."""
+    lines = [json.loads(x) for x in session_lines(make_session(blocks=1, samples=2))]
+    line = data.draw(st.sampled_from(lines))
+    places: list[tuple[object, object]] = []
+
+    def walk(value):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            places.append((value, key))
+            if isinstance(inner, dict | list):
+                walk(inner)
+
+    walk(line)
+    holder, key = data.draw(st.sampled_from(range(len(places))).map(places.__getitem__))
+    holder[key] = data.draw(
+        st.sampled_from([None, True, -1, 1.5, "x", "nan", [], [1], [1, 2, 3], {}, {"a": 1}, 10**30])
+    )
+    path = tmp_path / "file.jsonl"
+    path.write_bytes(b"".join(json.dumps(x).encode() + b"\n" for x in lines))
+    with contextlib.suppress(StoreFault):
+        read_spool(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("aa", ["a", "b", "c"]), ("aa", ["a"]), ("planned", [7]), ("id", 7)]
+)
+def test_a_head_of_the_wrong_shape_is_a_fault(tmp_path, field, value):
+    head = json.loads(next(session_lines(make_session(blocks=0))))
+    path = tmp_path / "file.jsonl"
+    path.write_text(json.dumps({**head, field: value}) + "\n")
+    with pytest.raises(StoreFault, match="line 1"):
+        read_spool(path)
+
+
+def test_nesting_without_end_is_a_fault(tmp_path):
+    path = tmp_path / "file.jsonl"
+    path.write_bytes(b'{"schema":"detente/session/1","id":' + b"[" * 100_000 + b"\n")
+    with pytest.raises(StoreFault):
+        read_spool(path)

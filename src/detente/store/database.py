@@ -63,6 +63,10 @@ def faults(path: Path) -> Iterator[None]:
         raise _fault(path, str(error.orig)) from error
     except sqlite3.Error as error:
         raise _fault(path, str(error)) from error
+    except OverflowError as error:
+        raise StoreFault(
+            f"a number does not fit into the database {path}: {error}", "the session was damaged"
+        ) from error
 
 
 # Part of SQLite's message -> (what happened, what to do).

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from detente.records.codec import SchemaError, dumps, from_json
+from detente.records.codec import dumps, from_json
 from detente.records.fault import StoreFault
 from detente.records.session import Process, Session
 
@@ -80,7 +80,7 @@ def parse_lines(lines: Iterable[bytes], source: str) -> tuple[Session, int]:
         # does.
         try:
             data = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == 1 and line[: len(_START)] != _START[: len(line)]:
                 hint = "`detente export` and a running session write such files"
                 raise StoreFault(f"{source} is not a session file", hint) from None
@@ -88,7 +88,7 @@ def parse_lines(lines: Iterable[bytes], source: str) -> tuple[Session, int]:
             continue
         try:
             record = _record(data, source, number)
-        except SchemaError as error:
+        except (ValueError, RecursionError) as error:
             raise StoreFault(
                 f"{source}, line {number}: {error}", "the file was changed by hand, or is not ours"
             ) from None
@@ -116,7 +116,7 @@ _KINDS: dict[str, type] = {SESSION: Session, PROCESS: Process, AMENDMENT: Amendm
 
 def _record(data: Any, source: str, number: int) -> Session | Process | Amendment:
     schema = data.get("schema") if isinstance(data, dict) else None
-    if schema in _KINDS:
+    if isinstance(schema, str) and schema in _KINDS:
         return from_json(_KINDS[schema], data, f"{source}:{number}")
     name, _, version = str(schema).rpartition("/")
     if version.isdigit() and f"{name}/1" in _KINDS:
