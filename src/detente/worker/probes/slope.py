@@ -16,40 +16,38 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     two end with the stack's own ``synchronise``; the third forces the work whatever that does. ``t_k``,
     ``t_2k`` and ``read_t_k`` are the best of ``waits``, ``doubles`` and ``reads``."""
     running = opened.running
-    step_s = min(s.wall_ns / s.steps for s in samples) / 1e9
-    k = max(1, min(64, int(0.1 / max(step_s, 1e-6))))
 
-    def waited(n: int) -> Callable[[], None]:
-        return lambda: running.synchronise(
-            *[running.step(b) for b, _ in zip(cycle(opened.placed), range(n), strict=False)]
-        )
+    def queued(n: int) -> list[Any]:
+        return [running.step(b) for b, _ in zip(cycle(opened.placed), range(n), strict=False)]
 
-    def read() -> None:
+    def waited(handles: list[Any]) -> None:
+        running.synchronise(*handles)
+
+    def read(handles: list[Any]) -> None:
         # All steps are queued before the first is read: a read between steps would add the host's own latency to
         # each, which is no sign of an early clock.
-        for handle in [running.step(b) for b, _ in zip(cycle(opened.placed), range(k), strict=False)]:
+        for handle in handles:
             running.loss(handle)
 
-    def drained() -> None:
-        # Whatever is still in flight is finished outside the clock, so that it is not charged to the next reading.
-        handle = running.step(opened.placed[0])
-        running.loss(handle)
-        running.outputs(handle)
-
-    def seconds(work: Callable[[], None]) -> float:
-        drained()
+    def seconds(n: int, end: Callable[[list[Any]], None]) -> float:
         start = time.perf_counter()
-        work()
-        return time.perf_counter() - start
+        handles = queued(n)
+        end(handles)
+        taken = time.perf_counter() - start
+        # Whatever is still in flight is finished outside the clock, so that it is not charged to the next reading.
+        read(handles[-1:])
+        return taken
 
-    # In turn, so that a machine that is busy for a while is busy for all three.
+    read(queued(1))
+    # The samples cannot say how many steps make a reading: where the clock is early, they say nothing.
+    k = max(1, min(64, int(0.1 / max(seconds(1, read), 1e-6))))
     waits, doubles, reads = [], [], []
+    # In turn, so that a machine that is busy for a while is busy for all three.
     for _ in range(3):
-        waits.append(seconds(waited(k)))
-        reads.append(seconds(read))
+        waits.append(seconds(k, waited))
+        reads.append(seconds(k, read))
         if len(doubles) < 2:
-            doubles.append(seconds(waited(2 * k)))
-    drained()
+            doubles.append(seconds(2 * k, waited))
     return {
         "slope": {
             "k": k,
