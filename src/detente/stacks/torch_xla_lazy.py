@@ -14,6 +14,7 @@ What is different from eager torch, and how it can go wrong:
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -209,36 +210,36 @@ class TorchXla(TorchEager):
             raise Unavailable(f"{device}: PyTorch/XLA supports no GPU since 2.9 (pytorch/xla#9597)")
         if precision == "tf32":
             raise Unavailable("tf32: PyTorch/XLA runs on CPU and TPU here, which have no TF32 unit")
-        if device != "auto":
-            os.environ["PJRT_DEVICE"] = device.upper()
-        else:
-            os.environ.setdefault("PJRT_DEVICE", "CPU")
+        if "torch_xla" not in sys.modules:
+            # Read once, when the runtime starts.
+            wanted = os.environ.get("PJRT_DEVICE", "CPU") if device == "auto" else device.upper()
+            os.environ["PJRT_DEVICE"] = wanted
         import torch
 
         torch.set_num_threads(threads)
-        import torch_xla
-        import torch_xla.backends
-        import torch_xla.core.xla_model
-        import torch_xla.debug.metrics
-        import torch_xla.runtime
+        try:
+            import torch_xla
+            import torch_xla.backends
+            import torch_xla.core.xla_model
+            import torch_xla.debug.metrics
 
+            self.device = torch_xla.device()
+            self.platform = private.real_platform(self.device)
+        except (RuntimeError, AssertionError, ValueError, OSError) as error:
+            said = (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
+            raise Unavailable(f"{device}: PyTorch/XLA has no such device here ({said})") from None
         self.torch, self.xla = torch, torch_xla
         self.metrics = torch_xla.debug.metrics
-        try:
-            self.device = torch_xla.device()
-        except RuntimeError as error:
-            raise Unavailable(f"{device}: {str(error).splitlines()[0]}") from None
+        if device not in ("auto", self.platform):
+            raise Unavailable(f"{device}: PyTorch/XLA runs on {self.platform} here")
         self.compute = getattr(torch, PRECISIONS[precision].compute)
-        if self._platform() != "cpu":
+        if self.platform != "cpu":
             # TPUs multiply fp32 in bf16 passes unless asked.
             torch_xla.backends.set_mat_mul_precision("highest")
-        return self._platform()
-
-    def _platform(self) -> str:
-        return str(self.xla.runtime.device_type()).lower()
+        return self.platform
 
     def platform_of(self, tensor: Any) -> str:
-        return self._platform() if tensor.device.type == "xla" else f"host-{tensor.device.type}"
+        return self.platform if tensor.device.type == "xla" else f"host-{tensor.device.type}"
 
     def wait(self) -> None:
         """Dispatch what is still only traced, then wait until the device is idle."""
