@@ -46,11 +46,11 @@ def command(
     if form == "json":
         print(json.dumps({"schema": "detente/history/1", "series": [to_json(s) for s in series]}))
     else:
-        from detente.cli.text import wants_colour
         from detente.report.history_page import render_history
-        from detente.report.terminal import width_of
+        from detente.report.terminal import wants_colour, width_of
 
-        print(render_history(series, width=width_of(sys.stdout), colour=wants_colour()), end="")
+        told = render_history(series, width=width_of(sys.stdout), colour=wants_colour(sys.stdout))
+        print(told, end="")
     worse = [s for s in series if (c := s.points[-1].change) and c.word == "CHANGED" and (c.ratio or 0) > 1]
     return 1 if gate and worse else 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import shutil
 from collections.abc import Mapping
@@ -57,7 +58,9 @@ def _coloured(lines: list[Line], width: int) -> str:
         no_color=False,
     )
     for line in lines:
-        text = Text.assemble(*((s.text, _STYLES.get(s.style, "")) for s in line))
+        # One escape sequence per run of words, not per word.
+        runs = itertools.groupby(line, key=lambda s: _STYLES.get(s.style, ""))
+        text = Text.assemble(*(("".join(s.text for s in run), style) for style, run in runs))
         text.rstrip()
         console.print(text, soft_wrap=True)
     return out.getvalue()

@@ -106,7 +106,8 @@ def _part(part: Part, layout: Layout, depth: int) -> list[Line]:
 
 
 def _toned(statement: Statement) -> Words:
-    tone: Style = statement.tone
+    # Good news needs no colour; what stands out is what should worry.
+    tone: Style = "plain" if statement.tone == "good" else statement.tone
     return tuple(Span(s.text, tone if s.style == "plain" else s.style) for s in statement.words)
 
 
