@@ -75,6 +75,16 @@ PLANTED = (
         "regions-differ",
         probe("region", inside=["forward", "loss", "backward"]),
     ),
+    Planted(
+        "outputs read on the host inside",
+        "regions-differ",
+        probe("region", inside=["forward", "loss", "backward", "optimizer", "read"]),
+    ),
+    Planted(
+        "inputs placed inside",
+        "regions-differ",
+        probe("region", inside=["place", "forward", "loss", "backward", "optimizer"]),
+    ),
     Planted("TF32 under fp32", "precision-differs", probe("precision", **{"class": "tf32"})),
     Planted(
         "bf16 in one product",
@@ -160,7 +170,7 @@ def test_fair_session_has_no_finding(region):
 
 
 def test_input_pipeline_inside_is_a_warning_and_its_extra_region_is_not_void():
-    inside = ["fetch", "place", "forward", "loss", "backward", "optimizer"]
+    inside = ["fetch", "forward", "loss", "backward", "optimizer"]
     found = loud(judge(make_session(plant={"jax": probe("region", inside=inside)})), "jax")
     assert {k: f.severity for k, f in found.items()} == {"input-pipeline-inside": "warn"}
 
@@ -245,9 +255,13 @@ def test_missing_evidence_is_not_checked_and_never_fine(key):
         r.code for r in RULES.values() if any(e.partition(".")[0] == key for e in r.evidence) and r.check
     }
     unchecked = {f.rule for f in row(result, "jax").findings if f.severity == "unchecked"}
-    # Donation and baked-in weights do not apply where nothing says that the row compiles.
-    waived = {"state-not-donated", "weights-baked-in", "graph-break"} if key == "facts" else set()
-    assert expected - waived <= unchecked
+    # Donation and baked-in weights do not apply where nothing says that the row compiles; the bytes of the arguments
+    # stand in for a program.
+    waived = {
+        "facts": {"state-not-donated", "weights-baked-in", "graph-break"},
+        "program": {"weights-baked-in"},
+    }
+    assert expected - waived.get(key, set()) <= unchecked
     assert row(result, "jax").status == "ok"
 
 
@@ -275,3 +289,34 @@ def test_every_rule_marked_for_the_processor_has_a_check():
     assert [r.code for r in RULES.values() if r.cpu and r.check is None] == []
     assert [r.code for r in RULES.values() if r.check is None and not r.unchecked] == []
     assert find_rule("P2B").code == "work-on-another-stream"
+
+
+def test_a_loader_is_inside_where_the_contract_says_so():
+    session = make_session()
+    inside = ["fetch", "place", "forward", "loss", "backward", "optimizer"]
+
+    def fed(p):
+        contract = replace(p.cell.contract, feed="loader")
+        evidence = (
+            probe("region", inside=inside, feed="loader")(p.evidence) if p.kind == "time" else p.evidence
+        )
+        return replace(p, cell=replace(p.cell, contract=contract), evidence=evidence)
+
+    planned = tuple(replace(c, contract=replace(c.contract, feed="loader")) for c in session.planned)
+    assert quiet(judge(replace(session, planned=planned, processes=tuple(map(fed, session.processes)))))
+
+
+@pytest.mark.parametrize(
+    "facts", [{"mode": "lazy"}, {"tuning": {"matmul": "highest", "float32_matmul_precision": "high"}}]
+)
+def test_how_a_stack_runs_and_how_precise_it_is_are_no_tuning(facts):
+    assert quiet(judge(make_session(plant={"jax": probe("facts", **facts)})))
+
+
+def test_a_compiled_stack_that_gives_no_program_away_is_not_checked_for_baked_in_weights():
+    def silent(e):
+        facts = {k: v for k, v in e.probes["facts"].items() if k != "argument_bytes"}
+        return replace(e, probes={k: v for k, v in {**e.probes, "facts": facts}.items() if k != "program"})
+
+    findings = {f.rule: f.severity for f in row(judge(make_session(plant={"jax": silent})), "jax").findings}
+    assert findings["weights-baked-in"] == "unchecked"

@@ -41,7 +41,8 @@ def _there(key: str, row: Row, group: Group) -> bool:
         return len(row.every("program.hash")) > 1
     if key == "memory process":
         return any(p.kind == "memory" for p in row.others)
-    return row.has(key)
+    # `a|b`: either will do.
+    return any(row.has(one) for one in key.split("|"))
 
 
 def _why(missing: list[str], row: Row, group: Group) -> str:

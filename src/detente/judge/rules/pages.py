@@ -51,7 +51,7 @@ def rule_page(code: str) -> str:
         "",
         rule.detected,
         "",
-        f"Evidence: {', '.join(f'`{key}`' for key in rule.evidence)}. {_checked(rule)}",
+        f"Evidence: {', '.join(_key(key) for key in rule.evidence)}. {_checked(rule)}",
         "",
         "## How to fix it",
         "",
@@ -69,6 +69,10 @@ def rule_page(code: str) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _key(key: str) -> str:
+    return " or ".join(f"`{one}`" for one in key.split("|"))
 
 
 def _checked(rule: Rule) -> str:

@@ -126,7 +126,8 @@ class Rule:
     code      readable and stable: ``clock-stops-early``; ``alias`` is its number in the list of pitfalls (``P1``)
     severity  ``void``: no ratio with this row is printed. ``warn``: said on the row
     evidence  what the check reads: keys of ``Evidence.probes`` (``slope``, ``facts.graph_breaks``), or ``samples``,
-              ``compile``, ``parity``, ``processes``. A row that lacks one is "not checked"
+              ``compile``, ``parity``, ``floor``, ``processes``; ``a|b`` where either will do. A row that lacks one
+              is "not checked"
     cpu       the list of pitfalls marks it as detectable without a GPU
     check     group -> hits. None: nothing can check it here, and ``unchecked`` says why
     applies   rows for which the question makes sense; for the others the rule says nothing at all

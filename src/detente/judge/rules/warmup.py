@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from detente.judge.rules.rule import Group, Hit, Row, Rule, each
+
+# torch.compile's modes beyond the default; other stacks name their mode of execution, which is no tuning.
+TUNED_MODES = frozenset({"reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"})
+PRECISION = re.compile("precision|matmul")
 
 
 def _in_window(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
@@ -68,12 +73,12 @@ def _programs(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
 
 def tuned(row: Row) -> dict[str, object]:
     """What of a row's flags is not the framework's default: its mode, compiler flags, autotuning."""
-    plain = (None, False, "", 0, "default")
+    plain = (None, False, "", 0)
     # Flags of precision belong to the contract, and precision-differs looks at what they do.
     flags = {
-        k: v for k, v in (row.get("facts.tuning") or {}).items() if v not in plain and "precision" not in k
+        k: v for k, v in (row.get("facts.tuning") or {}).items() if v not in plain and not PRECISION.search(k)
     }
-    if row.get("facts.mode") not in plain:
+    if row.get("facts.mode") in TUNED_MODES:
         flags["mode"] = row.get("facts.mode")
     return flags
 
