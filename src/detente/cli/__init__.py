@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from detente import __version__
+from detente.cli.encoding import forgive
 from detente.records.fault import Fault
 from detente.records.folders import state_folder
 
@@ -77,6 +78,8 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: every error becomes one message and an exit code (docs/exit-codes.md)."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        forgive(stream)
     try:
         code = cli.main(args=arguments, prog_name="detente", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
