@@ -320,3 +320,10 @@ def test_a_compiled_stack_that_gives_no_program_away_is_not_checked_for_baked_in
 
     findings = {f.rule: f.severity for f in row(judge(make_session(plant={"jax": silent})), "jax").findings}
     assert findings["weights-baked-in"] == "unchecked"
+
+
+def test_flags_that_the_framework_sets_on_import_are_its_default():
+    flags = {"XLA_FLAGS": " --xla_cpu_enable_fast_math=false"}
+    given, own = probe("facts", tuning=flags), probe("environment", after=flags)
+    assert "tuning-differs" in loud(judge(make_session(plant={"jax": given})), "jax")
+    assert quiet(judge(make_session(plant={"jax": both(given, own)})))

@@ -78,6 +78,9 @@ def tuned(row: Row) -> dict[str, object]:
     flags = {
         k: v for k, v in (row.get("facts.tuning") or {}).items() if v not in plain and not PRECISION.search(k)
     }
+    # What importing the framework sets by itself (torch_xla: XLA_FLAGS) is that framework's default.
+    own = row.get("environment.after") or {}
+    flags = {k: v for k, v in flags.items() if own.get(k) != v}
     if row.get("facts.mode") in TUNED_MODES:
         flags["mode"] = row.get("facts.mode")
     return flags
