@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -103,6 +103,18 @@ class Measured:
     gradients: Mapping[str, torch.Tensor | None]
     values: Mapping[str, torch.Tensor]
     buffers: frozenset[str]
+    coarsest: float  # the largest machine epsilon of the program's floating dtypes
+
+
+@dataclass(frozen=True)
+class Then:
+    """What belongs to the certified step and may have changed since: the numbers of ``param_groups``, the training
+    flags in module order, the batch, and the random twin's context."""
+
+    groups: Sequence[Mapping[str, Any]]
+    mode: Sequence[bool]
+    batch: Any
+    numbers: Numbers
 
 
 def certify(
@@ -110,8 +122,7 @@ def certify(
     model: nn.Module,
     loss: Callable[[Any, Any], Any],
     optimizer: torch.optim.Optimizer,
-    batch: Any,
-    numbers: Numbers,
+    then: Then,
 ) -> Certificate:
     """Run the eager step (and its float64 form) from the state that ``model`` and ``optimizer`` hold, on
     copies.
@@ -119,15 +130,17 @@ def certify(
     Raises nothing on a difference: see ``Certificate.ok``.
     """
     before = {n: t.detach() for n, t in (*model.named_parameters(), *model.named_buffers())}
-    plain = _copied_step(model, loss, optimizer, batch, numbers, None)
+    plain = _copied_step(model, loss, optimizer, then, None)
     try:
-        exact = _copied_step(model, loss, optimizer, batch, numbers, torch.float64)
+        exact = _copied_step(model, loss, optimizer, then, torch.float64)
         reference = "torch eager in float64"
     except Refused:
         raise
     except Exception:  # a module that names its dtypes may have no float64 form
         exact, reference = plain, "torch eager at the same precision (the module does not run in float64)"
-    rows = list(_rows(measured, before, plain, exact))
+    # without a float64 reference torch's own error is unknown, and the roundings of the coarsest dtype count
+    slack = 4 * measured.coarsest if exact is plain else 0.0
+    rows = list(_rows(measured, before, plain, exact, slack))
     return Certificate("full", reference, tuple(rows), {"torch": torch.__version__, "jax": _jax_version()})
 
 
@@ -145,9 +158,13 @@ def refusal(certificate: Certificate) -> Refused:
 
 
 def _copied_step(
-    model: nn.Module, loss: Any, optimizer: Any, batch: Any, numbers: Numbers, dtype: torch.dtype | None
+    model: nn.Module, loss: Any, optimizer: Any, then: Then, dtype: torch.dtype | None
 ) -> EagerStep:
-    model, optimizer, batch = copy.deepcopy((model, optimizer, batch))
+    model, optimizer, batch = copy.deepcopy((model, optimizer, then.batch))
+    for group, held in zip(optimizer.param_groups, then.groups, strict=True):
+        group.update(held)
+    for part, training in zip(model.modules(), then.mode, strict=True):
+        part.training = training
     if dtype is not None:
         model.to(dtype)
         batch = pytree.tree_map(lambda x: x.to(dtype) if _floating(x) else x, batch)
@@ -156,7 +173,7 @@ def _copied_step(
                 if key != "step" and _floating(value):
                     state[key] = value.to(dtype)
     with _no_autocast() if dtype is not None else nullcontext():
-        return eager_step(model, loss, optimizer, batch, numbers())
+        return eager_step(model, loss, optimizer, batch, then.numbers())
 
 
 @contextmanager
@@ -174,9 +191,13 @@ def _floating(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _rows(measured: Measured, before: Any, plain: EagerStep, exact: EagerStep) -> Iterable[Row]:
+def _rows(measured: Measured, before: Any, plain: EagerStep, exact: EagerStep, slack: float) -> Iterable[Row]:
     eps = float(torch.finfo(measured.loss.dtype).eps)
-    yield _row("loss", "loss", measured.loss, plain.loss, exact.loss, 64 * eps, 0.0)
+
+    def floor(tensor: torch.Tensor, factor: float = 64.0) -> float:
+        return max(factor * _eps(tensor), slack)
+
+    yield _row("loss", "loss", measured.loss, plain.loss, exact.loss, max(64 * eps, slack), 0.0)
     largest = max((_rms(g.double()) for g in exact.gradients.values() if g is not None), default=0.0)
     for name, expected in exact.gradients.items():
         ours, theirs = measured.gradients.get(name), plain.gradients[name]
@@ -185,24 +206,23 @@ def _rows(measured: Measured, before: Any, plain: EagerStep, exact: EagerStep) -
             yield Row("gradient", name, 0.0 if same else float("inf"), 0.0, 0.0)
             continue
         small = _rms(expected.double()) < NEGLIGIBLE * largest
-        yield _row("gradient", name, ours, theirs, expected, 64 * _eps(theirs), 0.0, not small)
+        yield _row("gradient", name, ours, theirs, expected, floor(theirs), 0.0, not small)
     for name, expected in exact.values.items():
         if name not in measured.values:
             continue
         ours, theirs, old = measured.values[name], plain.values[name], before[name]
         if name in measured.buffers or not _floating(theirs):
-            yield _row("buffer", name, ours, theirs, expected, 64 * _eps(theirs), 0.0)
+            yield _row("buffer", name, ours, theirs, expected, floor(theirs), 0.0)
             continue
         gradient = exact.gradients.get(name)
         small = gradient is not None and _rms(gradient.double()) < NEGLIGIBLE * largest
-        floor = 2e-5 * _eps(theirs) / 2**-23
         moved = [t.double() - old.double() for t in (ours, theirs, expected)]
         if gradient is not None:
             sound = _well_conditioned(gradient.double())
             moved = [t[sound] for t in moved]
         # the stored sum is rounded to the parameter's dtype, whatever the update is
         stored = _eps(theirs) * _rms(old.double())
-        yield _row("update", name, *moved, floor, stored, not small)
+        yield _row("update", name, *moved, floor(theirs, 2e-5 / 2**-23), stored, not small)
 
 
 def _row(

@@ -21,8 +21,8 @@ from detente.bridge.choose.choose import alike_of, choose
 from detente.bridge.choose.forms import Shaped
 from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.eager import eager_step
-from detente.bridge.graph import Aval, Ref
-from detente.bridge.lower.driver import missing
+from detente.bridge.graph import Aval, Graph, Ref
+from detente.bridge.lower.driver import every_node, missing
 from detente.bridge.lower.precision import x64
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
@@ -102,7 +102,7 @@ class Step:
         placed = example_batch if isinstance(example_batch, Placed) else place(example_batch)
         reasons = []
         try:
-            self._rule = trace(optimizer, model.named_parameters())
+            self._trace()
         except Refused as refused:
             reasons += refused.reasons
         try:
@@ -136,7 +136,8 @@ class Step:
         hyper = self._hyper()
         variant = self._variant(placed, hyper)
         if self.certificate is None and self._first is None and self.options.certificate == "full":
-            self._first = _FirstStep(variant, copy.deepcopy(placed.original), placed.arrays, self.count)
+            batch, groups = copy.deepcopy(placed.original), numbers_of(self.optimizer)
+            self._first = _FirstStep(variant, batch, placed.arrays, self.count, groups, self._watch.mode)
         return self._run(variant, placed.arrays, hyper)
 
     def _run(self, variant: Variant, arrays: list[Any], hyper: Any) -> Any:
@@ -181,16 +182,13 @@ class Step:
         """Set weights and buffers (torch or numpy arrays by name; default: the live module's) and forget the
         optimizer's state, without compiling anything. The count of steps, and so the random numbers, start
         anew."""
-        values = {}
-        for name, live in self._weights.tensors.items():
-            value = live if tensors is None or name not in tensors else torch.as_tensor(tensors[name])
-            values[name] = to_jax(value.to(live.dtype))
-        with x64():
-            zeros = jax.tree.map(lambda a: jax.device_put(np.zeros(a.shape, a.dtype)), self._state.optimizer)
-        held, self._state = self._state, State(values, {})
-        self._state.arrange(held.stacks)
-        self._state.optimizer = zeros
-        self.count, self._first = 0, None
+        self._settle()
+        if tensors is None:
+            self._watch.renew()
+        stacks = self._state.stacks
+        self._load(tensors or {})
+        self._state.arrange(stacks)
+        self.count = 0
 
     def eager(self, batch: Any) -> Any:
         """The same step in torch eager, on the live module, with the compiled step's random numbers: a
@@ -263,10 +261,30 @@ class Step:
         """Every program compiled so far; one per batch layout and train/eval mode."""
         return tuple(self._variants.values())
 
-    def _load(self) -> None:
-        values = {name: to_jax(tensor) for name, tensor in self._weights.tensors.items()}
-        optimizer = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+    def _load(self, given: Mapping[str, Any] | None = None) -> None:
+        """State from the live module and optimizer; ``given`` (by name) comes before the module's own values."""
+        given = given or {}
+        values = {}
+        for name, live in self._weights.tensors.items():
+            value = torch.as_tensor(given[name]).to(live.dtype) if name in given else live
+            values[name] = to_jax(value)
+        if self.optimizer.state:
+            optimizer = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+        else:  # nothing was stepped yet: one small program makes all of it, instead of one per shape
+            with x64():
+                optimizer = self._births({n: values[n] for n in self._rule.programs}, self._hyper())
         self._state = State(values, optimizer)
+
+    def _trace(self) -> None:
+        """The optimizer as a rule, and the program that makes its first state."""
+        rule = trace(self.optimizer, self.model.named_parameters())
+
+        def init(
+            params: Any, hyper: Any
+        ) -> Any:  # a bound method of a rule is not hashable, jit asks for that
+            return rule.init(params, hyper)
+
+        self._rule, self._births = rule, jax.jit(init)
 
     def _hyper(self) -> Any:
         try:
@@ -274,7 +292,7 @@ class Step:
         except Stale:
             # a group changed more than its numbers: another rule, so every program is compiled anew
             self.sync_to_torch()
-            self._rule = trace(self.optimizer, self.model.named_parameters())
+            self._trace()
             self._load()
             self._variants.clear()
             return self._rule.hyper(self.optimizer)
@@ -362,23 +380,42 @@ class Step:
         own = [n for name in first.variant.compiled.own for n in program.members(name)]
         buffers = frozenset(n for name in program.written for n in program.members(name))
         changed = {n: from_jax(self._state.value(n)) for n in own}
-        measured = certify.Measured(from_jax(first.loss), gradients, changed, buffers)
+        measured = certify.Measured(
+            from_jax(first.loss), gradients, changed, buffers, coarsest(program.graph)
+        )
 
         def numbers() -> Any:
             return twin(self.options.seed, first.count)
 
-        return certify.certify(measured, self.model, self.loss, self.optimizer, first.batch, numbers)
+        then = certify.Then(first.groups, first.mode, first.batch, numbers)
+        return certify.certify(measured, self.model, self.loss, self.optimizer, then)
 
 
 @dataclass
 class _FirstStep:
-    """What the certificate needs of the first step."""
+    """What the certificate needs of the first step, as it was then: a scheduler may have moved since."""
 
     variant: Variant
     batch: Any
     arrays: list[Any]
     count: int
+    groups: list[dict[str, Any]]
+    mode: tuple[bool, ...]
     loss: Any = None
+
+
+def numbers_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The parameter groups without their parameters, copied."""
+    return [{k: copy.copy(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+
+
+def coarsest(graph: Graph) -> float:
+    """The largest machine epsilon among the floating dtypes that a graph computes in."""
+    outs = [
+        a for node in every_node(graph) for a in (node.out if isinstance(node.out, tuple) else (node.out,))
+    ]
+    found = {a.dtype for a in outs if a is not None and "float" in a.dtype}
+    return max((float(torch.finfo(getattr(torch, dtype)).eps) for dtype in found), default=0.0)
 
 
 def _stacked(rows: list[Any]) -> Any:

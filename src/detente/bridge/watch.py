@@ -53,8 +53,8 @@ class Watch:
                 )
             if tensor.requires_grad != trained:
                 raise refuse("module-changed", f"{name}.requires_grad is now {tensor.requires_grad}")
-        count = sum(1 for _ in self.module.modules())
-        if count != len(self.parts):
+        parts = list(self.module.modules())
+        if len(parts) != len(self.parts) or any(a is not b for a, b in zip(parts, self.parts, strict=True)):
             raise refuse(
-                "module-changed", f"the module has {count} parts, at compile it had {len(self.parts)}"
+                "module-changed", "a part of the module was replaced, added or removed after compile"
             )

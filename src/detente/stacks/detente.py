@@ -201,7 +201,6 @@ class _Train:
         return self.compiled_step.gradients(batch)
 
     def reload(self) -> None:
-        self.compiled_step.load_from_torch()
         self.compiled_step.restart()
 
     def values(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_ignored_labels_are_no_fault():
 
 def test_a_loss_that_is_not_finite_raises_when_read():
     step = compiled(Words(), lambda m, b: loss(m, b) / 0, certificate="none")
-    with pytest.raises(FloatingPointError, match=r"step 0 is inf.*anomaly"):
+    with pytest.raises(FloatingPointError, match=r"step 0 is inf[^$]*anomaly"):
         float(step({"ids": IDS, "labels": IDS}))
     step = compiled(Words(), lambda m, b: loss(m, b) / 0, certificate="none", nonfinite="return")
     assert float(step({"ids": IDS, "labels": IDS})) == float("inf")
@@ -198,7 +198,7 @@ def test_a_changed_module_is_refused():
     step(batch)
     with torch.no_grad():
         model.head.weight.zero_()
-    with pytest.raises(bridge.Refused, match=r"head.weight was written.*load_from_torch"):
+    with pytest.raises(bridge.Refused, match=r"head.weight was written[^$]*load_from_torch"):
         step(batch)
     step.load_from_torch()
     step(batch)

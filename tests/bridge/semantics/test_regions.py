@@ -161,7 +161,6 @@ def test_autocast_computes_in_bfloat16_where_torch_does():
     def body(self, x):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             y = self.linear(x)
-            assert y.dtype == torch.bfloat16
             z = torch.nn.functional.layer_norm(y, (4,))
         return (y * z).float().sum()
 

@@ -119,7 +119,9 @@ class _Walk:
                 continue
             if isinstance(node.target, torch._ops.HigherOrderOperator):
                 self.enter(module, node, grad)
-            elif node.target is not operator.getitem:  # a region's getitem would overwrite the tag of its source
+            elif (
+                node.target is not operator.getitem
+            ):  # a region's getitem would overwrite the tag of its source
                 self.tag(node, grad)
             self.follow(node, grad)
 

@@ -9,15 +9,19 @@ self-test.
 from __future__ import annotations
 
 import itertools
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import torch
+import torch.fx.proxy
 import torch.fx.traceback
 import torch.utils.checkpoint
 from torch._higher_order_ops import wrap
+
+from detente.bridge.capture.where import foreign
 
 REGION = "detente_checkpoint"  # key in node.meta["custom"]: region numbers, outermost first
 
@@ -61,7 +65,8 @@ def keep_checkpoints() -> Iterator[itertools.count[int]]:
 def keep_metadata() -> Iterator[None]:
     """The bodies of no_grad and autocast regions run node by node while they are inlined, so that every node
     of the decomposed program still knows its line, module and marks (plain inlining runs generated code and
-    forgets)."""
+    forgets).
+    A node's stack trace becomes the innermost frame that is the user's; torch keeps frames named ``forward`` alone."""
     kinds = (wrap.WrapWithSetGradEnabled, wrap.WrapWithAutocast)
     plain = [kind.__call__ for kind in kinds]
 
@@ -75,11 +80,19 @@ def keep_metadata() -> Iterator[None]:
 
         return run
 
+    def user_frames(self: Any, summary: Any) -> Any:
+        own = [frame for frame in summary if foreign(frame.filename)]
+        return traceback.StackSummary.from_list(own[-1:])
+
+    tracer: Any = torch.fx.proxy.TracerBase
+    frames = tracer._filter_traceback_frames
+    tracer._filter_traceback_frames = user_frames
     wrap.WrapWithSetGradEnabled.__call__ = watched(plain[0], 1)
     wrap.WrapWithAutocast.__call__ = watched(plain[1], 4)
     try:
         with torch.fx.traceback.preserve_node_meta():
             yield
     finally:
+        tracer._filter_traceback_frames = frames
         for kind, call in zip(kinds, plain, strict=True):
             kind.__call__ = call

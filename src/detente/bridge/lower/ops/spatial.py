@@ -51,6 +51,22 @@ def _unfold(call: Any, x: jax.Array, dim: int, size: int, step: int) -> jax.Arra
     return jnp.moveaxis(taken, dim + 1, -1)
 
 
+@lowers("aten.unfold_backward.default")
+def _unfold_backward(
+    call: Any, windows: jax.Array, sizes: Sequence[int], dim: int, size: int, step: int
+) -> jax.Array:
+    """The sum of all windows at the places that they were taken from: a write through ``unfold`` becomes this."""
+    spread = jnp.zeros(tuple(sizes), windows.dtype)
+    if spread.ndim == 0:
+        return windows.sum()
+    dim %= spread.ndim
+    starts = np.arange(0, sizes[dim] - size + 1, step)
+    places = (starts[:, None] + np.arange(size)).reshape(-1)
+    lined = jnp.moveaxis(jnp.moveaxis(windows, -1, dim + 1), (dim, dim + 1), (0, 1))
+    lined = lined.reshape(places.size, *lined.shape[2:])
+    return jnp.moveaxis(jnp.moveaxis(spread, dim, 0).at[places].add(lined), 0, dim)
+
+
 def _columns(
     size: Sequence[int],
     kernel: Sequence[int],

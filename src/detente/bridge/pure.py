@@ -1,0 +1,121 @@
+"""``detente.functional``: a torch module as a pure JAX function and a pytree, for people who think in JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from detente.bridge.capture import batch as batches
+from detente.bridge.capture.export import capture
+from detente.bridge.lower.driver import missing
+from detente.bridge.lower.precision import torch_numerics
+from detente.bridge.passes.dead import without_dead
+from detente.bridge.passes.masks import recognise_masks
+from detente.bridge.place import to_jax
+from detente.bridge.program import Program
+from detente.bridge.random.keys import step_key
+from detente.bridge.refusal import Refused, refuse
+
+Arrays = dict[str, Any]
+
+
+@dataclass
+class Functional:
+    """``loss(params, batch, buffers=..., key=...) -> loss`` and its relatives, traceable by every JAX
+    transformation.
+
+    ``params`` are the trainable parameters and ``buffers`` everything else (frozen parameters included),
+    dictionaries of ``jax.Array`` by torch's ``state_dict`` names. A tied weight appears once.
+    """
+
+    params: Arrays
+    buffers: Arrays
+    program: Program = field(repr=False)
+    layout: batches.Layout = field(repr=False)
+    aux: batches.Layout | None = field(repr=False)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, params: Arrays, batch: Any, *, buffers: Arrays | None = None, key: Any = None) -> Any:
+        """The loss. ``batch``: the structure of the example batch, JAX or torch tensors at the leaves, of
+        its shapes (under ``vmap`` the mapped axis does not count). ``key``: a threefry key (default: that of
+        step 0, seed 0)."""
+        return self.apply(params, batch, buffers=buffers, key=key)[0]
+
+    loss = __call__
+
+    def apply(
+        self, params: Arrays, batch: Any, *, buffers: Arrays | None = None, key: Any = None
+    ) -> tuple[Any, tuple[Any, Arrays]]:
+        """``(loss, (aux, new buffers))``, as ``jax.value_and_grad(..., has_aux=True)`` takes it. ``new
+        buffers`` is all of ``buffers`` with the written ones replaced (BatchNorm's statistics)."""
+        held = self.buffers if buffers is None else buffers
+        with torch_numerics(self.program.matmul):
+            key = step_key(0, 0) if key is None else key
+            leaves = self._leaves(batch)
+            loss, (aux, written, _) = self.program.forward(
+                {**held, **params, **self.program.large}, leaves, key
+            )
+        given = self.aux.build(aux) if self.aux is not None else None
+        return loss, (given, {**held, **written})
+
+    def _leaves(self, batch: Any) -> list[Any]:
+        leaves, spec = pytree.tree_flatten(batch)
+        if str(spec) != str(self.layout.spec):
+            raise refuse("batch", f"the batch is {spec}; the module was captured with {self.layout.spec}")
+        static = dict(self.layout.static)
+        tensors = []
+        for position, leaf in enumerate(leaves):
+            if position in static:
+                if leaf != static[position]:
+                    raise refuse(
+                        "batch", f"leaf {position} is {leaf!r}; it was {static[position]!r} at capture"
+                    )
+                continue
+            tensors.append(to_jax(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+        for tensor, aval, path in zip(tensors, self.layout.avals, self.layout.paths, strict=True):
+            if tuple(tensor.shape) != aval.shape or tensor.dtype.name != aval.dtype:
+                raise refuse(
+                    "batch",
+                    f"{path} is {tensor.dtype.name}{list(tensor.shape)}; the module was captured with "
+                    f"{aval.dtype}{list(aval.shape)}",
+                    hint="call detente.functional again with a batch of the new shapes",
+                )
+        return tensors
+
+    def state_dict(self, params: Arrays, buffers: Arrays | None = None) -> dict[str, torch.Tensor]:
+        """Torch tensors under torch's names, tied names included, ready for ``load_state_dict(...,
+        strict=False)``."""
+        from detente.bridge.place import from_jax
+
+        values = {**(self.buffers if buffers is None else buffers), **params}
+        host = {name: from_jax(value) for name, value in values.items()}
+        return host | {alias: host[name] for alias, name in self.aliases.items() if name in host}
+
+
+def functional(
+    model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any, *, matmul: str = "highest"
+) -> Functional:
+    """``model`` and ``loss(model, batch)`` as a pure function of parameters and batch.
+
+    ``jax.grad``, ``vmap``, ``jit``, optax, shardings and gradients through updates apply to it as to any JAX
+    function; the module is read once and never changed. Raises Refused with every reason.
+
+    >>> f = detente.functional(model, loss, batch)
+    >>> gradient = jax.jit(jax.grad(f))(f.params, batch)
+    """
+    captured = capture(model, loss, batch)
+    reasons = missing(captured.graph)
+    if reasons:
+        raise Refused(reasons)
+    graph = recognise_masks(without_dead(captured.graph), captured.weights.tensors)
+    held = captured.weights
+    arrays = {name: to_jax(tensor) for name, tensor in held.tensors.items()}
+    params = {n: a for n, a in arrays.items() if n in held.trainable}
+    buffers = {n: a for n, a in arrays.items() if n not in held.trainable}
+    program = Program(graph, matmul)
+    return Functional(params, buffers, program, captured.batch, captured.aux, held.aliases)
