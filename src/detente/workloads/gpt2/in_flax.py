@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from detente.workloads.gpt2.spec import EPSILON
 from detente.workloads.weights import WeightRule
 from detente.workloads.workload import Size
 
@@ -29,7 +30,7 @@ def layer_norm(hidden: int, dtypes: Dtypes, rngs: nnx.Rngs) -> nnx.LayerNorm:
     # Flax's default epsilon is 1e-6. Its fast variance, E[x^2] - E[x]^2, loses digits that torch keeps. Without
     # a dtype, LayerNorm computes in the parameters' dtype, as autocast does.
     return nnx.LayerNorm(
-        hidden, epsilon=1e-5, use_fast_variance=False, param_dtype=jnp.dtype(dtypes.parameters), rngs=rngs
+        hidden, epsilon=EPSILON, use_fast_variance=False, param_dtype=jnp.dtype(dtypes.parameters), rngs=rngs
     )
 
 

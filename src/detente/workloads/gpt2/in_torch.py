@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from detente.workloads.gpt2.spec import EPSILON
 from detente.workloads.workload import Size
 
 Tensors = dict[str, torch.Tensor]
@@ -22,6 +23,7 @@ def build(size: Size) -> torch.nn.Module:
         attn_pdrop=0.0,
         resid_pdrop=0.0,
         use_cache=False,
+        layer_norm_epsilon=EPSILON,
         # The default end-of-text token lies outside a tiny vocabulary.
         bos_token_id=size["vocab"] - 1,
         eos_token_id=size["vocab"] - 1,
