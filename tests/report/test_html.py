@@ -14,7 +14,8 @@ import fabricated as f
 import pytest
 from golden import assert_golden
 
-from detente.report.html import render_html
+from detente.records.fault import StoreFault
+from detente.report.html import render_html, write_html
 
 VOID = {"meta", "br", "link", "img", "input", "hr", "wbr", "col"}
 
@@ -110,6 +111,13 @@ def test_what_a_user_or_a_framework_wrote_is_text():
 def test_the_verdict_stands_before_any_figure(whole):
     lead = whole.index('<p class="lead good">')
     assert lead < whole.index("<svg") and lead < whole.index("<table")
+
+
+def test_a_file_that_cannot_be_written_is_a_fault(tmp_path):
+    with pytest.raises(StoreFault, match="cannot write"):
+        write_html(f.empty(), tmp_path / "absent" / "report.html")
+    write_html(f.empty(), tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 CHROMIUM = next(

@@ -79,7 +79,7 @@ def test_what_is_no_session_is_refused_with_a_reason(tmp_path, content, message)
 
 
 def test_missing_folder_and_unwritable_places(tmp_path):
-    with pytest.raises(StoreFault, match="cannot read"):
+    with pytest.raises(StoreFault, match="there is no file"):
         read_spool(tmp_path / "absent.jsonl")
     with pytest.raises(StoreFault, match="is a folder"):
         read_spool(tmp_path)

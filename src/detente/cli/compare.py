@@ -159,9 +159,9 @@ def tell(session: Session, request: Request | None, form: str, full: bool, html:
 
         print_text(result, full)
     if html is not None:
-        from detente.report.html import render_html
+        from detente.report.html import write_html
 
-        html.write_text(render_html(result))
+        write_html(result, html)
         print(f"report: {html}", file=sys.stderr)
     return exit_code(session, result, request)
 

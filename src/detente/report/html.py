@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 
 from detente.records.fault import MachineFault
 from detente.records.result import Result
 from detente.report.compose import compose
 from detente.report.page import Chart, Page, Words
 from detente.report.text import clean
+from detente.store.spool import disk_fault
 
 # A number stays on one line with its unit. (Not inside code: that is there to be copied.)
 _UNIT = re.compile(
@@ -26,6 +28,15 @@ def render_html(result: Result) -> str:
     Raises MachineFault when Jinja2, Altair or vl-convert is absent.
     """
     return html_page(compose(result))
+
+
+def write_html(result: Result, path: Path | str) -> None:
+    """Write the document to a file. Raises StoreFault when the file cannot be written."""
+    text = render_html(result)
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise disk_fault("write", Path(path), error) from error
 
 
 def html_page(page: Page) -> str:

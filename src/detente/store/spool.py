@@ -20,15 +20,17 @@ from detente.records.session import Process, Session
 from detente.store.lines import Amendment, amendment_line, head_line, parse_lines, process_line
 
 # What an operating system says when nothing more fits, or when writing is not allowed at all.
+_ELSEWHERE = "(DETENTE_HOME moves the store)"
 _HINTS = {
-    errno.ENOSPC: "the disk is full: free some space, or move the store with DETENTE_HOME",
-    errno.EDQUOT: "your disk quota is used up: free some space, or move the store with DETENTE_HOME",
-    errno.EACCES: "choose a folder that you may write to with DETENTE_HOME",
-    errno.EPERM: "choose a folder that you may write to with DETENTE_HOME",
-    errno.EROFS: "the file system is read-only: choose another folder with DETENTE_HOME",
-    errno.ENOENT: "look at the path; `detente history --sessions` lists what is stored",
-    errno.ENOTDIR: "a file stands where a folder is needed: choose another folder with DETENTE_HOME",
-    errno.EEXIST: "a file stands where a folder is needed: choose another folder with DETENTE_HOME",
+    errno.ENOSPC: f"the disk is full: free some space, or choose another folder {_ELSEWHERE}",
+    errno.EDQUOT: f"your disk quota is used up: free some space, or choose another folder {_ELSEWHERE}",
+    errno.EFBIG: f"the file may not grow further: raise the limit, or choose another folder {_ELSEWHERE}",
+    errno.EACCES: f"choose a folder that you may write to {_ELSEWHERE}",
+    errno.EPERM: f"choose a folder that you may write to {_ELSEWHERE}",
+    errno.EROFS: f"the file system is read-only: choose another folder {_ELSEWHERE}",
+    errno.ENOENT: f"its folder is not there: make it, or choose another one {_ELSEWHERE}",
+    errno.ENOTDIR: f"a file stands where a folder is needed: choose another folder {_ELSEWHERE}",
+    errno.EEXIST: f"a file stands where a folder is needed: choose another folder {_ELSEWHERE}",
 }
 
 
@@ -170,6 +172,9 @@ def read_spool(path: Path | str) -> Session:
     try:
         with open(path, "rb") as file:
             return parse_lines(file, str(path))[0]
+    except FileNotFoundError:
+        hint = "look at the path; `detente history --sessions` lists what is stored"
+        raise StoreFault(f"there is no file {path}", hint) from None
     except IsADirectoryError:
         raise StoreFault(f"{path} is a folder", "name the session's .jsonl file") from None
     except OSError as error:
