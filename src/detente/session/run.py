@@ -125,6 +125,7 @@ class _Run:
         self.recorder, self.sink, self.interrupts = recorder, sink, interrupts
         self.begun, self.count, self.total = time.monotonic(), 0, 0
         self.seconds: dict[str, float] = {}
+        self.folders: dict[tuple[Any, ...], Path] = {}
         self.compile_caches = cache_folder() / "compile" / session.id
         self.logs = state_folder() / "logs" / session.id
         self.cpus = tuple(sorted(os.sched_getaffinity(0)))[: threads_of(request)]
@@ -205,7 +206,7 @@ class _Run:
 
     def _prepared(self, cell: Cell) -> Path:
         """The prepared folder of a cell, made now if it is not there."""
-        folder = prepared_folder(cell, self.request.seed, 4)
+        folder = self._folder(cell)
         contract = replace(cell.contract, feed="resident")
         if not is_prepared(folder, contract):
             maker = Cell(cell.workload, cell.size, "torch-eager", contract, cell.device, "prepare")
@@ -213,6 +214,13 @@ class _Run:
             if process is not None and process.evidence.status != "ok":
                 self.say(f"the reference of {cell.workload} could not be made: {process.evidence.reason}")
         return folder
+
+    def _folder(self, cell: Cell) -> Path:
+        """The prepared folder, looked up once: its name holds a hash of the source, which may be edited meanwhile."""
+        key = (cell.workload, cell.size, cell.device)
+        if key not in self.folders:
+            self.folders[key] = prepared_folder(cell, self.request.seed, 4)
+        return self.folders[key]
 
     def _blocks(self) -> None:
         done = {p.block for p in self.session.processes if p.kind == "time"}
@@ -232,7 +240,7 @@ class _Run:
                 process = self._process(
                     "time",
                     cell,
-                    prepared_folder(cell, self.request.seed, 4),
+                    self._folder(cell),
                     block=block,
                     order=order,
                     full_proof=first and not twin,
@@ -300,7 +308,7 @@ class _Run:
             if self._over_budget(self._estimate("memory", cell)):
                 self._tell("note", f"the budget leaves no room for the memory run of {cell.label}")
                 continue
-            process = self._process("memory", cell, prepared_folder(cell, self.request.seed, 4))
+            process = self._process("memory", cell, self._folder(cell))
             if process is not None:
                 self._keep(process)
 
