@@ -22,18 +22,25 @@ def timed_step(running: Running, batch: Any) -> tuple[float, float, Any]:
     return time.perf_counter() - start, loss, handle
 
 
+# A step whose loss is read back takes at most this many times as long as one of a queue (waking threads, the read).
+_READ_FACTOR = 32
+
+
 def calibrate(running: Running, next_batch: Callable[[], Any], step_s: float, sampling: Sampling) -> int:
     """Steps to queue between two readings, so that a block lasts at least ``block_s``; ``step_s`` is a first guess.
 
     A first guess from single steps is too long for small programs (it pays for waking the threads and for the
-    read), so the number grows until a whole block says that it is long enough; 1.25 leaves room for jitter.
+    read), so the number grows until a whole block says that it is long enough; 1.25 leaves room for jitter. It is
+    bounded: a stack that does not wait would let the queue grow until dispatching alone fills a block.
     """
     steps = max(1, math.ceil(1.25 * sampling.block_s / max(step_s, 1e-6)))
+    most = _READ_FACTOR * steps
     while True:
         wall_s = sample(running, next_batch, steps)[0].wall_ns / 1e9
-        if wall_s >= 1.1 * sampling.block_s or steps >= 1 << 20:
+        if wall_s >= 1.1 * sampling.block_s or steps >= most:
             return steps
-        steps = max(steps + 1, math.ceil(steps * 1.25 * sampling.block_s / max(wall_s, 1e-6)))
+        grown = math.ceil(steps * 1.25 * sampling.block_s / max(wall_s, 1e-6))
+        steps = min(most, max(steps + 1, grown))
 
 
 def sample(running: Running, next_batch: Callable[[], Any], steps: int) -> tuple[Sample, Any]:
