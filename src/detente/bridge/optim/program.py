@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from detente.bridge.graph import Aval, Graph, node_refs, refs
@@ -71,6 +72,11 @@ class Program:
     @property
     def leaves(self) -> tuple[Leaf, ...]:
         return self.step.leaves
+
+    @cached_property
+    def copies_param(self) -> bool:
+        """Whether a leaf begins as something made of the parameter's value (an anchor, slow weights)."""
+        return any(item.name == "param" for graph in (self.births or {}).values() for item in graph.inputs)
 
     @property
     def guards(self) -> tuple[Guard, ...]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import torch
 
 from detente.bridge.graph import Aval
+from detente.bridge.lower.precision import torch_numerics, x64
 from detente.bridge.optim.accept import check
 from detente.bridge.optim.births import births
 from detente.bridge.optim.couple import check_uncoupled
 from detente.bridge.optim.hyper import Stale, encode, literals, numbers, traced_group
 from detente.bridge.optim.layout import from_torch, into_torch, leaves_of
 from detente.bridge.optim.program import Leaf, Program
-from detente.bridge.optim.run import STARTED, born, update
+from detente.bridge.optim.run import STARTED, born, decode, update
 from detente.bridge.optim.tracer import aval_of, trace_step
 from detente.bridge.refusal import refuse
 
@@ -78,13 +80,15 @@ class Rule:
 
     # -- state ------------------------------------------------------------------------------------------------
 
-    def init(self, params: Mapping[str, jax.Array], hyper: Sequence[Any]) -> State:
+    def init(self, params: Mapping[str, jax.Array | None], hyper: Sequence[Any]) -> State:
         """The state of parameters that were never stepped, as torch would make it in their first step.
 
-        JAX-traceable. Only names of this optimizer get an entry. Raises ValueError for a parameter whose state
-        torch makes elsewhere (Adagrad, in ``__init__``): read it with ``read_state``.
+        A value may be None unless its program ``copies_param``. JAX-traceable. Only names of this optimizer get
+        an entry. Raises ValueError for a parameter whose state torch makes elsewhere (Adagrad, in ``__init__``):
+        read it with ``read_state``.
         """
         state: State = {}
+        made: dict[tuple[int, int], dict[str, Any]] = {}  # parameters of one program and group begin alike
         for name, param in params.items():
             program = self.programs.get(name)
             if program is None:
@@ -93,9 +97,15 @@ class Rule:
                 raise ValueError(
                     f"{self.name} keeps live state for {name!r}: read it with read_state(optimizer)"
                 )
-            state[name] = born(program, param, hyper[self.group_of[name]])
-            if program.first is not None:
-                state[name][STARTED] = jax.numpy.zeros((), bool)
+            group = self.group_of[name]
+            known = made.get((id(program), group))
+            if known is None:
+                state[name] = born(program, param, hyper[group])
+                if not program.copies_param:
+                    made[id(program), group] = state[name]
+            else:
+                with x64():  # copies: a donated buffer must not be another parameter's too
+                    state[name] = {key: jax.numpy.copy(value) for key, value in known.items()}
         return state
 
     def read_state(self, optimizer: torch.optim.Optimizer, params: Mapping[str, torch.Tensor]) -> State:
@@ -104,17 +114,24 @@ class Rule:
         ``params`` is ``dict(module.named_parameters())``: it names the optimizer's tensors.
         """
         state: State = {}
+        fresh: dict[str, Any] = {}
         hyper = self.hyper(optimizer)
         for name, program in self.programs.items():
             live = optimizer.state.get(params[name], {})
             if live or program.births is None:
+                if missing := [leaf.key for leaf in program.leaves if leaf.key not in live]:
+                    raise ValueError(
+                        f"optimizer.state of {name!r} lacks {missing}, which it had when the step was compiled; "
+                        "load a complete state_dict, or compile again"
+                    )
                 state[name] = from_torch(live, program.leaves)
                 if program.first is not None:
                     state[name][STARTED] = jax.numpy.ones((), bool)
+            elif program.copies_param:
+                fresh[name] = from_torch({"p": params[name].detach()}, (Leaf("p", program.param),))["p"]
             else:
-                array = from_torch({"param": params[name].detach()}, (Leaf("param", program.param),))["param"]
-                state.update(self.init({name: array}, hyper))
-        return state
+                fresh[name] = None
+        return {**state, **self.init(fresh, hyper)}
 
     def write_state(
         self, optimizer: torch.optim.Optimizer, state: State, params: Mapping[str, torch.Tensor]
@@ -148,19 +165,24 @@ class Rule:
         """
         stacks = stacks or {}
         new_params, new_state = dict(params), dict(state)
-        for name, param in params.items():
-            grad = grads.get(name)
-            members = tuple(stacks.get(name, (name,)))
-            if grad is None or members[0] not in self.programs:
-                continue
-            program = self.program_of(members)
-            rows = [hyper[self.group_of[member]] for member in members]
-            if name in stacks:
-                step = jax.vmap(lambda p, g, s, h, program=program: update(program, p, g, s, h))
-                numbers = jax.numpy.stack(rows)
-            else:
-                step, numbers = (lambda p, g, s, h, program=program: update(program, p, g, s, h)), rows[0]
-            new_params[name], new_state[name] = step(param, grad, state[name], numbers)
+        # one inner function per program: parameters of one shape and group structure are traced and lowered once
+        inner: dict[int, Any] = {}
+        with torch_numerics():
+            rows = [decode(row) for row in hyper]
+            for name, param in params.items():
+                grad = grads.get(name)
+                members = tuple(stacks.get(name, (name,)))
+                if grad is None or members[0] not in self.programs:
+                    continue
+                program = self.program_of(members)
+                step = inner.setdefault(id(program), jax.jit(partial(update, program)))
+                if name in stacks:
+                    numbers = jax.numpy.stack([rows[self.group_of[member]] for member in members])
+                    step = jax.vmap(step)
+                else:
+                    numbers = rows[self.group_of[name]]
+                new_params[name], fresh = step(param, grad, state[name], numbers)
+                new_state[name] = {**state[name], **fresh}
         return new_params, new_state
 
     def stackable(self, members: Iterable[str]) -> bool:

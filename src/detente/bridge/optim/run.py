@@ -20,46 +20,52 @@ from detente.bridge.lower.faults import Sites
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.optim.program import Program, Trace
 
-STARTED = "#started"
+STARTED = "#started"  # 0-d bool beside the leaves of a parameter whose first step is a computation of its own
 
 
 def update(
-    program: Program, param: jax.Array, grad: jax.Array, state: Mapping[str, Any], hyper: Any
+    program: Program, param: jax.Array, grad: jax.Array, state: Mapping[str, Any], numbers: jax.Array
 ) -> tuple[jax.Array, dict[str, Any]]:
-    """The new parameter and the new state of one parameter; ``hyper`` is its group's float32[n, 3]."""
-    with torch_numerics():
-        values: dict[str, Any] = {"param": param, "grad": grad, **_named(program, hyper)}
-        values.update({f"state.{leaf.key}": state[leaf.key] for leaf in program.leaves})
-        results = _select(program.step, values)
-        started = state.get(STARTED)
-        if program.first is not None and started is not None:
-            first = _select(program.first, values)
-            results = tuple(jnp.where(started, new, begin) for new, begin in zip(results, first, strict=True))
-        fresh = {
-            leaf.key: jnp.asarray(value, leaf.aval.dtype)
-            for leaf, value in zip(program.leaves, results[1:], strict=True)
-        }
-        if started is not None:
-            fresh[STARTED] = jnp.ones_like(started)
-        return results[0], fresh
+    """The new parameter and the new state of one parameter; ``numbers`` is its group's row, decoded. Under x64."""
+    values: dict[str, Any] = {"param": param, "grad": grad, **_named(program, numbers)}
+    values.update({f"state.{leaf.key}": state[leaf.key] for leaf in program.leaves})
+    results = _select(program.step, values)
+    started = state.get(STARTED)
+    if program.first is not None and started is not None:
+        first = _select(program.first, values)
+        results = tuple(jnp.where(started, new, begin) for new, begin in zip(results, first, strict=True))
+    fresh = {
+        leaf.key: jnp.asarray(value, leaf.aval.dtype)
+        for leaf, value in zip(program.leaves, results[1:], strict=True)
+    }
+    if started is not None:
+        fresh[STARTED] = jnp.ones_like(started)
+    return results[0], fresh
 
 
-def born(program: Program, param: jax.Array, hyper: Any) -> dict[str, Any]:
-    """The state of a parameter before its first step; zeros where the first step does not read it."""
+def born(program: Program, param: jax.Array | None, hyper: Any) -> dict[str, Any]:
+    """The state of a parameter before its first step; zeros where the first step does not read it. ``hyper`` is
+    its group's row as ``Rule.hyper`` gives it."""
     with torch_numerics():
-        values = {"param": param, **_named(program, hyper)}
-        out = {}
+        values: dict[str, Any] = {"param": param, **_named(program, decode(hyper))}
+        out: dict[str, Any] = {}
         for leaf in program.leaves:
             graph = (program.births or {}).get(leaf.key)
             value = jnp.zeros(leaf.aval.shape, leaf.aval.dtype) if graph is None else _run(graph, values)[0]
             out[leaf.key] = jnp.asarray(value, leaf.aval.dtype)
+        if program.first is not None:
+            out[STARTED] = jnp.zeros((), bool)
         return out
 
 
-def _named(program: Program, hyper: Any) -> dict[str, Any]:
-    doubles = jnp.asarray(hyper).astype(jnp.float64)
-    doubles = doubles[..., 0] + doubles[..., 1] + doubles[..., 2]
-    return {f"hyper.{name}": doubles[i] for i, name in enumerate(program.hyper)}
+def decode(hyper: Any) -> jax.Array:
+    """float64[n] of a row as ``hyper.encode`` made it. Under x64."""
+    parts = jnp.asarray(hyper).astype(jnp.float64)
+    return parts[..., 0] + parts[..., 1] + parts[..., 2]
+
+
+def _named(program: Program, numbers: jax.Array) -> dict[str, Any]:
+    return {f"hyper.{name}": numbers[i] for i, name in enumerate(program.hyper)}
 
 
 def _run(graph: Graph, values: Mapping[str, Any]) -> tuple[Any, ...]:
