@@ -26,8 +26,9 @@ JOBS: dict[str, str] = {
 
 # How the allocators of torch, XLA and the C++ runtime say that memory is gone (measured under RLIMIT_DATA).
 _MEMORY = re.compile(
-    r"can't allocate memory|out of memory|RESOURCE_EXHAUSTED|bad_alloc|Cannot allocate memory|OutOfMemory|allocation still failed|failed to map segment",
-    re.I,
+    r"can't allocate memory|out of memory|RESOURCE_EXHAUSTED|bad_alloc|Cannot allocate memory|OutOfMemory"
+    r"|allocation still failed|failed to map segment",
+    re.IGNORECASE,
 )
 
 
