@@ -13,7 +13,7 @@ import torch
 from detente.records.fault import UsageFault
 from detente.workloads.catalogue import find_size, find_workload
 from detente.workloads.own import in_torch
-from detente.workloads.own.loaded import Form
+from detente.workloads.own.loaded import ZERO_START, Form, starts_from_zero
 
 PLAIN = """
 import torch
@@ -86,6 +86,67 @@ def test_an_optimizer_is_kept_and_updates_the_module(write):
     before = module[0].weight.detach().clone()
     optimizer.step()
     assert not torch.equal(before, module[0].weight)
+
+
+def test_an_optimizer_follows_parameters_that_a_device_replaced(write):
+    text = PLAIN.replace(
+        "return model, loss, batch", "return model, loss, batch, torch.optim.SGD(model.parameters(), lr=1)"
+    )
+    workload, size, module = opened(write(text) + ":make")
+    for part in module:  # as Module.to does for a device whose tensors cannot take the place of the old ones
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            setattr(part, name, torch.nn.Parameter(parameter.detach().clone()))
+    optimizer = in_torch.optimizer(module)
+    assert optimizer is not None
+    step(workload, size, module)
+    before = module[0].weight.detach().clone()
+    optimizer.step()
+    assert not torch.equal(before, module[0].weight)
+
+
+def test_an_optimizer_of_something_else_is_refused(write):
+    made = "torch.optim.SGD(torch.nn.Linear(1, 1).parameters())"
+    text = PLAIN.replace("return model, loss, batch", f"return model, loss, batch, {made}")
+    with pytest.raises(UsageFault, match="2 parameters that are not the module's"):
+        opened(write(text) + ":make")
+
+
+def descend(optimizer: torch.optim.Optimizer, weight: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        weight.copy_(torch.linspace(-1, 1, 5))
+    for _ in range(3):
+        weight.grad = weight.detach() ** 2 + 0.1
+        optimizer.step()
+    return weight.detach().clone()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "zero"),
+    [(name, {}, True) for name in ZERO_START]
+    + [
+        ("SGD", {"momentum": 0.9}, True),
+        ("SGD", {"momentum": 0.9, "dampening": 0.5}, False),
+        ("Adagrad", {"initial_accumulator_value": 0.1}, False),
+        ("NAdam", {}, False),
+    ],
+)
+def test_which_optimizers_start_again_from_zeroed_state(name, settings, zero):
+    weight = torch.nn.Parameter(torch.zeros(5))
+    optimizer = getattr(torch.optim, name)([weight], lr=0.1, **settings)
+    assert starts_from_zero(optimizer) == zero
+    fresh = descend(optimizer, weight)
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                value.zero_()
+    assert torch.equal(descend(optimizer, weight), fresh) == zero
+
+
+def test_an_optimizer_that_cannot_start_again_is_refused(write):
+    made = "torch.optim.NAdam(model.parameters())"
+    text = PLAIN.replace("return model, loss, batch", f"return model, loss, batch, {made}")
+    with pytest.raises(UsageFault, match="NAdam with these settings does not start from zeros"):
+        opened(write(text) + ":make")
 
 
 def test_a_data_loader_is_a_stream_of_batches(write):

@@ -27,15 +27,29 @@ class Carried:
     loss: Callable[[torch.nn.Module, Any], Any]
     form: Form
     optimizer: torch.optim.Optimizer | None
+    trained: tuple[tuple[str, ...], ...]  # names of the optimizer's parameters, group by group
 
 
 def build(size: Size) -> torch.nn.Module:
     """The user's module in training mode. Runs the user's function."""
     loaded = _load(size)
     form = Form.of(next(draws(loaded, functools.partial(_load, size))))
+    carried = Carried(loaded.loss, form, loaded.optimizer, _trained(loaded))
     # Past Module.__setattr__: it is no part of the module's state.
-    object.__setattr__(loaded.module, "detente_own", Carried(loaded.loss, form, loaded.optimizer))
+    object.__setattr__(loaded.module, "detente_own", carried)
     return loaded.module.train()
+
+
+def _trained(loaded: Loaded) -> tuple[tuple[str, ...], ...]:
+    names = {id(p): n for n, p in loaded.module.named_parameters()}
+    groups = loaded.optimizer.param_groups if loaded.optimizer is not None else []
+    strange = sum(id(p) not in names for group in groups for p in group["params"])
+    if strange:
+        raise UsageFault(
+            f"the optimizer has {strange} parameters that are not the module's",
+            "make it from module.parameters(), after the module is whole",
+        )
+    return tuple(tuple(names[id(p)] for p in group["params"]) for group in groups)
 
 
 def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors]:
@@ -59,8 +73,14 @@ def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors
 
 
 def optimizer(module: torch.nn.Module) -> torch.optim.Optimizer | None:
-    """The optimizer that the user's function made over the module's parameters, if it did."""
-    return module.detente_own.optimizer  # type: ignore[union-attr]
+    """The optimizer that the user's function made, if it did, over the parameters that the module has now: moving a
+    module to another kind of device replaces them."""
+    carried: Carried = module.detente_own  # type: ignore[assignment]
+    if carried.optimizer is not None:
+        named = dict(module.named_parameters())
+        for group, names in zip(carried.optimizer.param_groups, carried.trained, strict=True):
+            group["params"] = [named[n] for n in names]
+    return carried.optimizer
 
 
 def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:

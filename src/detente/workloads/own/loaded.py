@@ -50,7 +50,34 @@ def check(found: Any, target: str) -> Loaded:
     ]
     if wrong:
         raise UsageFault(f"{target}: {', '.join(wrong)}", hint)
+    if loaded.optimizer is not None and not starts_from_zero(loaded.optimizer):
+        raise UsageFault(
+            f"{target}: {type(loaded.optimizer).__name__} with these settings does not start from zeros",
+            f"a run is repeated from its start by zeroing the optimizer's state, which is right for "
+            f"{', '.join(ZERO_START)}; use one of them",
+        )
     return loaded
+
+
+# Optimizers of torch whose state may be zeroed for a new start, each with the settings under which that holds.
+ZERO_START: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "Adadelta": lambda group: True,
+    "Adagrad": lambda group: group["initial_accumulator_value"] == 0,
+    "Adam": lambda group: True,
+    "AdamW": lambda group: True,
+    "Adamax": lambda group: True,
+    "RAdam": lambda group: True,
+    "RMSprop": lambda group: True,
+    # The first step takes the gradient whole, whatever the dampening.
+    "SGD": lambda group: group["momentum"] == 0 or group["dampening"] == 0,
+}
+
+
+def starts_from_zero(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer with all of its state set to zero does what a new one does."""
+    kind = type(optimizer)
+    holds = ZERO_START.get(kind.__name__) if getattr(torch.optim, kind.__name__, None) is kind else None
+    return holds is not None and all(holds(group) for group in optimizer.param_groups)
 
 
 def draws(loaded: Loaded, again: Callable[[], Loaded]) -> Iterator[Any]:
