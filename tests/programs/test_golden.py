@@ -43,6 +43,21 @@ def test_flops_of_convolutions(stack: str, form: str) -> None:
     assert counts(stack, form, "resnet").flops == resnet.flops(resnet.sizes["tiny"], "train-step")
 
 
+def test_an_optimised_loop_tells_its_trips_itself() -> None:
+    """XLA has rewritten condition and body by then; its own note is what is left."""
+    data = gzip.decompress((GOLDEN / "gpt2-tiny-jax-scan.optimised.hlo.pb.gz").read_bytes())
+    c = count_program(data, "hlo-optimised")
+    assert [loop.trips for loop in c.loops] == [2, 2]
+    assert c.flops == counts("jax-scan").flops
+
+
+def test_a_module_inside_an_hlo_proto_is_unwrapped() -> None:
+    """XLA's dumps wrap the module in field 1 of an HloProto, beside its buffer assignment."""
+    data = golden("jax", "hlo")
+    size = bytes([len(data) & 0x7F | 0x80, len(data) >> 7 & 0x7F | 0x80, len(data) >> 14])
+    assert count_program(b"\x0a" + size + data, "hlo") == counts("jax")
+
+
 def test_the_census_of_jax() -> None:
     c = counts("jax")
     assert (c.instructions, c.operations, c.lines, c.dead) == (1732, 1278, 1986, 0)

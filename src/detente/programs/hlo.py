@@ -7,7 +7,9 @@ protos that jaxlib and torch_xla wrote. Fields that are not named here are skipp
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from detente.programs.module import (
     Computation,
@@ -139,7 +141,7 @@ def _computation(data: memoryview) -> tuple[int, Computation, list[bytes]]:
         detail = one.detail
         if isinstance(detail, tuple):
             detail = _convolution(detail, one.shape, [shapes[i][0] for i in operands])
-        instructions.append(_with(one, operands, detail))
+        instructions.append(replace(one, operands=operands, detail=detail))
     rows = [row for _, _, _, row in parsed]
     return ident, Computation(name, tuple(instructions), where.get(root_id, len(parsed) - 1)), rows
 
@@ -152,6 +154,7 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
     dimensions: list[int] = []
     literal: tuple[int, ...] = ()
     dot: Dot | None = None
+    trips: int | None = None
     window: memoryview | None = None
     dims: memoryview | None = None
     row = bytearray()
@@ -184,6 +187,9 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
             dims = value
         elif key in (28, 63):
             target = text(value)
+        elif key == 43 and opcode == "while":
+            known = re.search(rb'"known_trip_count":\s*\{\s*"n":\s*"?(\d+)', bytes(value))
+            trips = int(known[1]) if known else None
         elif key == 30:
             dot = _dot(value)
         elif key == 36:
@@ -202,6 +208,7 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
         detail=detail,  # type: ignore[arg-type]  # the raw pair becomes a Convolution once operands are known
         target=target,
         reduced=tuple(dimensions) if opcode in ("reduce", "reduce-window") else (),
+        trips=trips,
     )
     return ident, one, operand_ids, bytes(row)
 
@@ -211,20 +218,6 @@ def _shape_hash(key: int, value: memoryview) -> bytes:
     return repr([(s.dtype, s.dims) for s in _shapes(value)]).encode() if key == 3 else bytes(value)
 
 
-def _with(one: Instruction, operands: tuple[int, ...], detail: Dot | Convolution | None) -> Instruction:
-    return Instruction(
-        one.opcode,
-        one.results,
-        operands,
-        one.called,
-        one.number,
-        one.integers,
-        detail,
-        one.target,
-        one.reduced,
-    )
-
-
 def _named(one: Instruction, names: dict[int, str]) -> Instruction:
     if not one.called:
         return one
@@ -232,17 +225,7 @@ def _named(one: Instruction, names: dict[int, str]) -> Instruction:
     if one.opcode == "while":
         # HLO keeps body before condition; Module promises condition before body.
         called = called[::-1]
-    return Instruction(
-        one.opcode,
-        one.results,
-        one.operands,
-        called,
-        one.number,
-        one.integers,
-        one.detail,
-        one.target,
-        one.reduced,
-    )
+    return replace(one, called=called)
 
 
 def _shapes(data: memoryview) -> Iterator[Shape]:

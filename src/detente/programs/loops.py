@@ -10,9 +10,11 @@ _TRANSPARENT = frozenset({"convert", "copy", "bitcast", "reshape"})
 def trip_count(loop: Instruction, home: Computation, module: Module) -> int | None:
     """Trips of ``loop`` in ``home``; None where start, limit or step is not a constant of the program.
 
-    Recognised: the condition compares one element of the state with a constant (or with an element that the body
-    hands on unchanged), and the body adds a constant to that element.
+    Recognised: XLA's own note on an optimised loop; and where the condition compares one element of the state with
+    a constant (or with an element that the body hands on unchanged), and the body adds a constant to that element.
     """
+    if loop.trips is not None:
+        return loop.trips
     condition, body = (module.computations[name] for name in loop.called)
     test = _element(condition, condition.root, 0)
     if test.opcode != "compare" or len(test.operands) != 2:

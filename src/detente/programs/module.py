@@ -80,6 +80,7 @@ class Instruction:
     detail     a Dot or a Convolution
     target     of a custom call; the direction of a comparison
     reduced    dimensions that a ``reduce`` removes
+    trips      of a ``while`` whose program says so outright (an optimised one does)
     splat      a constant that is written as one value for all of its elements
     """
 
@@ -93,6 +94,7 @@ class Instruction:
     target: str = ""
     reduced: tuple[int, ...] = ()
     splat: bool = False
+    trips: int | None = None
 
     @property
     def shape(self) -> Shape:

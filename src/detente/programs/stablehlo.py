@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from detente.programs.module import (
     Computation,
@@ -153,7 +153,7 @@ class _Reader:
         if region.opener is not None:
             home = self.stack[-1]
             one = home.instructions[region.opener]
-            home.instructions[region.opener] = _replaced(one, called=(*one.called, region.name))
+            home.instructions[region.opener] = replace(one, called=(*one.called, region.name))
             if one.opcode == "while" and not one.called:
                 # The body's names are the same as the condition's.
                 self.carried = [n for n, at in region.values.items() if _is_carried(region, n, at)]
@@ -252,7 +252,7 @@ class _Reader:
             contracting = re.search(r"contracting_dims = \[([\d, ]*)\]", body)
             batch = re.search(r"batching_dims = \[([\d, ]*)\]", body)
             plain = (len(home[operands[0]].shape.dims) - 1,)  # the plain ``stablehlo.dot``
-            return _replaced(
+            return replace(
                 one,
                 detail=Dot(
                     _numbers(contracting[1]) if contracting else plain, _numbers(batch[1]) if batch else ()
@@ -260,40 +260,35 @@ class _Reader:
             )
         if opcode == "convolution":
             left, right = (home[i].shape for i in operands[:2])
-            return _replaced(one, detail=_convolution(body, left, right, results[0]))
+            return replace(one, detail=_convolution(body, left, right, results[0]))
         if opcode == "constant":
             written = body.partition("dense<")[2]
-            return _replaced(
+            return replace(
                 one, integers=_integers(body, results[0]), splat=bool(written) and written[0] not in '["'
             )
         if opcode == "reduce":
             over = re.search(r"dimensions = (?:array<i64: |\[)([\d, ]*)", body)
-            return _replaced(one, reduced=_numbers(over[1]) if over else ())
+            return replace(one, reduced=_numbers(over[1]) if over else ())
         if opcode == "compare":
             way = re.search(r"\b(EQ|NE|LT|LE|GT|GE)\b", body)
-            return _replaced(one, target=way[1] if way else "")
+            return replace(one, target=way[1] if way else "")
         if opcode == "custom-call":
             target = re.search(r'@([\w.$:\-]+)|@"([^"]*)"|call_target_name = "([^"]*)"', body)
-            return _replaced(one, target=next((g for g in target.groups() if g), "") if target else "")
+            return replace(one, target=next((g for g in target.groups() if g), "") if target else "")
         return one
 
     def _retype(self, region: _Region, at: int, kinds: list[Shape]) -> None:
         """The types of an operation with regions stand behind them. Names bound to its elements follow."""
         one = region.instructions[at]
-        region.instructions[at] = _replaced(one, results=tuple(kinds))
+        region.instructions[at] = replace(one, results=tuple(kinds))
         for k, other in enumerate(region.instructions[at + 1 :], at + 1):
             if other.opcode == "get-tuple-element" and other.operands == (at,) and other.number < len(kinds):
-                region.instructions[k] = _replaced(other, results=(kinds[other.number],))
+                region.instructions[k] = replace(other, results=(kinds[other.number],))
 
 
 def _is_carried(region: _Region, name: str, at: int) -> bool:
     one = region.instructions[at]
     return one.opcode == "parameter" and one.number >= 0 and not name.count("#")
-
-
-def _replaced(one: Instruction, **changes: object) -> Instruction:
-    parts = {name: getattr(one, name) for name in Instruction.__slots__}
-    return Instruction(**{**parts, **changes})
 
 
 def _result_names(text: str | None) -> list[tuple[str, int]]:
