@@ -49,6 +49,7 @@ def judged(detente: Any) -> dict[str, dict[str, Any]]:
             "--blocks",
             "1",
             "--no-aa",
+            "--no-memory",
             "--format",
             "json",
             timeout=1500,

@@ -9,6 +9,7 @@ from detente.records.program import Program
 from detente.records.sample import Sample
 from detente.records.tensor_error import TensorError
 
+CacheState = Literal["miss", "hit", "none", "unknown"]
 Status = Literal["ok", "oom", "failed", "skipped", "void"]
 
 
@@ -25,7 +26,7 @@ class CompileRecord:
     events: int = 0
     seconds: float = 0.0
     steady_events: int = 0
-    cache_state: Literal["miss", "hit", "none", "unknown"] = "unknown"
+    cache_state: CacheState = "unknown"
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class DetenteRunning:
             self.region.reload()
 
     def place(self, batch: Arrays) -> Any:
-        from detente.bridge.step import place
+        from detente.bridge.place import place
 
         tensors = {n: self.torch.from_numpy(np.array(a)) for n, a in batch.items()}
         placed = place({n: t.to(self.dtype) if t.is_floating_point() else t for n, t in tensors.items()})

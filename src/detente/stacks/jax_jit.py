@@ -132,9 +132,8 @@ class JaxRunning:
         return self._gradients_to_host(*handle[1])
 
     def gradients(self, batch: Any) -> dict[str, np.ndarray]:
-        if self._gradients is None:
-            self._gradients = self.jax.jit(self.jax.grad(self._loss, has_aux=True))
-        found, _ = self._gradients(self.params, self.rest, batch)
+        gradients = self._gradients = self._gradients or self.jax.jit(self.jax.grad(self._loss, has_aux=True))
+        found, _ = gradients(self.params, self.rest, batch)
         return self._gradients_to_host(found, {})
 
     def _gradients_to_host(self, params: Any, batch: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ class CompiledRunning(TorchRunning):
     """Forward and backward as one captured graph (``fullgraph=True``: a break is an error, not a slow surprise), the
     optimizer as another. Autograd is the seam: AOTAutograd compiles both directions when the loss is compiled."""
 
+    stack: TorchCompile
     fullgraph = True
 
     def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:

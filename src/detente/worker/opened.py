@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from detente.records.evidence import CacheState
 from detente.records.job import Job
 from detente.stacks.catalogue import find_entry, make_stack
 from detente.stacks.protocol import Running, Stack
@@ -44,9 +45,13 @@ class Opened:
         if self.job.cell.contract.feed == "resident":
             rotation = cycle(self.placed)
             return lambda: next(rotation)
-        from detente.workloads.feed import loader  # torch's loader: only where the contract asks for it
+        from detente.workloads.feed import (
+            Feed,
+            make_loader,
+        )  # torch's loader: only where the contract asks for it
 
-        endless = iter(loader(self.batches))
+        # Never closed: its thread is a daemon and this process ends after one job.
+        endless = Feed(make_loader(self.batches))
         return lambda: self.running.place(next(endless))
 
 
@@ -93,7 +98,7 @@ def count_files(folder: str) -> int:
     return sum(len(files) for _, _, files in os.walk(folder)) if folder else 0
 
 
-def cache_state(opened: Opened) -> str:
+def cache_state(opened: Opened) -> CacheState:
     """``miss``, ``hit`` or ``none``; see records/evidence.py."""
     caches = find_entry(opened.job.cell.stack).caches
     if not caches:

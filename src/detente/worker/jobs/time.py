@@ -58,7 +58,7 @@ def run(job: Job, events: Events) -> Evidence:
         errors=errors,
         compile=CompileRecord(
             compiled.events, compiled.seconds, sum(s.compile_events for s in samples), state
-        ),  # type: ignore[arg-type]
+        ),
         versions=opened.stack.versions(),
         probes=probes,
         programs=_programs(opened) if "program" in job.probes else (),
