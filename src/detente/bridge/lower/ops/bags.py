@@ -39,7 +39,9 @@ def _embedding_bag(
 ) -> tuple[jax.Array, ...]:
     dtype = out_dtype(call, 0)
     bags = call.out[0].shape[0]
-    safe = checked(call, indices, weight.shape[0], "IndexError: index out of range in self", wrap=False)
+    safe = checked(
+        call, indices, weight.shape[0], "RuntimeError: embedding_bag: an index is out of range", wrap=False
+    )
     rows = cast(jnp.take(weight, safe, axis=0, mode="clip"), wide(dtype))
     if scale_grad_by_freq:
         often = jnp.zeros(weight.shape[0], rows.dtype).at[safe].add(1)[safe][:, None]

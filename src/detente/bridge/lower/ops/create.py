@@ -80,11 +80,16 @@ def _linspace(call: Any, start: Any, end: Any, steps: int, **_: Any) -> jax.Arra
     return cast(values, dtype)
 
 
-@lowers("aten.logspace.default")
+@lowers(
+    "aten.logspace.default",
+    "aten.logspace.Tensor_Tensor",
+    "aten.logspace.Tensor_Scalar",
+    "aten.logspace.Scalar_Tensor",
+)
 def _logspace(call: Any, start: Any, end: Any, steps: int, base: float = 10.0, **_: Any) -> jax.Array:
     dtype = out_dtype(call)
     kind = wide(dtype) if is_float(dtype) else jnp.dtype(jnp.float32)
-    exponents = jnp.asarray(np.linspace(start, end, steps), kind)
+    exponents = jnp.linspace(cast(start, kind), cast(end, kind), steps, dtype=kind)
     return cast(jnp.power(jnp.asarray(base, kind), exponents), dtype)
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from detente.bridge.lower.dtypes import cast, out_dtype
+from detente.bridge.lower.dtypes import cast, is_float, out_dtype
 from detente.bridge.lower.table import lowers
 from detente.bridge.refusal import refuse
 
@@ -59,6 +59,8 @@ def _embedding_renorm(
 
 @lowers("aten.gather.default")
 def _gather(call: Any, x: jax.Array, dim: int, index: jax.Array, sparse_grad: bool = False) -> jax.Array:
+    if index.size == 0:
+        return jnp.zeros(call.out.shape, x.dtype)
     if x.ndim == 0:
         checked(call, index, 1, "RuntimeError: index out of bounds for dimension 0 with size 1", wrap=False)
         return jnp.broadcast_to(x, index.shape)
@@ -142,7 +144,7 @@ def reduce_at(
     if reduce == "sum":
         return at.add(source)
     if reduce == "prod":
-        return at.multiply(source)
+        return _multiply_at(x, source, places) if is_float(x.dtype) else at.multiply(source)
     if reduce == "amax":
         return at.max(source)
     if reduce == "amin":
@@ -153,6 +155,28 @@ def reduce_at(
     if jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.floor_divide(total, counts)
     return total / lax.stop_gradient(counts)
+
+
+def _multiply_at(x: jax.Array, source: jax.Array, places: tuple[Any, ...]) -> jax.Array:
+    """Products of what lands on each element of ``x``. JAX differentiates a scatter-multiply only for unique
+    places; here every factor's derivative is the product of the others, zeros included."""
+    fixed_x, fixed_source = lax.stop_gradient(x), lax.stop_gradient(source)
+    zeros = (fixed_x == 0).astype(x.dtype).at[places].add((fixed_source == 0).astype(x.dtype))
+    rest = (
+        jnp.where(fixed_x == 0, 1, fixed_x).at[places].multiply(jnp.where(fixed_source == 0, 1, fixed_source))
+    )
+
+    def others(factor: jax.Array, zeros: jax.Array, rest: jax.Array) -> jax.Array:
+        one = jnp.where(zeros == 1, rest, 0)
+        return jnp.where(factor == 0, one, jnp.where(zeros == 0, rest / jnp.where(factor == 0, 1, factor), 0))
+
+    slope = (
+        (x * others(fixed_x, zeros, rest))
+        .at[places]
+        .add(source * others(fixed_source, zeros[places], rest[places]))
+    )
+    # The value of the product, with the gradient of `slope`.
+    return jnp.where(zeros == 0, rest, 0) + (slope - lax.stop_gradient(slope))
 
 
 def _extreme(dtype: Any, reduce: str) -> Any:
@@ -185,11 +209,14 @@ def _index_select(call: Any, x: jax.Array, dim: int, index: jax.Array) -> jax.Ar
     return jnp.take(x, index, axis=dim, mode="clip")
 
 
-def _along(call: Any, x: jax.Array, dim: int, index: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+def _along(
+    call: Any, x: jax.Array, dim: int, index: jax.Array, error: str = "IndexError"
+) -> tuple[jax.Array, tuple[Any, ...]]:
     if x.ndim == 0:
         x = x.reshape(1)
     dim %= x.ndim
-    index = checked(call, index.reshape(-1), x.shape[dim], "IndexError: index out of range in self")
+    message = f"{error}: index is out of bounds for dimension {dim} with size {x.shape[dim]}"
+    index = checked(call, index.reshape(-1), x.shape[dim], message)
     return x, (slice(None),) * dim + (index,)
 
 
@@ -197,7 +224,7 @@ def _along(call: Any, x: jax.Array, dim: int, index: jax.Array) -> tuple[jax.Arr
 def _index_add(
     call: Any, x: jax.Array, dim: int, index: jax.Array, source: jax.Array, alpha: Any = 1
 ) -> jax.Array:
-    full, place = _along(call, x, dim, index)
+    full, place = _along(call, x, dim, index, "RuntimeError")
     source = cast(source, x.dtype)
     if alpha != 1:
         source = source * jnp.asarray(alpha, x.dtype)
@@ -228,7 +255,7 @@ def _index_reduce(
     reduce: str,
     include_self: bool = True,
 ) -> jax.Array:
-    full, place = _along(call, x, dim, index)
+    full, place = _along(call, x, dim, index, "RuntimeError")
     shape = full.at[place].get().shape
     return reduce_at(full, place, cast(source, x.dtype).reshape(shape), reduce, include_self).reshape(x.shape)
 
@@ -349,5 +376,7 @@ for _name in (
 
 @lowers("aten.nonzero_static.default")
 def _nonzero_static(call: Any, x: jax.Array, size: int, fill_value: int = -1) -> jax.Array:
+    if x.ndim == 0:
+        return jnp.zeros(call.out.shape, out_dtype(call))
     found = jnp.nonzero(x, size=size, fill_value=fill_value)
     return cast(jnp.stack(found, -1), out_dtype(call))

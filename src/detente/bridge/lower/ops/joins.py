@@ -104,7 +104,7 @@ def _pad_sequence(
 
 @lowers("aten._chunk_cat.default")
 def _chunk_cat(call: Any, tensors: Sequence[jax.Array], dim: int, num_chunks: int) -> jax.Array:
-    """Each tensor padded to a multiple of ``num_chunks`` along ``dim``, cut, flattened behind, joined at ``dim + 1``."""
+    """Each tensor padded to a multiple of ``num_chunks`` along ``dim``, cut, flattened, joined at ``dim + 1``."""
     rows = []
     for t in tensors:
         x = cast(t, out_dtype(call))

@@ -11,6 +11,7 @@ from jax import lax
 from detente.bridge.lower.dtypes import cast, is_float, out_dtype, wide
 from detente.bridge.lower.ops.activation import log_sigmoid
 from detente.bridge.lower.ops.arithmetic import _xlogy
+from detente.bridge.lower.ops.pointwise import absolute
 from detente.bridge.lower.ops.softmax import log_sum_exp
 from detente.bridge.lower.table import lowers
 
@@ -161,18 +162,18 @@ def _mse(x: jax.Array, y: jax.Array, reduction: int = MEAN) -> Any:
 
 
 def _l1(x: jax.Array, y: jax.Array, reduction: int = MEAN) -> Any:
-    return jnp.abs(x - y), reduction
+    return absolute(x - y), reduction
 
 
 def _smooth_l1(x: jax.Array, y: jax.Array, reduction: int = MEAN, beta: float = 1.0) -> Any:
-    away = jnp.abs(x - y)
+    away = absolute(x - y)
     if beta == 0:
         return away, reduction
     return jnp.where(away < beta, 0.5 * away * away / beta, away - 0.5 * beta), reduction
 
 
 def _huber(x: jax.Array, y: jax.Array, reduction: int = MEAN, delta: float = 1.0) -> Any:
-    away = jnp.abs(x - y)
+    away = absolute(x - y)
     return jnp.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta)), reduction
 
 

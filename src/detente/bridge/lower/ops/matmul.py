@@ -117,6 +117,12 @@ def _tensordot(
 ) -> jax.Array:
     dtype = out_dtype(call)
     kind = wide(dtype) if is_float(dtype) else None
+    for i, j in zip(dims_self, dims_other, strict=True):
+        # A contracted dimension of size 1 is broadcast against the other.
+        if a.shape[i] == 1 != b.shape[j]:
+            b = jnp.sum(b, j, keepdims=True)
+        elif b.shape[j] == 1 != a.shape[i]:
+            a = jnp.sum(a, i, keepdims=True)
     return cast(
         jnp.tensordot(a, b, (tuple(dims_self), tuple(dims_other)), preferred_element_type=kind), dtype
     )

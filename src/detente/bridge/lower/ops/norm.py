@@ -90,7 +90,7 @@ def _grouped(
         return x, empty, empty
     y, mean, inverse = _standard(split, (2,), eps)
     shape = (channels,) + (1,) * (x.ndim - 2)
-    return _affine(y.reshape(x.shape), weight, bias, shape), *map(lax.stop_gradient, (mean, inverse))
+    return _affine(y.reshape(x.shape), weight, bias, shape), mean, inverse
 
 
 @lowers("aten.group_norm.default")

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy import special
 
-from detente.bridge.lower.dtypes import cast, is_complex, is_float, is_integer, out_dtype, wide
+from detente.bridge.lower.dtypes import cast, is_bool, is_complex, is_float, is_integer, out_dtype, wide
 from detente.bridge.lower.table import lowers
 
 
@@ -50,9 +50,33 @@ def _frac(x: jax.Array) -> jax.Array:
     return x - jnp.trunc(x)
 
 
+def sign(x: jax.Array) -> jax.Array:
+    """-1, 0 or 1; 0 for NaN, as ATen's ``(x > 0) - (x < 0)``."""
+    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype) if not is_bool(x.dtype) else x
+
+
+@jax.custom_jvp
+def _real_abs(x: jax.Array) -> jax.Array:
+    return jnp.abs(x)
+
+
+@_real_abs.defjvp
+def _real_abs_jvp(primals: Any, tangents: Any) -> Any:
+    # jax 0.10 has gradient 1 at 0; torch has 0.
+    return _real_abs(primals[0]), tangents[0] * sign(primals[0])
+
+
+def absolute(x: jax.Array) -> jax.Array:
+    """``|x|`` of real or complex numbers with gradient 0 at 0."""
+    if not is_complex(x.dtype):
+        return _real_abs(x) if is_float(x.dtype) else jnp.abs(x)
+    zero = x == 0
+    return jnp.where(zero, 0, jnp.abs(jnp.where(zero, 1, x)))
+
+
 def _sgn(x: jax.Array) -> jax.Array:
     if not is_complex(x.dtype):
-        return jnp.sign(x)
+        return sign(x)
     size = jnp.abs(x)
     return jnp.where(size == 0, 0, x / jnp.where(size == 0, 1, size))
 
@@ -74,14 +98,6 @@ def _angle(x: jax.Array) -> jax.Array:
 
 def _rsqrt(x: jax.Array) -> jax.Array:
     return lax.rsqrt(x)
-
-
-def _abs(x: jax.Array) -> jax.Array:
-    if not is_complex(x.dtype):
-        return jnp.abs(x)
-    # The gradient at 0 is 0 in torch; sqrt would make it NaN.
-    zero = x == 0
-    return jnp.where(zero, 0, jnp.abs(jnp.where(zero, 1, x)))
 
 
 FLOAT: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -153,7 +169,7 @@ def _whole(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], 
 
 
 SAME: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "abs": _abs,
+    "abs": absolute,
     "ceil": _whole(jnp.ceil),
     "floor": _whole(jnp.floor),
     "frac": _frac,
@@ -161,7 +177,7 @@ SAME: dict[str, Callable[[jax.Array], jax.Array]] = {
     "positive": lambda x: x,
     "round": _round,
     "sgn": _sgn,
-    "sign": jnp.sign,
+    "sign": sign,
     "square": jnp.square,
     "trunc": _whole(jnp.trunc),
     "fix": _whole(jnp.trunc),

@@ -70,6 +70,11 @@ def _native_dropout(call: Any, x: jax.Array, p: float, train: bool | None) -> tu
     return dropout(call, x, p, train)
 
 
+@lowers("aten.native_dropout_backward.default")
+def _native_dropout_backward(call: Any, grad: jax.Array, mask: jax.Array, scale: float) -> jax.Array:
+    return grad * cast(mask, grad.dtype) * jnp.asarray(scale, grad.dtype)
+
+
 @lowers("aten.dropout.default", random=True)
 def _dropout(call: Any, x: jax.Array, p: float, train: bool) -> jax.Array:
     return dropout(call, x, p, train)[0]

@@ -25,6 +25,7 @@ from detente.bridge.lower.dtypes import (
     out_dtype,
     wide,
 )
+from detente.bridge.lower.ops.pointwise import absolute
 from detente.bridge.lower.table import lowers
 
 Dims = int | Sequence[int] | None
@@ -213,7 +214,7 @@ def _count_nonzero(call: Any, x: jax.Array, dim: Dims = None) -> jax.Array:
 
 def vector_norm(x: jax.Array, order: float, over: tuple[int, ...], keepdim: bool) -> jax.Array:
     """The ``order``-norm over axes, with torch's gradient at zero: 0 and not NaN."""
-    size = jnp.abs(x) if not is_complex(x.dtype) else _modulus(x)
+    size = absolute(x)
     if order == 0:
         return jnp.sum((x != 0).astype(size.dtype), over, keepdims=keepdim)
     if order == 1:
@@ -232,11 +233,6 @@ def vector_norm(x: jax.Array, order: float, over: tuple[int, ...], keepdim: bool
     total = jnp.sum(powers, over, keepdims=keepdim)
     empty = total == 0
     return jnp.where(empty, 0, jnp.where(empty, 1, total) ** (1.0 / order))
-
-
-def _modulus(x: jax.Array) -> jax.Array:
-    zero = x == 0
-    return jnp.where(zero, 0, jnp.abs(jnp.where(zero, 1, x)))
 
 
 @lowers("aten.linalg_vector_norm.default")

@@ -217,7 +217,7 @@ def _quantile(
     *,
     interpolation: str = "linear",
 ) -> jax.Array:
+    x, dim = (x[None], 0) if x.ndim == 0 else (x, dim)
     function = jnp.nanquantile if "nanquantile" in call.node.op else jnp.quantile
-    return cast(
-        function(x, jnp.asarray(q, x.dtype), dim, method=interpolation, keepdims=keepdim), out_dtype(call)
-    )
+    result = function(x, jnp.asarray(q, x.dtype), dim, method=interpolation, keepdims=keepdim)
+    return cast(result.reshape(call.out.shape), out_dtype(call))
