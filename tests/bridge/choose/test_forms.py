@@ -16,6 +16,7 @@ from detente.bridge.choose.choose import alike_of
 from detente.bridge.choose.forms import FORMS, Shaped, available, shape
 from detente.bridge.graph import Graph
 from detente.bridge.optim.rule import trace
+from detente.bridge.passes.connected import connected
 from detente.bridge.place import to_jax
 from detente.bridge.program import Compiled, Program, compile_step
 from detente.bridge.refusal import Refused
@@ -73,12 +74,10 @@ class Case:
         return values, state
 
     def build(self, shaped: Shaped) -> Compiled:
-        program = Program(
-            shaped.graph, stacks={s.name: s.members for s in shaped.stacks.rows}, inside=shaped.form.inside
-        )
+        stacks = {s.name: s.members for s in shaped.stacks.rows}
+        program = Program(shaped.graph, "highest", stacks, connected(self.graph), shaped.form.inside)
         values, state = self.joined(shaped)
-        names = tuple(n for n in program.connected if program.stacks.get(n, (n,))[0] in self.rule.programs)
-        return compile_step(program, self.rule, names, values, state, self.batch, self.hyper)
+        return compile_step(program, self.rule, values, state, self.batch, self.hyper)
 
     def steps(self, form: str, count: int = 3) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """Losses, values and optimizer state by torch's names after some steps."""

@@ -133,7 +133,9 @@ class _Work(Generic[Compiled]):
             if self.fits(self.make(form)):
                 why = why if form == first else f"{first} does not fit {self.limit} bytes, this does"
                 return self.done(form, why)
-        return self.done(min(self.made, key=self.peak), f"nothing fits {self.limit} bytes; this is the smallest")
+        return self.done(
+            min(self.made, key=self.peak), f"nothing fits {self.limit} bytes; this is the smallest"
+        )
 
     def peak(self, form: str) -> int:
         planned = self.made[form][2]

@@ -8,7 +8,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from detente.bridge.lower.driver import Trace
-from detente.bridge.optim.run import update as update_one
 from detente.bridge.program import Program
 from detente.bridge.random.keys import step_key
 from detente.bridge.roll import backward
@@ -25,10 +24,17 @@ def update_inside(program: Program, rule: Any, names: Sequence[str]) -> Callable
         def update(name: str, row: Any, param: Any, grad: Any, kept: Any) -> tuple[Any, Any]:
             if name not in wanted:
                 return param, kept
-            members = tuple(program.stacks.get(name, (name,)))
-            numbers = [hyper[rule.group_of[m]] for m in members]
-            mine = numbers[0] if row is None else jnp.stack(numbers)[row]
-            return update_one(rule.program_of(members), param, grad, kept, mine)
+            members = program.members(name)
+            first = members[0]
+            if row is not None:
+                # a slice of a stack is updated under its first member's name, with its own group's numbers
+                rows = jnp.stack([hyper[rule.group_of[m]] for m in members])
+                numbers = {**dict(enumerate(hyper)), rule.group_of[first]: rows[row]}
+                mine = tuple(numbers[k] for k in range(len(hyper)))
+            else:
+                mine = hyper
+            params, states = rule.apply({first: param}, {first: grad}, {first: kept}, mine)
+            return params[first], states[first]
 
         done = backward.step(program.graph, program.bind({**fixed, **own}, batch), state, update, trace)
         loss, aux, buffers = program.split(done.outputs)

@@ -1,0 +1,105 @@
+"""The rule, the ladder under a memory limit, tuning and what is remembered of it; every form is really compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_forms
+import torch
+
+from detente.bridge.choose.choice import Choice, Considered
+from detente.bridge.choose.choose import DEFAULT, ROLL_FROM, Chosen, alike_of, choose
+from detente.bridge.choose.forms import Shaped
+from detente.bridge.choose.memory import limit_bytes, memory
+from detente.bridge.choose.remember import fingerprint, recall, remember
+
+
+class Counted:
+    """``build`` of a case that remembers which forms it compiled."""
+
+    def __init__(self, case: test_forms.Case) -> None:
+        self.case, self.forms = case, []
+
+    def __call__(self, shaped: Shaped) -> Any:
+        self.forms.append(shaped.form.name)
+        return self.case.build(shaped)
+
+
+def plain(groups: Any) -> Any:
+    return torch.optim.SGD(groups, lr=0.1)
+
+
+@pytest.fixture(scope="module")
+def case() -> test_forms.Case:
+    return test_forms.Case(layers=ROLL_FROM, make=plain)
+
+
+def chosen(case: test_forms.Case, build: Any, **options: Any) -> Chosen[Any]:
+    return choose(case.graph, build, executable=lambda c: c.executable, alike=alike_of(case.rule), **options)
+
+
+def test_the_rule_compiles_one_form(case: test_forms.Case) -> None:
+    build = Counted(case)
+    found = chosen(case, build, limit_bytes=limit_bytes())
+    assert build.forms == [DEFAULT]
+    assert found.choice.form == DEFAULT and found.choice.iterations == (ROLL_FROM,)
+    planned = memory(found.compiled.executable)
+    assert planned is not None and found.choice.peak_bytes == planned.peak
+    assert str(ROLL_FROM) in found.choice.why
+
+
+def test_few_layers_stay_written_out() -> None:
+    case = test_forms.Case(layers=ROLL_FROM - 3, make=plain)
+    build = Counted(case)
+    assert chosen(case, build).choice.form == "unrolled"
+    assert build.forms == ["unrolled"]
+
+
+def test_a_limit_makes_it_go_down_the_ladder_and_say_so(case: test_forms.Case) -> None:
+    build = Counted(case)
+    found = chosen(case, build, limit_bytes=1000)
+    assert build.forms == [DEFAULT, "rolled+full", "inside"]
+    assert "nothing fits" in found.choice.why
+    smallest = min(c.peak_bytes for c in found.choice.considered if c.peak_bytes is not None)
+    assert found.choice.peak_bytes == smallest
+
+
+def test_tuning_measures_every_form_and_is_remembered(case: test_forms.Case, tmp_path: Path) -> None:
+    build, times = Counted(case), iter([5.0, 4.0, 1.0, 2.0, 3.0, 6.0])
+    found = chosen(case, build, tune=lambda compiled: next(times), folder=tmp_path)
+    assert len(build.forms) == 6
+    assert (found.choice.form, found.choice.measured) == (build.forms[2], True)
+    again = Counted(case)
+    recalled = chosen(case, again, folder=tmp_path)
+    assert again.forms == [found.choice.form]
+    assert recalled.choice == found.choice
+    other = Counted(case)
+    assert not chosen(case, other, folder=tmp_path, extra="another optimizer").choice.measured
+
+
+def test_a_damaged_memory_is_no_memory(tmp_path: Path) -> None:
+    choice = Choice("rolled", None, "why", (Considered("rolled", 3, 2, 1.0, 0.5),), (12,), 10, True)
+    remember(tmp_path, "key", choice)
+    assert recall(tmp_path, "key") == choice
+    (tmp_path / "key.json").write_text("{")
+    assert recall(tmp_path, "key") is None
+    assert recall(None, "key") is None
+
+
+def test_another_program_has_another_fingerprint(case: test_forms.Case) -> None:
+    deeper = test_forms.Case(layers=ROLL_FROM + 1)
+    assert fingerprint(case.graph) == fingerprint(test_forms.Case(layers=ROLL_FROM).graph)
+    assert fingerprint(case.graph) != fingerprint(deeper.graph)
+
+
+def test_a_choice_reads_as_text(case: test_forms.Case) -> None:
+    text = str(chosen(case, case.build, form="rolled+full", clipped=True).choice)
+    assert text.startswith("rolled+full: asked for")
+    assert "inside           not possible" in text and "not compiled" in text
+
+
+def test_an_unknown_form_is_named_with_the_known_ones(case: test_forms.Case) -> None:
+    with pytest.raises(ValueError, match="rolled\\+dots"):
+        chosen(case, case.build, form="folded")
