@@ -168,12 +168,12 @@ def _ratios(alt: Any, chart: Chart, width: int) -> Any:
 
 def _ratio_ticks(low: float, high: float, most: int) -> list[float]:
     """Round ratios in the range, 1 among them."""
-    for step in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1, 2, 5, 10, 50, 100):
-        first, last = math.ceil(low / step), math.floor(high / step)
-        found = [round(k * step, 6) for k in range(first, last + 1) if k > 0]
-        if len(found) <= most:
-            return sorted({*found, 1.0})
-    return [1.0]
+    for step in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1, 2, 5):
+        first, last = max(1, math.ceil(low / step)), math.floor(high / step)
+        if last - first < most:
+            return sorted({1.0, *(round(k * step, 6) for k in range(first, last + 1))})
+    decades = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    return sorted({1.0, *(10.0**k for k in decades[:: 1 + len(decades) // most])})
 
 
 def _unit(chart: Chart) -> tuple[float, str]:
