@@ -32,6 +32,12 @@ def distance(ours: torch.Tensor, theirs: torch.Tensor, scale: float = 0.0) -> fl
     return far / size if size else far
 
 
+@pytest.fixture(autouse=True)
+def no_persistent_cache(monkeypatch):
+    """Every test compiles what it tests; tests of the cache set their own folder."""
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", "off")
+
+
 @pytest.fixture
 def same_function():
     """``same(model, loss, batch, optimizer=..., steps=3)``: loss, every gradient, every buffer and every update agree

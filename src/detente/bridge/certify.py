@@ -108,8 +108,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Then:
-    """What belongs to the certified step and may have changed since: the numbers of ``param_groups``, the training
-    flags in module order, the batch, and the random twin's context."""
+    """What belongs to the certified step and may have changed since: the numbers of ``param_groups``, the
+    training flags in module order, the batch, and the random twin's context."""
 
     groups: Sequence[Mapping[str, Any]]
     mode: Sequence[bool]

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from detente.bridge.refusal import Reason, Refused
-from detente.bridge.step import Options, Step
+from detente.bridge.examine import check
+from detente.bridge.step import Step
+from detente.bridge.variants import Options
 
 
 def compile(
@@ -25,6 +26,7 @@ def compile(
     nonfinite: str = "raise",
     form: str | None = None,
     tune: bool = False,
+    cache: bool = True,
 ) -> Step:
     """The training step of ``model`` as one compiled program: forward, backward and optimizer.
 
@@ -36,6 +38,8 @@ def compile(
     ``nonfinite``: ``raise`` when a loss that is read is NaN or infinite, ``return`` gives it as it is.
     ``form`` asks for one form of the program (``unrolled``, ``rolled``, ``rolled+dots``, ...) instead of the
     rule's choice; ``tune`` compiles and measures every form first. ``step.choice`` says what runs and why.
+    ``cache``: look for the program on disk first, and keep it there (``$DETENTE_BRIDGE_CACHE``, else the
+    user's cache folder).
 
     Raises Refused with every reason, each with the user's file and line.
 
@@ -50,29 +54,8 @@ def compile(
         if value not in allowed:
             raise ValueError(f"{name} is {value!r}; it is one of {', '.join(allowed)}")
     chosen = torch.initial_seed() if seed is None else seed
-    options = Options(certificate, chosen % 2**32, matmul, nonfinite, form, tune)
+    options = Options(certificate, chosen % 2**32, matmul, nonfinite, form, tune, cache)
     return Step(model, loss, optimizer, example_batch, options)
 
 
-def check(
-    model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any, optimizer: Any = None
-) -> tuple[Reason, ...]:
-    """Everything that stands between this model and the bridge, found in one pass; empty when nothing does.
-
-    Captures and lowers, and compiles nothing. ``detente bridge check MODEL`` prints it.
-    """
-    from detente.bridge.capture.export import capture
-    from detente.bridge.lower.driver import missing
-    from detente.bridge.optim.rule import trace
-
-    reasons: list[Reason] = []
-    try:
-        reasons += missing(capture(model, loss, batch).graph)
-    except Refused as refused:
-        reasons += refused.reasons
-    if optimizer is not None:
-        try:
-            trace(optimizer, model.named_parameters())
-        except Refused as refused:
-            reasons += refused.reasons
-    return tuple(reasons)
+__all__ = ["check", "compile"]

@@ -4,7 +4,7 @@ executable."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
 from typing import Any
@@ -144,17 +144,18 @@ class Compiled:
     """A program as an executable. ``own`` are the names that the step donates and gives back, ``fixed``
     those that it only reads, ``names`` the parameters that it updates. ``seconds`` by phase: ``lower``
     (trace and StableHLO) and
-    ``compile`` (XLA)."""
+    ``compile`` (XLA). ``arguments`` are the shapes it was compiled for."""
 
     program: Program
     executable: Any
-    lowered: Any
+    arguments: tuple[Any, ...]
     own: tuple[str, ...]
     fixed: tuple[str, ...]
     names: tuple[str, ...]
     constants: Arrays
     seconds: Mapping[str, float]
-    extra: dict[str, Any] = field(default_factory=dict, compare=False)  # executables made on demand
+    extra: dict[str, Any] = field(default_factory=dict, compare=False)  # made on demand: gradients, lowered
+    rule: Any = field(default=None, compare=False)
 
     def __call__(
         self, values: Arrays, state: Any, batch: Sequence[Any], hyper: Any, seed: Any, count: Any
@@ -163,6 +164,23 @@ class Compiled:
         own = {n: values[n] for n in self.own}
         fixed = {n: values[n] for n in self.fixed} | self.constants
         return self.executable(own, state, fixed, batch, hyper, seed, count)
+
+    @property
+    def lowered(self) -> Any:
+        """The ``jax.stages.Lowered`` of the step; traced again when the executable came from the cache."""
+        if "lowered" not in self.extra:
+            self.extra["lowered"] = lower_step(self.program, self.rule, self.names, self.arguments)
+        return self.extra["lowered"]
+
+    def stored(self) -> Compiled:
+        """Without what cannot be pickled."""
+        return replace(self, executable=None, rule=None, constants={}, extra={})
+
+    def loaded(self, executable: Any, rule: Any) -> Compiled:
+        """The inverse of ``stored``."""
+        return replace(
+            self, executable=executable, rule=rule, constants=large_constants(self.program), extra={}
+        )
 
     def gradients(self, values: Arrays, batch: Sequence[Any], seed: Any, count: Any) -> Any:
         """``(loss, gradients by name)`` of every connected trainable tensor, without an update; nothing is
@@ -187,8 +205,7 @@ def compile_step(program: Program, rule: Any, values: Arrays, state: Any, batch:
     names = tuple(n for n in program.connected if program.members(n)[0] in rule.programs)
     own = tuple(dict.fromkeys((*names, *program.written)))
     fixed = tuple(n for n in program.reads if n not in own)
-    with x64():
-        constants = {n: jax.device_put(v) for n, v in program.large.items()}
+    constants = large_constants(program)
     values, state, batch, hyper, large = jax.tree.map(shape_of, (values, state, batch, hyper, constants))
     number = jax.ShapeDtypeStruct((), jnp.uint32)
     arguments = (
@@ -201,12 +218,24 @@ def compile_step(program: Program, rule: Any, values: Arrays, state: Any, batch:
         number,
     )
     start = perf_counter()
-    with torch_numerics(program.matmul):
-        lowered = jax.jit(program.update(rule, names), donate_argnums=(0, 1)).lower(*arguments)
-        middle = perf_counter()
-        executable = lowered.compile()
+    lowered = lower_step(program, rule, names, arguments)
+    middle = perf_counter()
+    executable = lowered.compile()
     seconds = {"lower": middle - start, "compile": perf_counter() - middle}
-    return Compiled(program, executable, lowered, own, fixed, names, constants, seconds)
+    extra = {"lowered": lowered}
+    return Compiled(program, executable, arguments, own, fixed, names, constants, seconds, extra, rule)
+
+
+def lower_step(program: Program, rule: Any, names: Sequence[str], arguments: tuple[Any, ...]) -> Any:
+    """Trace and lower the step for these shapes, with what it changes donated."""
+    with torch_numerics(program.matmul):
+        return jax.jit(program.update(rule, names), donate_argnums=(0, 1)).lower(*arguments)
+
+
+def large_constants(program: Program) -> Arrays:
+    """Big constants on the device."""
+    with x64():
+        return {n: jax.device_put(v) for n, v in program.large.items()}
 
 
 def shape_of(value: Any) -> jax.ShapeDtypeStruct:

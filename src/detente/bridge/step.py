@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import jax
@@ -14,68 +13,22 @@ import torch
 from torch import nn
 
 from detente.bridge import certify
-from detente.bridge.capture import batch as batches
-from detente.bridge.capture.export import Captured, capture
 from detente.bridge.choose.choice import Choice
-from detente.bridge.choose.choose import alike_of, choose
-from detente.bridge.choose.forms import Shaped
-from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.eager import eager_step
+from detente.bridge.examine import check
 from detente.bridge.graph import Aval, Graph, Ref
-from detente.bridge.lower.driver import every_node, missing
+from detente.bridge.lower.driver import every_node
 from detente.bridge.lower.precision import x64
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
-from detente.bridge.passes.connected import connected
-from detente.bridge.passes.dead import without_dead
-from detente.bridge.passes.masks import recognise_masks
 from detente.bridge.pending import Pending
-from detente.bridge.place import from_jax, to_jax
-from detente.bridge.program import Compiled, Program, compile_step, shape_of
-from detente.bridge.refusal import Refused, refuse
-from detente.bridge.roll.stacks import Stack, Stacks
+from detente.bridge.place import Placed, from_jax, place, to_jax
+from detente.bridge.refusal import Refused
 from detente.bridge.state import State
+from detente.bridge.variants import Options, Variant, Variants
 from detente.bridge.watch import Watch
 
 Loss = Callable[[Any, Any], Any]
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a step behaves; see ``compile``. ``seed`` is a uint32."""
-
-    certificate: str = "full"
-    seed: int = 0
-    matmul: str = "highest"
-    nonfinite: str = "raise"
-    form: str | None = None
-    tune: bool = False
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A batch that is on the device already (``step.place``); ``original`` is kept for a capture or a
-    certificate."""
-
-    layout: batches.Layout
-    arrays: list[Any]
-    original: Any
-
-
-def place(batch: Any) -> Placed:
-    """A batch (any pytree of tensors and plain values) on JAX's default device."""
-    tensors, layout = batches.flatten(batch)
-    return Placed(layout, [to_jax(t) for t in tensors], batch)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One program of a step: a batch layout and a train/eval mode."""
-
-    captured: Captured
-    compiled: Compiled
-    choice: Choice
-    stacks: Stacks
 
 
 class Step:
@@ -96,27 +49,16 @@ class Step:
         self.model, self.loss, self.optimizer, self.options = model, loss, optimizer, options
         self.count = 0
         self.certificate: certify.Certificate | None = None
-        self._captured: dict[Any, Captured] = {}
-        self._variants: dict[Any, Variant] = {}
         self._first: _FirstStep | None = None
         placed = example_batch if isinstance(example_batch, Placed) else place(example_batch)
-        reasons = []
+        self._variants = Variants(model, loss, optimizer, options)
         try:
             self._trace()
-        except Refused as refused:
-            reasons += refused.reasons
-        try:
-            captured = capture(model, loss, placed.original)
-        except Refused as refused:
-            reasons += refused.reasons
-        else:
-            reasons += missing(captured.graph)
-        if reasons:
-            raise Refused(reasons)
+            self._weights = self._variants.weights(placed)
+        except Refused:
+            raise Refused(check(model, loss, placed.original, optimizer)) from None
         self._watch = Watch(model)
-        self._weights = captured.weights
         self._load()
-        self._captured[placed.layout.key, self._watch.mode] = captured
         self._variant(placed, self._hyper())
 
     # -- running
@@ -259,7 +201,7 @@ class Step:
     @property
     def programs(self) -> tuple[Variant, ...]:
         """Every program compiled so far; one per batch layout and train/eval mode."""
-        return tuple(self._variants.values())
+        return tuple(self._variants.made.values())
 
     def _load(self, given: Mapping[str, Any] | None = None) -> None:
         """State from the live module and optimizer; ``given`` (by name) comes before the module's own values."""
@@ -294,59 +236,14 @@ class Step:
             self.sync_to_torch()
             self._trace()
             self._load()
-            self._variants.clear()
+            self._variants.forget()
             return self._rule.hyper(self.optimizer)
 
     # -- programs ---------------------------------------------------------------------------------------------
 
     def _variant(self, placed: Placed, hyper: Any) -> Variant:
         """The program for this batch, compiled now if it is a new one."""
-        key = (placed.layout.key, self._watch.mode)
-        if key not in self._variants:
-            captured = self._captured.get(key)
-            if captured is None:
-                self._check_structure(placed.layout)
-                captured = capture(self.model, self.loss, placed.original)
-                reasons = missing(captured.graph)
-                if reasons:
-                    raise Refused(reasons)
-                self._captured[key] = captured
-            self._variants[key] = self._compiled(captured, placed.arrays, hyper)
-        return self._variants[key]
-
-    def _check_structure(self, layout: batches.Layout) -> None:
-        """A changed shape or dtype is another program; a changed structure is a mistake, said before exporting."""
-        known = next(iter(self._captured.values())).batch
-        if str(known.spec) == str(layout.spec):
-            return
-        missing_, extra = set(known.paths) - set(layout.paths), set(layout.paths) - set(known.paths)
-        what = [f"missing {', '.join(sorted(missing_))}"] if missing_ else []
-        what += [f"unexpected {', '.join(sorted(extra))}"] if extra else []
-        raise refuse("batch", f"the batch has another structure: {'; '.join(what) or 'other containers'}")
-
-    def _compiled(self, captured: Captured, arrays: list[Any], hyper: Any) -> Variant:
-        graph = recognise_masks(without_dead(captured.graph), captured.weights.tensors)
-        reached = connected(graph)
-        values, optimizer = jax.tree.map(shape_of, self._state.by_torch_names())
-
-        def build(shaped: Shaped) -> Compiled:
-            stacks = {s.name: s.members for s in shaped.stacks.rows}
-            program = Program(shaped.graph, self.options.matmul, stacks, reached, shaped.form.inside)
-            joined = [shaped.stacks.join(part, _stacked) for part in (values, optimizer)]
-            return compile_step(program, self._rule, *joined, arrays, hyper)
-
-        chosen = choose(
-            graph,
-            build,
-            executable=lambda compiled: compiled.executable,
-            alike=alike_of(self._rule),
-            limit_bytes=limit_bytes(),
-            form=self.options.form,
-            tune=(lambda compiled: measure(compiled, arrays, hyper, self._state))
-            if self.options.tune
-            else None,
-        )
-        return Variant(captured, chosen.compiled, chosen.choice, chosen.shaped.stacks)
+        return self._variants.find(placed, self._watch.mode, self._rule, hyper, self._weights, self._state)
 
     def _loss_aval(self, variant: Variant) -> Aval:
         graph = variant.compiled.program.graph
@@ -416,26 +313,3 @@ def coarsest(graph: Graph) -> float:
     ]
     found = {a.dtype for a in outs if a is not None and "float" in a.dtype}
     return max((float(torch.finfo(getattr(torch, dtype)).eps) for dtype in found), default=0.0)
-
-
-def _stacked(rows: list[Any]) -> Any:
-    """The shapes of stacked leaves (pytrees of shapes that are all alike)."""
-    count = len(rows)
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), rows[0])
-
-
-def measure(compiled: Compiled, arrays: list[Any], hyper: Any, state: State, steps: int = 4) -> float:
-    """Seconds of one step, the fastest of ``steps`` after one, on copies of the state."""
-    stacks = Stacks(tuple(Stack(name, tuple(members)) for name, members in compiled.program.stacks.items()))
-    held = State(*jax.tree.map(lambda a: a.copy(), state.by_torch_names()))
-    held.arrange(stacks)
-    best = float("inf")
-    for count in range(steps + 1):
-        start = perf_counter()
-        changed, held.optimizer, *rest = compiled(
-            held.values, held.optimizer, arrays, hyper, np.uint32(0), np.uint32(count)
-        )
-        held.values.update(changed)
-        jax.block_until_ready((held.values, held.optimizer, rest))
-        best = min(best, perf_counter() - start) if count else best
-    return best

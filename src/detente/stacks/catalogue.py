@@ -121,7 +121,7 @@ STACKS: dict[str, StackEntry] = {
             "torch",
             ("torch", "jax"),
             ("tensorflow", "torch_xla"),
-            caches=_JAX,
+            caches=_JAX | {"DETENTE_BRIDGE_CACHE": "bridge"},
             variables=_JAX_KEEP,
         ),
         StackEntry(

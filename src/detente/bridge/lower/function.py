@@ -38,7 +38,9 @@ def function(call: Call, joint: Graph, count: int, tensors: tuple[Any, ...]) -> 
         grads = [jnp.zeros(i.aval.shape, i.aval.dtype) if _empty(c) else c for i, c in given]
         results, _ = both(*values, *grads)
         return tuple(
-            jnp.asarray(g, v.dtype) if jnp.issubdtype(v.dtype, jnp.inexact) else np.zeros(v.shape, jax.dtypes.float0)
+            jnp.asarray(g, v.dtype)
+            if jnp.issubdtype(v.dtype, jnp.inexact)
+            else np.zeros(v.shape, jax.dtypes.float0)
             for g, v in zip(results[count:], values, strict=True)
         )
 

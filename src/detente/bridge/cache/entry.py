@@ -1,0 +1,173 @@
+"""One cached program: the captured graph and the executable, in one file named by everything it depends
+on."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+import sys
+import warnings
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+import torch
+from jax.experimental import serialize_executable
+
+from detente.bridge.cache.describe import Unknown, content, describe, describe_module, digest
+from detente.bridge.capture.export import Captured
+from detente.bridge.capture.weights import Weights
+from detente.bridge.choose.choice import Choice
+from detente.bridge.program import Compiled
+from detente.bridge.roll.stacks import Stacks
+
+SCHEMA = 1
+VARIABLE = "DETENTE_BRIDGE_CACHE"
+
+
+def folder() -> Path | None:
+    """``$DETENTE_BRIDGE_CACHE`` (``off`` for none), else ``detente/bridge`` in the user's cache folder."""
+    told = os.environ.get(VARIABLE)
+    if told is not None:
+        return None if told in ("", "off") else Path(told)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "detente" / "bridge"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a step needs to run one program."""
+
+    captured: Captured
+    compiled: Compiled
+    choice: Choice
+    stacks: Stacks
+
+
+def key(
+    model: Any, loss: Any, optimizer: Any, layout_key: Any, mode: Any, options: Any, state: Any
+) -> str | None:
+    """The name of this program's file, or None for a program that cannot be described for certain."""
+    try:
+        groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+        names = {id(p): n for n, p in model.named_parameters()}
+        members = [[names.get(id(p), "?") for p in g["params"]] for g in optimizer.param_groups]
+        leaves, structure = jax.tree.flatten(state)
+        return digest(
+            str(SCHEMA),
+            _environment(),
+            describe_module(model),
+            describe(loss),
+            describe([type(optimizer), _flags(groups), members]),
+            repr((layout_key, mode)),
+            describe(
+                [v for k, v in sorted(vars(options).items()) if k not in ("seed", "certificate", "nonfinite")]
+            ),
+            str(structure),
+            repr([(a.shape, a.dtype.name) for a in leaves]),
+        )
+    except Unknown:
+        return None
+
+
+def _flags(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Everything but the values of floats, which are inputs; whether one is zero can choose a branch."""
+
+    def shape(value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return [shape(v) for v in value]
+        return f"float, zero: {value == 0}" if isinstance(value, float) else value
+
+    return [{k: shape(v) for k, v in g.items() if k not in ("lr", "initial_lr")} for g in groups]
+
+
+def _environment() -> str:
+    device = jax.devices()[0]
+    facts = (
+        sys.version_info[:3],
+        torch.__version__,
+        jax.__version__,
+        jaxlib.__version__,
+        _own_code(),
+        device.platform,
+        device.device_kind,
+        _processor() if device.platform == "cpu" else "",
+        os.environ.get("XLA_FLAGS", ""),
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        str(torch.get_default_dtype()),
+        torch.is_autocast_enabled("cpu") and str(torch.get_autocast_dtype("cpu")),
+        jax.config.jax_default_prng_impl,
+    )
+    return repr(facts)
+
+
+@cache
+def _processor() -> str:
+    """The instruction set that a CPU executable was made for."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+@cache
+def _own_code() -> str:
+    """The bridge's own sources: a changed lowering is another program."""
+    root = Path(__file__).parent.parent
+    return digest(*(f"{p.relative_to(root)}{p.read_text()}" for p in sorted(root.rglob("*.py"))))
+
+
+def _held(entry_graph: Any, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+    """Contents of the buffers that no step writes, which masks may have been recognised from."""
+    written = {o.name for o in entry_graph.outputs if o.kind == "buffer"}
+    return {
+        i.name: content(tensors[i.name])
+        for i in entry_graph.inputs
+        if i.kind == "buffer" and i.name not in written and i.name in tensors
+    }
+
+
+def store(place: Path, name: str, entry: Entry) -> bool:
+    """Write an entry; False when this backend or this program cannot be written. The file appears whole or
+    not."""
+    captured, compiled = entry.captured, entry.compiled
+    try:
+        payload = serialize_executable.serialize(compiled.executable)
+        data = pickle.dumps(
+            {
+                "captured": replace(captured, weights=None),  # type: ignore[arg-type]  (live tensors stay out)
+                "held": _held(captured.graph, captured.weights.tensors),
+                "compiled": compiled.stored(),
+                "choice": entry.choice,
+                "stacks": entry.stacks,
+                "executable": payload,
+            }
+        )
+    except Exception:
+        return False
+    place.mkdir(parents=True, exist_ok=True)
+    fresh = place / f".{name}.{os.getpid()}"
+    fresh.write_bytes(data)
+    fresh.replace(place / f"{name}.program")
+    return True
+
+
+def load(place: Path, name: str, weights: Weights, rule: Any) -> Entry | None:
+    """The entry, with the live module's ``weights``; None when there is none that can be used here."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's pytree deprecates its own pickled form
+            stored = pickle.loads((place / f"{name}.program").read_bytes())
+        captured = replace(stored["captured"], weights=weights)
+        if stored["held"] != _held(captured.graph, weights.tensors):
+            return None
+        executable = serialize_executable.deserialize_and_load(*stored["executable"])
+    except Exception:  # written by another version, cut short, made for another machine: compile instead
+        return None
+    compiled = stored["compiled"].loaded(executable, rule)
+    return Entry(captured, compiled, stored["choice"], stored["stacks"])

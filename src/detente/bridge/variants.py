@@ -1,0 +1,195 @@
+"""The programs of one step: captured, cached, chosen and compiled, one per batch layout and train/eval
+mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import nn
+
+from detente.bridge.cache import entry as cached
+from detente.bridge.capture.batch import Layout
+from detente.bridge.capture.export import Captured, capture
+from detente.bridge.capture.functions import unkept
+from detente.bridge.capture.weights import Weights, weights
+from detente.bridge.choose.choice import Choice
+from detente.bridge.choose.choose import alike_of, choose
+from detente.bridge.choose.forms import Shaped
+from detente.bridge.choose.memory import limit_bytes
+from detente.bridge.lower.driver import load_table, missing
+from detente.bridge.passes.connected import connected
+from detente.bridge.passes.dead import without_dead
+from detente.bridge.passes.masks import recognise_masks
+from detente.bridge.place import Placed
+from detente.bridge.program import Compiled, Program, compile_step, shape_of
+from detente.bridge.refusal import Refused, refuse
+from detente.bridge.roll.stacks import Stack, Stacks
+from detente.bridge.state import State
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a step behaves; see ``entry.compile``. ``seed`` is a uint32."""
+
+    certificate: str = "full"
+    seed: int = 0
+    matmul: str = "highest"
+    nonfinite: str = "raise"
+    form: str | None = None
+    tune: bool = False
+    cache: bool = True
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A program of a step. ``cached``: it came from the persistent cache, nothing was exported or compiled
+    for it.
+    ``seconds`` by phase: ``export`` beside those of ``compiled``; all of an earlier process when
+    ``cached``."""
+
+    captured: Captured
+    compiled: Compiled
+    choice: Choice
+    stacks: Stacks
+    cached: bool = False
+    export_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return {"export": self.export_seconds, **self.compiled.seconds}
+
+
+class Variants:
+    """Finds the program for a batch, or makes it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Any], Any],
+        optimizer: torch.optim.Optimizer,
+        options: Options,
+    ) -> None:
+        self.model, self.loss, self.optimizer, self.options = model, loss, optimizer, options
+        self.folder = cached.folder() if options.cache else None
+        self.made: dict[Any, Variant] = {}
+        self.captured: dict[Any, tuple[Captured, float]] = {}  # survives a change of the optimizer's rule
+
+    def weights(self, placed: Placed) -> Weights:
+        """The module's tensors, after every refusal that needs no program. Raises Refused."""
+        found = weights(self.model)
+        reasons = unkept(self.model)
+        if reasons or any(t.device.type == "meta" for t in found.tensors.values()):
+            # the full list of reasons comes from a capture
+            capture(self.model, self.loss, placed.original)
+            raise Refused(reasons)
+        return found
+
+    def find(self, placed: Placed, mode: Any, rule: Any, hyper: Any, held: Weights, state: State) -> Variant:
+        """The program for this batch, compiled now if it is a new one. Raises Refused."""
+        key = (placed.layout.key, mode)
+        if key not in self.made:
+            self.made[key] = self._stored(key, placed, rule, hyper, held, state)
+        return self.made[key]
+
+    def forget(self) -> None:
+        """The optimizer has another rule: what was captured stays, what was compiled goes."""
+        self.made.clear()
+
+    def _stored(
+        self, key: Any, placed: Placed, rule: Any, hyper: Any, held: Weights, state: State
+    ) -> Variant:
+        """From the persistent cache, or made and put there."""
+        name = None
+        if self.folder is not None:
+            _, optimizer = state.by_torch_names()
+            shapes = jax.tree.map(shape_of, (optimizer, hyper))
+            name = cached.key(self.model, self.loss, self.optimizer, *key, self.options, shapes)
+        if name is not None and self.folder is not None:
+            entry = cached.load(self.folder, name, held, rule)
+            if entry is not None:
+                self.captured[key] = (entry.captured, 0.0)
+                return Variant(entry.captured, entry.compiled, entry.choice, entry.stacks, True)
+        captured, seconds = self._captured(key, placed)
+        made = self._compile(captured, seconds, placed.arrays, rule, hyper, state)
+        if name is not None and self.folder is not None:
+            cached.store(self.folder, name, cached.Entry(captured, made.compiled, made.choice, made.stacks))
+        return made
+
+    def _captured(self, key: Any, placed: Placed) -> tuple[Captured, float]:
+        if key not in self.captured:
+            self._check_structure(placed.layout)
+            start = perf_counter()
+            captured = capture(self.model, self.loss, placed.original)
+            reasons = missing(captured.graph)
+            if reasons:
+                raise Refused(reasons)
+            self.captured[key] = (captured, perf_counter() - start)
+        return self.captured[key]
+
+    def _check_structure(self, layout: Layout) -> None:
+        """A changed shape or dtype is another program; a changed structure is a mistake, said before
+        exporting."""
+        known = next((c.batch for c, _ in self.captured.values()), layout)
+        if str(known.spec) == str(layout.spec):
+            return
+        absent, extra = set(known.paths) - set(layout.paths), set(layout.paths) - set(known.paths)
+        what = [f"missing {', '.join(sorted(absent))}"] if absent else []
+        what += [f"unexpected {', '.join(sorted(extra))}"] if extra else []
+        raise refuse("batch", f"the batch has another structure: {'; '.join(what) or 'other containers'}")
+
+    def _compile(
+        self, captured: Captured, seconds: float, arrays: list[Any], rule: Any, hyper: Any, state: State
+    ) -> Variant:
+        load_table()
+        graph = recognise_masks(without_dead(captured.graph), captured.weights.tensors)
+        reached = connected(graph)
+        values, optimizer = jax.tree.map(shape_of, state.by_torch_names())
+
+        def build(shaped: Shaped) -> Compiled:
+            stacks = {s.name: s.members for s in shaped.stacks.rows}
+            program = Program(shaped.graph, self.options.matmul, stacks, reached, shaped.form.inside)
+            joined = [shaped.stacks.join(part, _stacked) for part in (values, optimizer)]
+            return compile_step(program, rule, *joined, arrays, hyper)
+
+        def timed(compiled: Compiled) -> float:
+            return measure(compiled, arrays, hyper, state)
+
+        chosen = choose(
+            graph,
+            build,
+            executable=lambda compiled: compiled.executable,
+            alike=alike_of(rule),
+            limit_bytes=limit_bytes(),
+            form=self.options.form,
+            tune=timed if self.options.tune else None,
+        )
+        return Variant(captured, chosen.compiled, chosen.choice, chosen.shaped.stacks, False, seconds)
+
+
+def _stacked(rows: list[Any]) -> Any:
+    """The shapes of stacked leaves (pytrees of shapes that are all alike)."""
+    count = len(rows)
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), rows[0])
+
+
+def measure(compiled: Compiled, arrays: list[Any], hyper: Any, state: State, steps: int = 4) -> float:
+    """Seconds of one step, the fastest of ``steps`` after one, on copies of the state."""
+    stacks = Stacks(tuple(Stack(name, tuple(members)) for name, members in compiled.program.stacks.items()))
+    held = State(*jax.tree.map(lambda a: a.copy(), state.by_torch_names()))
+    held.arrange(stacks)
+    best = float("inf")
+    for count in range(steps + 1):
+        start = perf_counter()
+        changed, held.optimizer, *rest = compiled(
+            held.values, held.optimizer, arrays, hyper, np.uint32(0), np.uint32(count)
+        )
+        held.values.update(changed)
+        jax.block_until_ready((held.values, held.optimizer, rest))
+        best = min(best, perf_counter() - start) if count else best
+    return best

@@ -1,0 +1,129 @@
+"""A program is found again exactly when capturing it again would give the same program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from detente import bridge
+
+X = torch.ones(3, 4)
+SCALE = 2.0
+
+
+class Net(nn.Module):
+    def __init__(self, slope=0.1):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.act = nn.Linear(4, 4), nn.LeakyReLU(slope)
+        self.register_buffer("mask", torch.ones(4))
+
+    def forward(self, x):
+        return self.act(self.linear(x)) * self.mask
+
+
+def loss(model, batch):
+    return model(batch).pow(2).sum() * SCALE
+
+
+def scaled(factor):
+    return lambda model, batch: model(batch).pow(2).sum() * factor
+
+
+def changed(edit):
+    model = Net()
+    edit(model)
+    return model
+
+
+@pytest.fixture
+def step(tmp_path, monkeypatch):
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
+
+    def make(model=None, function=loss, batch=X, lr=0.1, momentum=0.9, **options):
+        model = model or Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+        return bridge.compile(model, function, optimizer, example_batch=batch, certificate="none", **options)
+
+    return make
+
+
+def test_the_second_time_nothing_is_compiled(step):
+    first, second = step(), step(lr=0.05)
+    assert not first.programs[0].cached and second.programs[0].cached
+    values = [[float(s(X)) for _ in range(3)] for s in (first, step())]
+    assert values[0] == values[1]
+    assert second.choice == first.choice
+    assert "stablehlo" in second.programs[0].compiled.lowered.as_text()
+    assert float(second.gradients(X)["linear.bias"].abs().sum()) > 0
+
+
+OTHERS = {
+    "another slope": lambda step: step(Net(0.2)),
+    "another closure": lambda step: (step(function=scaled(2.0)), step(function=scaled(3.0)))[1],
+    "another shape": lambda step: step(batch=torch.ones(2, 4)),
+    "eval": lambda step: step(changed(lambda m: m.eval())),
+    "frozen": lambda step: step(changed(lambda m: m.linear.bias.requires_grad_(False))),
+    "another buffer": lambda step: step(changed(lambda m: m.mask.zero_())),
+    "another method": lambda step: step(changed(lambda m: setattr(m, "forward", m.linear.forward))),
+    "a hook": lambda step: step(changed(lambda m: m.register_forward_hook(lambda mod, args, out: out * 2))),
+    "no momentum": lambda step: step(momentum=0.0),
+    "another precision": lambda step: step(matmul="tensorfloat32"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_program_is_not_taken(name, step):
+    step()
+    assert not OTHERS[name](step).programs[0].cached
+
+
+def test_a_changed_global_is_another_program(step, monkeypatch):
+    step()
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 5.0)
+    assert not step().programs[0].cached
+
+
+def test_a_broken_file_is_compiled_again(step, tmp_path):
+    step()
+    for file in tmp_path.glob("*.program"):
+        file.write_bytes(file.read_bytes()[:1000])
+    assert not step().programs[0].cached
+    assert step().programs[0].cached
+
+
+SCRIPT = """
+import sys; sys.path.insert(0, {here!r})
+import torch, test_persistent_cache as case
+from detente import bridge
+model = case.Net()
+step = bridge.compile(model, case.loss, torch.optim.AdamW(model.parameters()), example_batch=case.X, seed=0)
+print(step.programs[0].cached, [float(step(case.X)) for _ in range(3)], step.certificate.ok)
+"""
+
+
+def test_another_process_finds_it(tmp_path):
+    here = str(Path(__file__).parent)
+    environment = {
+        **os.environ,
+        "DETENTE_BRIDGE_CACHE": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT.format(here=here)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split(maxsplit=1)
+        for _ in range(2)
+    ]
+    assert [t[0] for t in told] == ["False", "True"]
+    assert told[0][1] == told[1][1]
