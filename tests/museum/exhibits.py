@@ -28,7 +28,8 @@ class _UnsynchronisedRunning(TorchRunning):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.queue: Queue[tuple[Any, dict[str, Any], threading.Event]] = Queue()
+        # Bounded, as a device's launch queue is.
+        self.queue: Queue[tuple[Any, dict[str, Any], threading.Event]] = Queue(maxsize=64)
         threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:

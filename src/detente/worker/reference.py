@@ -44,8 +44,10 @@ class Trace:
         for name, array in self.gradients.items():
             yield "gradient", name, array
         for name, array in self.after.items():
-            # In float64: the difference of two float32 weights is exact there.
-            change = array.astype(np.float64) - self.before[name].astype(np.float64)
+            # In float64: the difference of two float32 weights is exact there. A tensor that was never given (an
+            # untied copy, say) has no before; the reference knows no such name, and that is the finding.
+            before = self.before.get(name, np.zeros_like(array))
+            change = array.astype(np.float64) - before.astype(np.float64)
             yield ("update" if name in self.parameters else "buffer"), name, change
 
 
