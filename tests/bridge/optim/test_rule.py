@@ -207,6 +207,27 @@ def test_gradients_flow_through_an_update():
     np.testing.assert_allclose(jax.grad(after)(w), 1 - 0.25 * 2 * w, rtol=1e-6)
 
 
+@pytest.mark.parametrize("order", [("half", "full"), ("full", "half")])
+def test_adafactor_in_a_group_of_two_dtypes(order):
+    """torch takes eps from the dtype of the group's first parameter, for all of them."""
+    both = {
+        "half": torch.nn.Parameter(torch.full((4, 3), 0.5, dtype=torch.bfloat16)),
+        "full": torch.nn.Parameter(torch.full((4, 3), 0.5)),
+    }
+    params = {name: both[name] for name in order}
+    optimizer = torch.optim.Adafactor(params.values(), lr=0.1)
+    rule = trace(optimizer, params.items())
+    grads = {name: torch.full_like(p, 1e-4) for name, p in params.items()}  # small: the floor eps decides
+    values, _ = rule.apply(
+        arrays(params), arrays(grads), rule.read_state(optimizer, params), rule.hyper(optimizer)
+    )
+    for name, param in params.items():
+        param.grad = grads[name]
+    optimizer.step()
+    assert error(values["full"], params["full"]) <= 1e-6
+    assert error(values["half"], params["half"]) <= 2**-8
+
+
 def test_numbers_survive_in_three_floats():
     values = {"a": 0.999, "b": 1e-8, "c": math.pi, "d": 0.0, "e": 1e6, "f": math.inf}
     coded = encode(values, tuple(values)).astype(np.float64).sum(-1)

@@ -56,6 +56,12 @@ def run_bridge(rule, optimizer, params, shapes, dtype, steps):
 
 
 def error(got, want):
-    """Largest difference, relative to the tensor's largest entry."""
+    """Largest difference, relative to the tensor's largest entry; infinite where NaN or infinity is not shared
+    (Adagrad's eps of 1e-10 is zero in float16, so torch itself divides zero by zero)."""
     got, want = np.asarray(got, np.float64), want.detach().to(torch.float64).numpy()
-    return np.abs(got - want).max() / max(np.abs(want).max(), 1e-30)
+    finite = np.isfinite(want)
+    if not np.array_equal(np.where(finite, 0, got), np.where(finite, 0, want), equal_nan=True):
+        return np.inf
+    return np.abs(got - want, where=finite, out=np.zeros(want.shape)).max() / max(
+        np.abs(want, where=finite, out=np.zeros(want.shape)).max(), 1e-30
+    )

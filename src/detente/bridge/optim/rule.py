@@ -228,7 +228,8 @@ def trace(optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str
             if not param.requires_grad:
                 continue
             group_of[name] = index
-            key = (groups[-1].literals, groups[-1].names, aval_of(param), _layout(optimizer, param))
+            lead = aval_of(next(p for p in group["params"] if p.requires_grad)).dtype
+            key = (groups[-1].literals, groups[-1].names, lead, aval_of(param), _layout(optimizer, param))
             found = next((p for p in known.get(key, ()) if _fits(p, group)), None)
             if found is None:
                 found = _program(optimizer, group, aval_of(param), key[-1])
@@ -252,6 +253,10 @@ def _program(
     optimizer: torch.optim.Optimizer, group: Mapping[str, Any], param: Aval, leaves: tuple[Leaf, ...] | None
 ) -> Program:
     plain, symbols = traced_group(group), numbers(group)
+    if isinstance(optimizer, torch.optim.Adafactor) and group["eps"][0] is None:
+        # its loop overwrites eps1 at the group's first parameter, whose dtype then serves all of them
+        lead = next(p for p in group["params"] if p.requires_grad)
+        plain["eps"] = (torch.finfo(lead.dtype).eps, group["eps"][1])
     check_uncoupled(optimizer, plain, symbols, param, leaves)
     if leaves is not None:
         step = trace_step(optimizer, plain, symbols, (param,), (leaves,))
