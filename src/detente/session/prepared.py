@@ -28,6 +28,10 @@ def prepared_folder(cell: Cell, seed: int, batches: int) -> Path:
     own = cell.workload.rpartition(":")[0]
     if own.endswith(".py") and Path(own).is_file():
         files.append(Path(own))
+    if cell.workload.startswith("hf:"):
+        # A configuration file, or a checkpoint's folder: its content decides, not its path.
+        named = Path(cell.workload.removeprefix("hf:").partition("?")[0])
+        files += [named] if named.is_file() else sorted(p for p in named.rglob("*") if p.is_file())
     key = json.dumps(
         [
             cell.workload,

@@ -100,9 +100,11 @@ def _costs(cell: Cell) -> dict[str, Any]:
     size = find_size(workload, cell.size)
     region = cell.contract.region
     activations = 2 if cell.contract.precision == "bf16" else 4
+    # The traffic of an update depends on the optimizer: SGD passes over its state fewer times than AdamW.
+    traffic = cell.contract.name if cell.contract.optimizer == "sgd" else region
     return {
         "flops": workload.flops(size, region),
-        "bytes": workload.bytes(size, region, 4, activations),
+        "bytes": workload.bytes(size, traffic, 4, activations),
         "product": list(workload.products(size)),
         "dims": dict(size.dims),
     }
