@@ -109,3 +109,20 @@ def test_a_proof_from_another_device_is_inherited():
 def test_zero_reference():
     assert not fails(tensor(rms=0.0), FP32)
     assert fails(tensor(rms=0.0, err=1e-3), FP32)
+
+
+def test_an_updates_tail_is_judged_by_the_references_own_tail() -> None:
+    """GPT-2 Small's case: the tensor's own err_ref is small by luck, the run's 95th percentile is not."""
+    from detente.judge.parity import judge_tensors
+    from detente.records.precision import PRECISIONS
+
+    run = [TensorError("update", f"w{i}", 3e-5, 2e-4 if i < 6 else 3e-5, 1.0, 100) for i in range(40)]
+    unlucky = TensorError("update", "b", 2.3e-4, 3e-5, 1.0, 100)
+    wrong = TensorError("update", "c", 1e-2, 3e-5, 1.0, 100)
+    gradient = TensorError("gradient", "b", 2.3e-4, 3e-5, 1.0, 100)
+    *_, a, b, c = judge_tensors([*run, unlucky, wrong, gradient], PRECISIONS["fp32"])
+    assert a.share is not None and a.share < 1
+    assert b.share is not None and b.share > 1
+    assert c.share is not None and c.share > 1, "gradients keep the sharp bound"
+    few = judge_tensors([*run[:10], unlucky], PRECISIONS["fp32"])[-1]
+    assert few.share is not None and few.share > 1, "too few updates have no percentile"
