@@ -98,6 +98,14 @@ def test_clip_update_average_for_ten_steps(clip, value, decay):
     assert all(set(entry) == {"step", "exp_avg", "exp_avg_sq"} for entry in optimizer.state.values())
 
 
+def test_an_eager_step_clips_alike():
+    params, grads = with_grads(torch.float32)
+    rule = trace(torch.optim.SGD(params.values(), lr=0.1), params.items())
+    Update(rule, clip_norm=0.7, clip_value=0.5, norm_type=1.0).clip_live(params.values())
+    want, _ = clip_norm(clip_value(grads, 0.5), 0.7, 1.0)
+    assert all(error(want[name], param.grad) <= 1e-6 for name, param in params.items())
+
+
 def test_bad_numbers_are_refused():
     params = parameters(SHAPES, torch.float32)
     rule = trace(torch.optim.SGD(params.values(), lr=0.1), params.items())

@@ -91,6 +91,14 @@ class Update:
         """As ``Rule.write_state``; the average is not the optimizer's and is left out (see ``averages``)."""
         self.rule.write_state(optimizer, state, params)
 
+    def clip_live(self, parameters: Iterable[torch.Tensor]) -> None:
+        """The same clipping on torch's own ``.grad``, in place: what an eager step does before ``optimizer.step()``."""
+        mine = list(parameters)
+        if self.clip_value is not None:
+            torch.nn.utils.clip_grad_value_(mine, self.clip_value)
+        if self.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(mine, self.clip_norm, self.norm_type)
+
     def averages(self, state: State) -> dict[str, jax.Array]:
         """The averaged weights by parameter name. Raises ValueError where no average is kept."""
         if self.ema is None:
