@@ -257,7 +257,9 @@ BINARY: dict[tuple[str, ...], Callable[[jax.Array, jax.Array], jax.Array]] = {
         "aten.special_zeta.other_scalar",
     ): special.zeta,
     ("aten.copysign.Tensor", "aten.copysign.Scalar"): _copysign,
-    ("aten.nextafter.default",): lambda a, b: jnp.nextafter(*map(lax.stop_gradient, (a, b))),
+    ("aten.nextafter.default",): lambda a, b: (
+        jnp.nextafter(*map(lax.stop_gradient, (a, b))) + _only_gradient(a)
+    ),
     ("aten.gcd.default",): jnp.gcd,
     ("aten.lcm.default",): jnp.lcm,
     ("aten.igamma.default", "aten.special_gammainc.default"): special.gammainc,

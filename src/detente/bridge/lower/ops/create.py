@@ -121,6 +121,7 @@ def _one_hot(call: Any, x: jax.Array, num_classes: int = -1) -> jax.Array:
 @lowers("aten.vander.default", "aten.linalg_vander.default")
 def _vander(call: Any, x: jax.Array, N: int | None = None, increasing: bool = False) -> jax.Array:  # noqa: N803
     count = call.out.shape[-1]
+    x = jnp.atleast_1d(x)
     powers = [jnp.ones_like(x)]
     for _ in range(count - 1):
         powers.append(powers[-1] * x)

@@ -106,6 +106,7 @@ def _pad_sequence(
 def _chunk_cat(call: Any, tensors: Sequence[jax.Array], dim: int, num_chunks: int) -> jax.Array:
     """Each tensor padded to a multiple of ``num_chunks`` along ``dim``, cut, flattened, joined at ``dim + 1``."""
     rows = []
+    dim %= tensors[0].ndim
     for t in tensors:
         x = cast(t, out_dtype(call))
         size = -(-x.shape[dim] // num_chunks)

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jax.scipy import linalg as scipy_linalg
 
-from detente.bridge.lower.dtypes import cast, is_complex, out_dtype
+from detente.bridge.lower.dtypes import cast, is_complex, out_dtype, wide
 from detente.bridge.lower.table import lowers
 from detente.bridge.refusal import refuse
 
@@ -23,6 +23,14 @@ def _turned(x: jax.Array) -> jax.Array:
 
 def _no_info(call: Any, index: int) -> jax.Array:
     return jnp.zeros(call.out[index].shape, out_dtype(call, index))
+
+
+def _hermitian(x: jax.Array, upper: bool = False) -> jax.Array:
+    """The Hermitian matrix whose lower (or upper) triangle ``x`` has; its gradient is spread over both, as torch's."""
+    part = jnp.triu(x) if upper else jnp.tril(x)
+    value = part + _turned(jnp.triu(x, 1) if upper else jnp.tril(x, -1))
+    spread = (x + _turned(x)) / 2
+    return lax.stop_gradient(value) + (spread - lax.stop_gradient(spread))
 
 
 def _singular(call: Any, result: jax.Array) -> None:
@@ -46,7 +54,7 @@ def _inv_ex(call: Any, x: jax.Array, *, check_errors: bool = False) -> tuple[jax
 
 @lowers("aten.linalg_det.default", "aten.det.default")
 def _det(call: Any, x: jax.Array) -> jax.Array:
-    return jnp.linalg.det(x)
+    return jnp.linalg.det(x) if x.shape[-1] else jnp.ones(call.out.shape, x.dtype)
 
 
 @lowers("aten._linalg_det.default")
@@ -75,12 +83,7 @@ def _logdet(call: Any, x: jax.Array) -> jax.Array:
 
 @lowers("aten.linalg_cholesky.default", "aten.cholesky.default")
 def _cholesky(call: Any, x: jax.Array, upper: bool = False) -> jax.Array:
-    # torch reads one triangle: the lower one, or the upper one of aten.cholesky(upper=True).
-    if upper and call.node.op == "aten.cholesky.default":
-        x = _turned(x)
-    lower = jnp.tril(x)
-    full = lower + _turned(jnp.tril(x, -1))
-    factor = jnp.linalg.cholesky(full, symmetrize_input=True)
+    factor = jnp.linalg.cholesky(_hermitian(x, upper), symmetrize_input=True)
     _singular(call, factor)
     return _turned(factor) if upper else factor
 
@@ -89,8 +92,7 @@ def _cholesky(call: Any, x: jax.Array, upper: bool = False) -> jax.Array:
 def _cholesky_ex(
     call: Any, x: jax.Array, *, upper: bool = False, check_errors: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    full = jnp.tril(x) + _turned(jnp.tril(x, -1))
-    factor = jnp.linalg.cholesky(full, symmetrize_input=True)
+    factor = jnp.linalg.cholesky(_hermitian(x, upper), symmetrize_input=True)
     return (_turned(factor) if upper else factor), _no_info(call, 1)
 
 
@@ -199,13 +201,13 @@ def _svdvals(call: Any, x: jax.Array, *, driver: Any = None) -> jax.Array:
 
 @lowers("aten._linalg_eigh.default", "aten.linalg_eigh.default")
 def _eigh(call: Any, x: jax.Array, UPLO: str = "L", compute_v: bool = True) -> tuple[jax.Array, jax.Array]:  # noqa: N803
-    values, vectors = jnp.linalg.eigh(x, UPLO=UPLO, symmetrize_input=False)
+    values, vectors = jnp.linalg.eigh(_hermitian(x, UPLO == "U"), symmetrize_input=True)
     return values, (vectors if compute_v else jnp.zeros(call.out[1].shape, x.dtype))
 
 
 @lowers("aten.linalg_eigvalsh.default")
 def _eigvalsh(call: Any, x: jax.Array, UPLO: str = "L") -> jax.Array:  # noqa: N803
-    return jnp.linalg.eigh(x, UPLO=UPLO, symmetrize_input=False)[0]
+    return jnp.linalg.eigh(_hermitian(x, UPLO == "U"), symmetrize_input=True)[0]
 
 
 @lowers("aten.linalg_pinv.default", "aten.linalg_pinv.atol_rtol_float", "aten.pinverse.default")
@@ -226,9 +228,10 @@ def _pinv(call: Any, x: jax.Array, *args: Any, **named: Any) -> jax.Array:
 
 @lowers("aten.linalg_matrix_exp.default", "aten.matrix_exp.default")
 def _matrix_exp(call: Any, x: jax.Array) -> jax.Array:
-    if x.ndim == 2:
-        return scipy_linalg.expm(x)
-    return jax.vmap(scipy_linalg.expm)(x.reshape(-1, *x.shape[-2:])).reshape(x.shape) if x.size else x
+    if x.size == 0:
+        return x
+    wider = cast(x, wide(x.dtype)).reshape(-1, *x.shape[-2:])
+    return cast(jax.vmap(scipy_linalg.expm)(wider).reshape(x.shape), x.dtype)
 
 
 @lowers("aten.linalg_lu_factor.default")

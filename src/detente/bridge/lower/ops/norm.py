@@ -84,10 +84,10 @@ def _grouped(
     x: jax.Array, groups: int, weight: Any, bias: Any, eps: float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     count, channels = x.shape[:2]
-    split = x.reshape(count, groups, -1)
-    if split.size == 0:
+    if x.size == 0:
         empty = jnp.zeros((count, groups, 1), x.dtype)
         return x, empty, empty
+    split = x.reshape(count, groups, -1)
     y, mean, inverse = _standard(split, (2,), eps)
     shape = (channels,) + (1,) * (x.ndim - 2)
     return _affine(y.reshape(x.shape), weight, bias, shape), mean, inverse
@@ -120,10 +120,10 @@ def _per_channel(x: jax.Array) -> tuple[int, ...]:
 
 
 def _moved(running: jax.Array, now: jax.Array, momentum: float) -> jax.Array:
-    """A running statistic after one batch, in its own dtype. Nothing flows back through it."""
+    """A running statistic after one batch, not yet rounded. Nothing flows back through it."""
     kind = wide(running.dtype)
     now = cast(lax.stop_gradient(now), kind)
-    return cast(cast(lax.stop_gradient(running), kind) * (1 - momentum) + now * momentum, running.dtype)
+    return cast(lax.stop_gradient(running), kind) * (1 - momentum) + now * momentum
 
 
 def _batch_norm(
@@ -168,7 +168,8 @@ def _batch_norm_functional(
 ) -> tuple[jax.Array, ...]:
     y, mean, inverse, new = _batch_norm(x, weight, bias, (running_mean, running_var), training, momentum, eps)
     saved = [_saved(call, i, value) for i, value in ((1, mean), (2, inverse))]
-    return cast(y, out_dtype(call, 0)), *saved, *new
+    # ATen declares the new statistics in float32 when x is half precision; the write to the buffer rounds them.
+    return cast(y, out_dtype(call, 0)), *saved, *(cast(n, out_dtype(call, 3 + i)) for i, n in enumerate(new))
 
 
 def _saved(call: Any, index: int, value: jax.Array | None) -> jax.Array:
@@ -190,7 +191,8 @@ def _batch_norm_with_update(
 ) -> tuple[jax.Array, ...]:
     y, mean, inverse, new = _batch_norm(x, weight, bias, (running_mean, running_var), True, momentum, eps)
     reserve = jnp.zeros(call.out[3].shape, out_dtype(call, 3))
-    return cast(y, out_dtype(call, 0)), _saved(call, 1, mean), _saved(call, 2, inverse), reserve, *new
+    moved = (cast(n, out_dtype(call, 4 + i)) for i, n in enumerate(new))
+    return cast(y, out_dtype(call, 0)), _saved(call, 1, mean), _saved(call, 2, inverse), reserve, *moved
 
 
 @lowers("aten._native_batch_norm_legit.no_stats")

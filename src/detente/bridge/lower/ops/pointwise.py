@@ -279,7 +279,9 @@ def _nan_to_num(
 def _polygamma(call: Any, n: int, x: jax.Array) -> jax.Array:
     dtype = out_dtype(call)
     x = cast(x, wide(dtype))
-    return cast(digamma(x) if n == 0 else special.polygamma(n, x), dtype)
+    if n < 2:
+        return cast(_trigamma(x) if n else digamma(x), dtype)
+    return cast(special.polygamma(n, x), dtype)
 
 
 @lowers("aten.mvlgamma.default", "aten.special_multigammaln.default")

@@ -227,12 +227,13 @@ def vector_norm(x: jax.Array, order: float, over: tuple[int, ...], keepdim: bool
         total = jnp.sum(jnp.real(x * jnp.conj(x)) if is_complex(x.dtype) else x * x, over, keepdims=keepdim)
         zero = total == 0
         return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, total)))
-    # The largest element is taken out so that powers neither overflow nor lose the small ones' gradient.
+    # Zeros are kept out of the powers: 0 ** (order - 1) is infinite or NaN in the derivative.
     zero = size == 0
-    powers = jnp.where(zero & (order > 0), 0, jnp.where(zero, 1, size) ** order if order > 0 else size**order)
+    powers = jnp.where(zero, 0 if order > 0 else jnp.inf, jnp.where(zero, 1, size) ** order)
     total = jnp.sum(powers, over, keepdims=keepdim)
-    empty = total == 0
-    return jnp.where(empty, 0, jnp.where(empty, 1, total) ** (1.0 / order))
+    dead = (total == 0) | jnp.isinf(total)
+    ends = lax.stop_gradient(total) ** (1.0 / order)
+    return jnp.where(dead, ends, jnp.where(dead, 1, total) ** (1.0 / order))
 
 
 @lowers("aten.linalg_vector_norm.default")

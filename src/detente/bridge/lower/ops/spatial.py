@@ -105,7 +105,7 @@ def _im2col(
         ]
         for i, j in offsets
     ]
-    y = jnp.stack(cut, 2).reshape(x.shape[0], -1, height * width)
+    y = jnp.stack(cut, 2).reshape(x.shape[0], x.shape[1] * len(offsets), height * width)
     return y[0] if single else y
 
 
@@ -122,7 +122,7 @@ def _col2im(
     single = x.ndim == 2
     x = x[None] if single else x
     (height, width), offsets = _columns(size, kernel, dilation, padding, stride)
-    blocks = x.reshape(x.shape[0], -1, len(offsets), height, width)
+    blocks = x.reshape(x.shape[0], x.shape[1] // len(offsets), len(offsets), height, width)
     out = jnp.zeros((*blocks.shape[:2], size[0] + 2 * padding[0], size[1] + 2 * padding[1]), x.dtype)
     for k, (i, j) in enumerate(offsets):
         rows = slice(i, i + stride[0] * (height - 1) + 1, stride[0])
