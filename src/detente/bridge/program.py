@@ -232,6 +232,19 @@ def lower_step(program: Program, rule: Any, names: Sequence[str], arguments: tup
         return jax.jit(program.update(rule, names), donate_argnums=(0, 1)).lower(*arguments)
 
 
+def exported(compiled: Compiled, platforms: Sequence[str] | None = None) -> Any:
+    """The step as ``jax.export.Exported`` (StableHLO with a calling convention, serialisable), for platforms that need
+    not be here; default: the one that is."""
+    from jax import export
+
+    program, rule, names = compiled.program, compiled.rule, compiled.names
+    with torch_numerics(program.matmul):
+        step = jax.jit(program.update(rule, names), donate_argnums=(0, 1))
+        return export.export(step, platforms=None if platforms is None else tuple(platforms))(
+            *compiled.arguments
+        )
+
+
 def large_constants(program: Program) -> Arrays:
     """Big constants on the device."""
     with x64():

@@ -39,7 +39,7 @@ CODES: dict[str, str] = {
     "no-grad-inplace": "write out of place under no_grad, or detach the tensor first",
     "batch": "give the same structure (keys, lengths, non-tensor values) as example_batch, or compile another step",
     "loss": "the loss function must return a 0-d floating tensor, or (loss, aux)",
-    "meta": "pass weights= (a checkpoint, or an initialiser), so that the parameters have values",
+    "meta": "give them values first: module.to_empty(device='cpu'), then load_state_dict or reset_parameters",
     "non-finite": "look for the first bad value with step.eager(batch) under torch.autograd.detect_anomaly()",
     "optimizer": "use a torch.optim optimizer whose step needs no closure",
     "module-changed": "call detente.compile again after changing the module",
@@ -48,6 +48,7 @@ CODES: dict[str, str] = {
     "device": "move the module to the CPU before compiling; the step puts its arrays on the JAX device",
     "parameter": "a parameter that forward replaces or writes cannot be trained by the bridge",
     "form": "leave form= out, or take one that step.choice lists as possible",
+    "checkpoint": "load it into a step of the same module and optimizer as the one that saved it",
     "export": "run torch.export.export(module, ..., strict=False) by itself to see torch's own message",
     "certificate": "please report this with the module: the compiled step and torch disagree",
 }

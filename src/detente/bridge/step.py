@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from detente.bridge import certify
+from detente.bridge import certify, checkpoint
 from detente.bridge.choose.choice import Choice
 from detente.bridge.eager import eager_step
 from detente.bridge.examine import check
@@ -23,6 +24,7 @@ from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
 from detente.bridge.pending import Pending
 from detente.bridge.place import Placed, from_jax, place, to_jax
+from detente.bridge.program import exported
 from detente.bridge.refusal import Refused
 from detente.bridge.state import State
 from detente.bridge.variants import Options, Variant, Variants
@@ -184,6 +186,25 @@ class Step:
         canonical = {name: self._weights.canonical(name) for name in names}
         host = {name: from_jax(self._state.value(name)) for name in set(canonical.values())}
         return {name: host[canonical[name]] for name in names}
+
+    def save(self, path: str | Path) -> None:
+        """Write weights, buffers, optimizer state and the position of the random numbers to one safetensors file."""
+        self._settle()
+        checkpoint.save(path, self._state, dict(self._weights.aliases), self.count, self.options.seed)
+
+    def load(self, path: str | Path) -> None:
+        """Go on exactly where ``save`` was called: the next steps are bitwise those of the uninterrupted run (the
+        numbers of ``param_groups`` are the live optimizer's). Raises Refused for a file that does not fit."""
+        self._settle()
+        self._state, self.count, seed = checkpoint.load(path, self._state)
+        self.options = replace(self.options, seed=seed)
+
+    def stablehlo(self, platforms: Sequence[str] | None = None) -> str:
+        """The whole training step as StableHLO text: forward, backward and update of the first program.
+
+        ``platforms`` (``cpu``, ``cuda``, ``rocm``, ``tpu``) need not be here; default: the one that is.
+        """
+        return exported(self.programs[0].compiled, platforms).mlir_module()
 
     def values(self) -> dict[str, Any]:
         """The weights and buffers now, as JAX arrays by canonical torch name."""

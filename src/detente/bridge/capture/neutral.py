@@ -61,9 +61,8 @@ def convert(exported: Any, tags: Tags, held: Weights, layout: Layout, kept: dict
     for value, spec in zip(given, signature.output_specs, strict=True):
         kind = spec.kind.name
         if kind == "BUFFER_MUTATION":
-            outputs.append(
-                Output("buffer", held.canonical(spec.target.removeprefix("model.")), maker.literal(value))
-            )
+            name = held.canonical(spec.target.removeprefix("model."))
+            outputs.append(Output("buffer", name, maker.written(value, held.tensors[name])))
         elif kind == "USER_OUTPUT":
             role = "aux" if any(o.kind == "loss" for o in outputs) else "loss"
             outputs.append(Output(role, role, maker.literal(value)))
@@ -131,6 +130,26 @@ class _Maker:
         made = Node(self.number(), name, args, kwargs, out, tag.where, tag.scope, draw, tag.marks)
         self.nodes.append(made)
         self.values[node] = Ref(made.id)
+
+    def written(self, node: FxNode, target: torch.Tensor) -> Any:
+        """A buffer's new value in the buffer's own dtype: a write rounds (BatchNorm's statistics in bfloat16)."""
+        value, kind = self.literal(node), str(target.dtype).removeprefix("torch.")
+        if self.aval(node).dtype == kind:
+            return value
+        tag = self.tag(node)
+        made = Node(
+            self.number(),
+            "aten._to_copy.default",
+            (value,),
+            (("dtype", kind),),
+            aval(target),
+            tag.where,
+            tag.scope,
+            None,
+            tag.marks,
+        )
+        self.nodes.append(made)
+        return Ref(made.id)
 
     def tag(self, node: FxNode) -> Tag:
         found = self.tags.of(node)
