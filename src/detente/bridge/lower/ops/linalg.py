@@ -210,20 +210,34 @@ def _eigvalsh(call: Any, x: jax.Array, UPLO: str = "L") -> jax.Array:  # noqa: N
     return jnp.linalg.eigh(_hermitian(x, UPLO == "U"), symmetrize_input=True)[0]
 
 
-@lowers("aten.linalg_pinv.default", "aten.linalg_pinv.atol_rtol_float", "aten.pinverse.default")
-def _pinv(call: Any, x: jax.Array, *args: Any, **named: Any) -> jax.Array:
-    hermitian = named.get("hermitian", False)
-    if (
-        named.get("atol")
-        or any(isinstance(a, float) and a != 1e-15 for a in args)
-        or named.get("rtol") is not None
-    ):
-        raise refuse(
-            "op", f"{call.node.op} with a tolerance of its own", call.node.where, "leave out atol and rtol"
+@lowers(
+    "aten.linalg_pinv.default",
+    "aten.linalg_pinv.atol_rtol_float",
+    "aten.linalg_pinv.atol_rtol_tensor",
+    "aten.pinverse.default",
+)
+def _pinv(
+    call: Any,
+    x: jax.Array,
+    rcond: float | None = None,
+    hermitian: bool = False,
+    *,
+    atol: Any = None,
+    rtol: Any = None,
+) -> jax.Array:
+    if atol is not None:
+        raise refuse("op", f"{call.node.op} with an absolute tolerance", call.node.where, "use rtol alone")
+    if x.size == 0:
+        return jnp.zeros(call.out.shape, x.dtype)
+    rtol = rcond if rtol is None else rtol
+    if rtol is None:
+        # torch's default; jax's is ten times as large.
+        rtol = (
+            1e-15
+            if call.node.op == "aten.pinverse.default"
+            else max(x.shape[-2:]) * float(jnp.finfo(x.dtype).eps)
         )
-    if call.node.op == "aten.pinverse.default":
-        return jnp.linalg.pinv(x, rtol=1e-15, hermitian=hermitian)
-    return jnp.linalg.pinv(x, hermitian=hermitian)
+    return jnp.linalg.pinv(_hermitian(x) if hermitian else x, rtol=rtol, hermitian=hermitian)
 
 
 @lowers("aten.linalg_matrix_exp.default", "aten.matrix_exp.default")
