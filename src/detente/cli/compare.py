@@ -87,7 +87,7 @@ def command(form: str, dry_run: bool, resume: str | None, html: Path | None, ful
         aa=asked["aa"],
         memory=asked["memory"],
         memory_cap=asked["memory_cap"],
-        command=("detente", *sys.argv[1:]),
+        command=("detente", *_without_telling(sys.argv[1:])),
     )
     if dry_run:
         from detente.cli.dry_run import show_plan
@@ -95,6 +95,25 @@ def command(form: str, dry_run: bool, resume: str | None, html: Path | None, ful
         return show_plan(request, form)
     session = _measure(request, resume)
     return tell(session, request, form, full, html)
+
+
+# Options that say how a result is told, with whether they take a value. A rerun command names none of them: a shared
+# report should not carry the paths of the machine that made it.
+_TELLING = {"--html": True, "--format": True, "--full": False, "--dry-run": False}
+
+
+def _without_telling(arguments: list[str]) -> list[str]:
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        if skip:
+            skip = False
+        elif name in _TELLING:
+            skip = _TELLING[name] and "=" not in argument
+        else:
+            kept.append(argument)
+    return kept
 
 
 def _measure(request: Request, resume: str | None) -> Session:
