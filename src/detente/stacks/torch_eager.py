@@ -213,6 +213,9 @@ class TorchEager:
 
         self.torch = torch
         torch.set_num_threads(threads)
+        # For the fp64 proof the optimizer's step counter must be float64 too: a compiled AdamW forms 1 - beta^step in
+        # the counter's dtype, which torch takes from this default, and float32 leaves 1e-8 in the update.
+        torch.set_default_dtype(getattr(torch, PRECISIONS[precision].parameters))
         kind = self._device_kind(device)
         self.device = torch.device(kind)
         self.compute = getattr(torch, PRECISIONS[precision].compute)
