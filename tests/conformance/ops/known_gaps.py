@@ -185,8 +185,6 @@ GAPS: tuple[Gap, ...] = (
             "special.hermite_polynomial_he",
             "special.laguerre_polynomial_l",
             "special.legendre_polynomial_p",
-            "special.modified_bessel_i0",
-            "special.modified_bessel_i1",
             "special.modified_bessel_k0",
             "special.modified_bessel_k1",
             "special.scaled_modified_bessel_k0",

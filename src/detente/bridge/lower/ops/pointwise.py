@@ -148,6 +148,8 @@ FLOAT: dict[str, Callable[[jax.Array], jax.Array]] = {
     "special_i1": special.i1,
     "special_i1e": special.i1e,
     "special_log1p": jnp.log1p,
+    "special_modified_bessel_i0": special.i0,
+    "special_modified_bessel_i1": special.i1,
     "special_log_ndtr": special.log_ndtr,
     "special_ndtr": special.ndtr,
     "special_ndtri": special.ndtri,
