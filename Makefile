@@ -27,8 +27,7 @@ $(VENV)/.installed: requirements/stacks.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch==$$(sed -n 's/^torch==//p' requirements/stacks.txt)
 	$(PIP) -r requirements/stacks.txt
-	$(PIP) --no-deps hatchling==1.33.0 pathspec pluggy packaging trove-classifiers
-	$(PIP) --no-deps --no-build-isolation -e . || $(PIP) --no-deps -e .
+	$(PIP) --no-deps -e .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements/dev.txt
