@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax.numpy as jnp
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -22,6 +23,7 @@ from detente.bridge.random.keys import step_key
 from detente.bridge.refusal import Refused, refuse
 
 Arrays = dict[str, Any]
+_NARROW = {"int64": "int32", "float64": "float32"}
 
 
 @dataclass
@@ -78,6 +80,8 @@ class Functional:
                 continue
             tensors.append(to_jax(leaf) if isinstance(leaf, torch.Tensor) else leaf)
         for tensor, aval, path in zip(tensors, self.layout.avals, self.layout.paths, strict=True):
+            if tensor.dtype.name == _NARROW.get(aval.dtype) and tuple(tensor.shape) == aval.shape:
+                continue  # without jax's x64 mode there are no such arrays; the values are the same
             if tuple(tensor.shape) != aval.shape or tensor.dtype.name != aval.dtype:
                 raise refuse(
                     "batch",
@@ -85,7 +89,10 @@ class Functional:
                     f"{aval.dtype}{list(aval.shape)}",
                     hint="call detente.functional again with a batch of the new shapes",
                 )
-        return tensors
+        return [
+            jnp.asarray(t, a.dtype) if a.dtype in _NARROW else t
+            for t, a in zip(tensors, self.layout.avals, strict=True)
+        ]
 
     def state_dict(self, params: Arrays, buffers: Arrays | None = None) -> dict[str, torch.Tensor]:
         """Torch tensors under torch's names, tied names included, ready for ``load_state_dict(...,
@@ -103,7 +110,9 @@ def functional(
     """``model`` and ``loss(model, batch)`` as a pure function of parameters and batch.
 
     ``jax.grad``, ``vmap``, ``jit``, optax, shardings and gradients through updates apply to it as to any JAX
-    function; the module is read once and never changed. Raises Refused with every reason.
+    function; the module is read once and never changed. Where the module computes with 64-bit integers or
+    floats (token ids are int64), transform and call it under ``with jax.enable_x64(True):``, because
+    ``jax.jit`` fixes the width at its own border. Raises Refused with every reason.
 
     >>> f = detente.functional(model, loss, batch)
     >>> gradient = jax.jit(jax.grad(f))(f.params, batch)

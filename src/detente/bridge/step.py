@@ -272,7 +272,7 @@ class Step:
         assert isinstance(value, Ref)
         for item in (*graph.nodes, *graph.inputs):
             if item.id == value.id:
-                out = item.aval if hasattr(item, "aval") else item.out
+                out: Any = getattr(item, "aval", None) or getattr(item, "out", None)
                 return out if isinstance(out, Aval) else out[value.index]
         raise AssertionError("the loss is not a value of the graph")
 
@@ -303,7 +303,8 @@ class Step:
         )
 
         def numbers() -> Any:
-            return twin(self.options.seed, first.count)
+            # torch.cond differentiates by tracing, which no mode survives; without draws none is needed
+            return twin(self.options.seed, first.count) if first.variant.captured.draws else None
 
         then = certify.Then(first.groups, first.mode, first.batch, numbers)
         return certify.certify(measured, self.model, self.loss, self.optimizer, then)

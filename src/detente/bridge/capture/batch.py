@@ -100,7 +100,7 @@ def _register(tree: Any) -> None:
 
 
 def _rebuild(kind: type, values: Sequence[Any], keys: Sequence[Any]) -> Any:
-    made = kind.__new__(kind)
+    made: Any = object.__new__(kind)
     made.data = dict(zip(keys, values, strict=True))
     for attribute in ("_encodings", "_n_sequences"):  # transformers' BatchEncoding reads them
         if not hasattr(made, attribute):

@@ -141,8 +141,9 @@ class _Walk:
                 if isinstance(outer, FxNode):
                     self.origin[inner] = self.owner(outer)
             self.walk(body, grad)
-            output = next(n for n in body.graph.nodes if n.op == "output").args[0]
-            self.results[node] = output if isinstance(output, tuple | list) else (output,)
+            nodes: Any = getattr(body, "graph").nodes  # noqa: B009 - the walk above narrows the module away
+            output: Any = next(n for n in nodes if n.op == "output").args[0]
+            self.results[node] = tuple(output) if isinstance(output, tuple | list) else (output,)
 
     def tag(self, node: FxNode, grad: bool) -> None:
         custom = dict(node.meta.get("custom") or {})

@@ -11,11 +11,12 @@ from __future__ import annotations
 import itertools
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
 import torch
+import torch._dynamo
 import torch.fx.proxy
 import torch.fx.traceback
 import torch.utils.checkpoint
@@ -84,6 +85,15 @@ def keep_metadata() -> Iterator[None]:
         own = [frame for frame in summary if foreign(frame.filename)]
         return traceback.StackSummary.from_list(own[-1:])
 
+    def annotate(notes: dict[str, Any]) -> Any:
+        # torch notes its own disabled functions, differently inside and outside of a branch of torch.cond, and then
+        # stumbles over the difference
+        return nullcontext() if "_torchdynamo_disable" in notes else noting(notes)
+
+    marks: Any = torch.fx.traceback
+    noting = marks.annotate
+    annotate.__wrapped__ = noting.__wrapped__  # type: ignore[attr-defined]  (torch's own rules look for it)
+    marks.annotate = annotate
     tracer: Any = torch.fx.proxy.TracerBase
     frames = tracer._filter_traceback_frames
     tracer._filter_traceback_frames = user_frames
@@ -94,5 +104,6 @@ def keep_metadata() -> Iterator[None]:
             yield
     finally:
         tracer._filter_traceback_frames = frames
+        marks.annotate = noting
         for kind, call in zip(kinds, plain, strict=True):
             kind.__call__ = call

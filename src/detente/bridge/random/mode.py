@@ -36,6 +36,8 @@ _RECURRENT = ("aten._cudnn_rnn", "aten.miopen_rnn")
 class Twin(TorchDispatchMode):
     """The mode itself. ``ordinals`` is how many calls have drawn so far, recomputed ones not counted again."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, step: threefry.Key) -> None:
         super().__init__()
         self.step = step
@@ -55,6 +57,9 @@ class Twin(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            # torch differentiates a branch by tracing it, which no mode survives: its draws stay torch's own
+            return func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         name = str(func)
