@@ -20,8 +20,8 @@ def main(sessions: int, workload: str, stack: str) -> int:
     lines = [
         f"# Two identical `{stack}` rows, {sessions} sessions",
         "",
-        f"`python benchmarks/identical_rows.py {sessions} {workload} {stack}`: `compare {workload} --size tiny --stacks "
-        f"{stack},{stack}`, the A/A twin a third run of the same. FASTER or SLOWER would be a false alarm.",
+        f"`python benchmarks/identical_rows.py {sessions} {workload} {stack}`: `compare {workload} --size tiny "
+        f"--stacks {stack},{stack}`, the A/A twin a third run of the same. FASTER or SLOWER would be a false alarm.",
         "",
         "| session | blocks | verdict | ratio | interval | margin | state |",
         "|---|---|---|---|---|---|---|",

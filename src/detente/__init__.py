@@ -21,7 +21,7 @@ _PUBLIC: dict[str, tuple[str, str]] = {
     "extend": ("detente.bridge.extension", "extend"),
 }
 
-__all__ = ["__version__", "compare", "compile", "extend", "functional"]  # noqa: F822 - resolved below
+__all__ = ["__version__", "compare", "compile", "extend", "functional"]
 
 
 def __getattr__(name: str) -> Any:

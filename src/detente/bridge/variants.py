@@ -109,7 +109,8 @@ class Variants:
         if self.folder is not None:
             _, optimizer = state.by_torch_names()
             shapes = jax.tree.map(shape_of, (optimizer, hyper))
-            name = cached.key(self.model, self.loss, self.optimizer, *key, self.options, shapes)
+            layout_key, mode = key
+            name = cached.key(self.model, self.loss, self.optimizer, layout_key, mode, self.options, shapes)
         if name is not None and self.folder is not None:
             entry = cached.load(self.folder, name, held, rule)
             if entry is not None:
@@ -154,8 +155,8 @@ class Variants:
         def build(shaped: Shaped) -> Compiled:
             stacks = {s.name: s.members for s in shaped.stacks.rows}
             program = Program(shaped.graph, self.options.matmul, stacks, reached, shaped.form.inside)
-            joined = [shaped.stacks.join(part, _stacked) for part in (values, optimizer)]
-            return compile_step(program, rule, *joined, arrays, hyper)
+            joined, state_of = (shaped.stacks.join(part, _stacked) for part in (values, optimizer))
+            return compile_step(program, rule, joined, state_of, arrays, hyper)
 
         def timed(compiled: Compiled) -> float:
             return measure(compiled, arrays, hyper, state)

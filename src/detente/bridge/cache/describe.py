@@ -39,8 +39,8 @@ _PLAIN = (
 _LIBRARIES = (
     "site-packages",
     "dist-packages",
-    str(Path(torch.__file__).parent),
-    str(Path(types.__file__).parent),
+    str(Path(torch.__file__ or "torch").parent),
+    str(Path(types.__file__ or "types").parent),
 )
 # parts of every module that hold other modules, tensors or bookkeeping; all of them are described elsewhere
 _MEMO = frozenset(

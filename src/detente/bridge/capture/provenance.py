@@ -134,15 +134,14 @@ class _Walk:
         operands: Any = node.args[row.operands] if row.packed else node.args[row.operands :]
         for position in row.bodies:
             argument = node.args[position]
-            body = getattr(module, str(argument.target), None) if isinstance(argument, FxNode) else None
+            body: Any = getattr(module, str(argument.target), None) if isinstance(argument, FxNode) else None
             if not isinstance(body, GraphModule):
                 continue
             for inner, outer in zip(_placeholders(body), operands, strict=False):
                 if isinstance(outer, FxNode):
                     self.origin[inner] = self.owner(outer)
             self.walk(body, grad)
-            nodes: Any = getattr(body, "graph").nodes  # noqa: B009 - the walk above narrows the module away
-            output: Any = next(n for n in nodes if n.op == "output").args[0]
+            output: Any = next(n for n in body.graph.nodes if n.op == "output").args[0]
             self.results[node] = tuple(output) if isinstance(output, tuple | list) else (output,)
 
     def tag(self, node: FxNode, grad: bool) -> None:

@@ -190,7 +190,7 @@ def _fold(
         return renamed.get(ref, ref)
 
     roll_id = fresh()
-    ys = [Aval((loop.count, *aval_of[c].shape), aval_of[c].dtype) for c in loop.ys]
+    ys = [Aval((loop.count, *a.shape), a.dtype) for a in (aval_of[c] for c in loop.ys) if a is not None]
     node = Node(
         id=roll_id,
         op=ROLL,
@@ -257,7 +257,9 @@ def _aval(graph: Graph, tape: Tape, number: int) -> Aval:
     if number < len(graph.inputs):
         return graph.inputs[number].aval
     position = int(tape.value.searchsorted(number, side="right")) - 1
-    return results(graph.nodes[position])[number - int(tape.value[position])]
+    found = results(graph.nodes[position])[number - int(tape.value[position])]
+    assert found is not None, "an absent result is never an operand"
+    return found
 
 
 def _slots(tape: Tape, position: int) -> int:

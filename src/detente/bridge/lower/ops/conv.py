@@ -137,8 +137,10 @@ def _conv_transpose(n: int) -> Any:
         dilation: Any = 1,
     ) -> jax.Array:
         x, single = _batched(x, n)
-        numbers = [_each(v, n) for v in (stride, padding, output_padding)]
-        y = convolve_transposed(x, weight, bias, *numbers, groups, _each(dilation, n))
+        each = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
+        y = convolve_transposed(
+            x, weight, bias, groups=groups, **{name: _each(v, n) for name, v in each.items()}
+        )
         return y[0] if single else y
 
     return lower

@@ -7,6 +7,8 @@ Ties go to the first element of the window in row-major order, as in ATen, and N
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,14 +124,14 @@ def _avg_pool(n: int) -> Any:
         dtype = out_dtype(call)
         kernel, padding = _each(kernel_size, n), _each(padding, n)
         stride = _each(stride, n) if stride not in ((), [], None) else kernel
-        total = cast(x, wide(dtype))
+        total: jax.Array = cast(x, wide(dtype))
         divisor = np.ones((1,) * n)
         for d in range(n):
             axis, size = x.ndim - n + d, x.shape[x.ndim - n + d]
             count = _length(size, kernel[d], stride[d], padding[d], 1, ceil_mode)
             need = stride[d] * (count - 1) + kernel[d]
             padded = _padded(total, axis, padding[d], need, 0)
-            total = sum(_windows(padded, axis, count, kernel[d], stride[d], 1))
+            total = functools.reduce(operator.add, _windows(padded, axis, count, kernel[d], stride[d], 1))
             starts = np.arange(count) * stride[d] - padding[d]
             ends = np.minimum(starts + kernel[d], size + padding[d])
             if not count_include_pad:
