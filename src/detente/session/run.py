@@ -136,7 +136,7 @@ class _Run:
         self._tell("note", text)
 
     def _tell(self, kind: str, text: str, **fields: Any) -> None:
-        self.sink(Progress(kind, text, done=self.count, total=self.total, **fields))
+        self.sink(Progress(kind, text, done=self.count, total=max(self.total, self.count), **fields))
 
     # -- the order of things ---------------------------------------------------------------------------------
 
@@ -287,7 +287,8 @@ class _Run:
             )
             return False
         left = max(1, (self.request.blocks or UNJUDGED_BLOCKS) - whole)
-        self.total = self.count + left * len(self.layout.runnable())
+        memory = len(self._memory_cells()) if self.request.memory else 0
+        self.total = self.count + left * len(self.layout.runnable()) + memory
         return True
 
     def _reserve(self, whole: int, block_s: float) -> float:
