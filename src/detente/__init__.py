@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PUBLIC: dict[str, tuple[str, str]] = {
     "compare": ("detente.session.compare", "compare"),
     "compile": ("detente.bridge.entry", "compile"),
-    "functional": ("detente.bridge.functional", "functional"),
+    "functional": ("detente.bridge.pure", "functional"),
     "extend": ("detente.bridge.extension", "extend"),
 }
 
