@@ -1,4 +1,4 @@
-"""Compile events from ``jax.monitoring`` (tested with jax 0.7 to 0.11)."""
+"""Compile events from ``jax.monitoring`` (tested with jax 0.10.2; written for 0.7 on)."""
 
 from __future__ import annotations
 

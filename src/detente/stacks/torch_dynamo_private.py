@@ -1,4 +1,4 @@
-"""The private parts of torch.compile that evidence needs, in one place (tested with torch 2.9 to 2.13).
+"""The private parts of torch.compile that evidence needs, in one place (tested with torch 2.13; written for 2.9 on).
 
 ``self_test`` says which of them a new torch has moved; tests/conformance/stacks runs it.
 """

@@ -1,7 +1,7 @@
 """Regions that export drops: ``torch.utils.checkpoint``, ``no_grad`` and ``autocast`` bodies, kept as node
 metadata.
 
-Everything here leans on private parts of torch (tested with 2.9 to 2.13): ``torch.fx.traceback.annotate``,
+Everything here leans on private parts of torch (tested with 2.13, written for 2.9 on): ``torch.fx.traceback.annotate``,
 the two wrap operators and the generator inside ``torch.utils.checkpoint``. ``tests/bridge/capture`` is the
 self-test.
 """

@@ -7,7 +7,7 @@ would lose that (``1 - 0.999 ** t`` in float32 is wrong by 6e-5). So the tracer 
 and C++ carries them untouched to the operator that uses them.
 
 The methods below are the part of torch's SymNode protocol that ``torch.SymFloat`` and ``torch.SymBool`` call
-(torch 2.9 to 2.13; ``tests/bridge/optim/test_number.py`` is its self-test).
+(tested with torch 2.13, written for 2.9 on; ``tests/bridge/optim/test_number.py`` is its self-test).
 """
 
 from __future__ import annotations

@@ -237,7 +237,8 @@ def _pinv(
             if call.node.op == "aten.pinverse.default"
             else max(x.shape[-2:]) * float(jnp.finfo(x.dtype).eps)
         )
-    return jnp.linalg.pinv(_hermitian(x) if hermitian else x, rtol=rtol, hermitian=hermitian)
+    # The general form, whose derivative JAX has; eigenvalues would only be faster.
+    return jnp.linalg.pinv(_hermitian(x) if hermitian else x, rtol=rtol)
 
 
 @lowers("aten.linalg_matrix_exp.default", "aten.matrix_exp.default")
