@@ -33,7 +33,14 @@ GAPS: tuple[Gap, ...] = (
         every=True,
     ),
     Gap(
-        ("repeat_interleave", "tensor_split", "narrow", "index_put", "nn.functional.ctc_loss", "__getitem__"),
+        (
+            "repeat_interleave",
+            "tensor_split",
+            "narrow",
+            "index_put",
+            "nn.functional.ctc_loss",
+            "nn.functional.one_hot",
+        ),
         _DATA,
         "with a tensor of counts, offsets or a boolean mask the shape depends on data: refused by design",
     ),
@@ -153,6 +160,7 @@ GAPS: tuple[Gap, ...] = (
             "ormqr",
             "qr",
             "sparse.mm.reduce",
+            "svd",
             "to_sparse",
         ),
         _ABSENT,

@@ -5,7 +5,7 @@ The default run takes up to four samples of an operator (two in bfloat16); ``-m 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
 
 import pytest
 import torch
@@ -47,45 +47,90 @@ def _exact(sample: Sample, reference: Run) -> Run:
         return reference
 
 
-def _judged(bundle: Sequence[Sample], name: str, dtype: torch.dtype, gradient: bool) -> list[tuple[str, str]]:
-    """(sample, problem) of every sample; the problem is empty where all is well."""
+# Operators that are exported and compiled together in the default run: one export costs more than its samples.
+TOGETHER = 12
+
+
+@cache
+def _prepared(name: str, dtype: torch.dtype, limit: int | None) -> tuple[list[Sample], list[Run]]:
+    """The samples and torch's runs of them."""
+    op = OPS[name]
+    gradient = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
+    bundle = samples(op, dtype, limit)
+    return bundle, [_reference(s, gradient and any(map(differentiable, s.tensors))) for s in bundle]
+
+
+def _dtype_of(name: str, rough: bool) -> torch.dtype | None:
+    if not rough:
+        return _exact_dtype(name)
+    return torch.bfloat16 if torch.bfloat16 in OPS[name].supported_dtypes("cpu") else None
+
+
+@cache
+def _group(number: int, rough: bool, limit: int) -> dict[str, list[Run]]:
+    """Our runs of a group of operators in one program; empty when one of them spoils it, draws or faults, and
+    every operator then runs by itself."""
+    members = []
+    for name in NAMES[number * TOGETHER : (number + 1) * TOGETHER]:
+        dtype = _dtype_of(name, rough)
+        if dtype is None or gaps_of(name, str(dtype).removeprefix("torch.")):
+            continue
+        try:
+            members.append((name, *_prepared(name, dtype, limit)))
+        except Exception:  # told by the operator's own test
+            continue
     try:
-        references = [_reference(s, gradient and any(map(differentiable, s.tensors))) for s in bundle]
-    except Exception as error:  # torch itself does not run these samples here
-        return [(s.text, f"torch: {type(error).__name__}: {error}") for s in bundle]
-    exact = [
-        _exact(s, r) if dtype == torch.bfloat16 else None for s, r in zip(bundle, references, strict=True)
-    ]
-    tolerance = TOLERANCES.get(name, Tolerance())
+        runs = in_jax(
+            [s for _, bundle, _ in members for s in bundle], [r for *_, refs in members for r in refs]
+        )
+    except Exception:
+        return {}
+    if any(run.random or run.fault for run in runs):
+        return {}
+    rest, found = iter(runs), {}
+    for name, bundle, _ in members:
+        found[name] = [next(rest) for _ in bundle]
+    return found
+
+
+def _runs(name: str, dtype: torch.dtype, limit: int | None) -> list[Run | Exception]:
+    """Our run of every sample, or what it raised."""
+    if limit is not None:
+        together = _group(NAMES.index(name) // TOGETHER, dtype == torch.bfloat16, limit).get(name)
+        if together is not None:
+            return list(together)
+    bundle, references = _prepared(name, dtype, limit)
     try:
-        runs: list[Run | Exception] = list(in_jax(bundle, references))
+        return list(in_jax(bundle, references))
     except Exception:  # one sample spoils the bundle: find which
-        runs = []
+        runs: list[Run | Exception] = []
         for sample, reference in zip(bundle, references, strict=True):
             try:
                 runs += in_jax([sample], [reference])
             except Exception as error:
                 runs.append(error)
+        return runs
+
+
+def _judged(name: str, dtype: torch.dtype, limit: int | None) -> list[tuple[str, str]]:
+    """(sample, problem) of every sample; the problem is empty where all is well."""
+    try:
+        bundle, references = _prepared(name, dtype, limit)
+    except Exception as error:  # OpInfo cannot make the samples here, or torch cannot run them
+        return [("", f"torch: {type(error).__name__}: {error}")]
+    tolerance = TOLERANCES.get(name, Tolerance())
     found = []
-    for sample, run, reference, right in zip(bundle, runs, references, exact, strict=True):
+    for sample, run, reference in zip(bundle, _runs(name, dtype, limit), references, strict=True):
         if isinstance(run, Exception):
             found.append((sample.text, f"{type(run).__name__}: {run}"))
         else:
+            right = _exact(sample, reference) if dtype == torch.bfloat16 else None
             found.append((sample.text, problems(run, reference, right, tolerance)))
     return found
 
 
 def _check(name: str, dtype: torch.dtype, limit: int | None) -> None:
-    op = OPS[name]
-    gradient = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
-    bundle: list[Sample] = []
-    try:
-        bundle = samples(op, dtype, limit)
-        found = _judged(bundle, name, dtype, gradient)
-    except Exception as error:  # OpInfo cannot even make the samples here
-        if bundle:
-            raise
-        found = [("", f"torch: {type(error).__name__}: {error}")]
+    found = _judged(name, dtype, limit)
     if not found:
         pytest.skip(f"OpInfo has no sample of {name} in {dtype}")
     bad = [(text, problem) for text, problem in found if problem]

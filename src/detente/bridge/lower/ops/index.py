@@ -339,6 +339,7 @@ def _take_along_dim(call: Any, x: jax.Array, index: jax.Array, dim: int | None =
 @lowers("aten.masked_scatter.default")
 def _masked_scatter(call: Any, x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
     # The n-th True takes the n-th element of source: a running count, so the shape stays static.
+    x = jnp.broadcast_to(x, call.out.shape)
     mask = jnp.broadcast_to(mask, x.shape).reshape(-1)
     order = jnp.cumsum(mask.astype(jnp.int32)) - 1
     total = order[-1] + 1 if order.size else 0

@@ -237,8 +237,10 @@ def _pinv(
             if call.node.op == "aten.pinverse.default"
             else max(x.shape[-2:]) * float(jnp.finfo(x.dtype).eps)
         )
-    # The general form, whose derivative JAX has; eigenvalues would only be faster.
-    return jnp.linalg.pinv(_hermitian(x) if hermitian else x, rtol=rtol)
+    if hermitian:
+        # The general form, whose derivative JAX has; torch's gradient is not spread over the triangles here.
+        x = lax.stop_gradient(_hermitian(x)) + (x - lax.stop_gradient(x))
+    return jnp.linalg.pinv(x, rtol=rtol)
 
 
 @lowers("aten.linalg_matrix_exp.default", "aten.matrix_exp.default")
