@@ -36,6 +36,10 @@ from detente.workloads.catalogue import find_size, find_workload
 # Blocks that are run where no judge is at hand to ask for more or fewer (scipy is not installed).
 UNJUDGED_BLOCKS = 5
 LOCK_WAIT_S = 24 * 3600.0
+# What a first step takes from a warm cache, as a share of the cold one (Inductor 0.2, JAX 0.35), and what a process
+# takes besides its phases: the interpreter, reading weights, comparing three steps.
+_WARM_SHARE = 0.35
+_PROCESS_S = 5.0
 
 
 class Recorder(Protocol):
@@ -393,10 +397,16 @@ class _Run:
 
     def _estimate(self, kind: str, cell: Cell) -> float:
         """Seconds that a process will probably take: the last of its kind, else what its parts took so far."""
+        evidence: list[Evidence] = [p.evidence for p in self.session.of(cell)]
         known = self.seconds.get(f"{kind} {cell.key}")
+        if kind == "time" and len(evidence) == 1:
+            # The first process also compiled cold, proved gradients and ran every probe; the next ones do not.
+            e = evidence[0]
+            first = (e.first_s or 0) * (_WARM_SHARE if e.compile.cache_state == "miss" else 1)
+            steady = sum(s.wall_ns for s in e.samples) / 1e9
+            return _PROCESS_S + (e.import_s or 0) + (e.build_s or 0) + first + 6 * (e.third_s or 0) + steady
         if known is not None:
             return known
-        evidence: list[Evidence] = [p.evidence for p in self.session.of(cell)]
         if kind == "memory" and evidence:
             e = evidence[-1]
             return 3.0 + (e.import_s or 0) + (e.build_s or 0) + (e.first_s or 0) + (e.second_s or 0)
