@@ -41,6 +41,7 @@ class JaxRunning:
         self.jitted, self.donated = self._region(contract.region)
         self._gradients: Callable[..., Any] | None = None
         self._example: Any = None
+        self._planned: dict[str, float] | None = None
 
     def _loss(self, params: Any, rest: Any, batch: Any) -> tuple[Any, Any]:
         module = self.nnx.merge(self.graphdef, params, rest, copy=True)
@@ -188,8 +189,12 @@ class JaxRunning:
         return self.jitted.lower(*self._arguments()).compile()
 
     def _plan(self) -> dict[str, float]:
-        if self._example is None:
-            return {}
+        """The executable's memory plan. It never changes, and asking costs a trace: asked once."""
+        if self._planned is None and self._example is not None:
+            self._planned = self._read_plan()
+        return self._planned or {}
+
+    def _read_plan(self) -> dict[str, float]:
         analysis = self._compile_again().memory_analysis()
         if analysis is None:
             return {}

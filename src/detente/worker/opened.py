@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from detente.records.evidence import CacheState
 from detente.records.job import Job
 from detente.stacks.catalogue import find_entry, make_stack
-from detente.stacks.protocol import Running, Stack
+from detente.stacks.protocol import Capture, Running, Stack
 from detente.worker.events import Events
 from detente.worker.prepared import map_batches, map_weights
 from detente.workloads.catalogue import find_size, find_workload
@@ -38,6 +39,11 @@ class Opened:
     build_s: float
     environment: dict[str, dict[str, str]]
     cache_before: int
+
+    @cached_property
+    def captures(self) -> tuple[Capture, ...]:
+        """The stack's programs: asked for once, because lowering again takes seconds."""
+        return self.running.programs()
 
     def feed(self) -> Callable[[], Any]:
         """Where the clock's steps get their batches: the placed ones in rotation, or a DataLoader and a placing

@@ -18,5 +18,5 @@ def run(job: Job, events: Events) -> Evidence:
     handle = opened.running.step(opened.placed[0])
     loss = opened.running.loss(handle)
     events.phase("capture")
-    programs = keep_programs(Path(job.artefacts), opened.running.programs())
+    programs = keep_programs(Path(job.artefacts), opened.captures)
     return Evidence("ok", "done", losses=(loss,), programs=programs, versions=opened.stack.versions())

@@ -68,4 +68,4 @@ def run(job: Job, events: Events) -> Evidence:
 def _programs(opened: Opened) -> tuple[Any, ...]:
     from detente.worker.artefacts import keep_programs
 
-    return keep_programs(Path(opened.job.artefacts), opened.running.programs())
+    return keep_programs(Path(opened.job.artefacts), opened.captures)

@@ -12,7 +12,7 @@ from detente.worker.opened import Opened
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``program``, from the program before optimisation: what the stack was asked to compute. Absent for a stack
     that gives no program away."""
-    for capture in opened.running.programs():
+    for capture in opened.captures:
         if capture.form == "hlo":
             return {"program": {**program_probe(capture.data, capture.form), **capture.facts}}
     return {}
