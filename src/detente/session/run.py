@@ -22,7 +22,7 @@ from detente.records.job import Job, JobKind
 from detente.records.session import Process, Session
 from detente.session.fingerprint import differences, take_fingerprint
 from detente.session.interrupts import Interrupts
-from detente.session.layout import Layout, lay_out
+from detente.session.layout import AA, Layout, lay_out
 from detente.session.lock import MachineLock
 from detente.session.prepared import is_prepared, prepared_folder
 from detente.session.progress import Progress, Sink
@@ -182,7 +182,7 @@ class _Run:
         """Level one: same function, at size tiny in fp64, once per workload, stack and versions, then cached."""
         for cell in cells:
             workload = find_workload(cell.workload)
-            if "tiny" not in workload.sizes or cell.label.endswith("#aa"):
+            if "tiny" not in workload.sizes or cell.label.endswith(AA):
                 continue
             proof = Cell(
                 cell.workload,
@@ -242,7 +242,7 @@ class _Run:
             random.Random(f"{self.request.seed}/{block}").shuffle(cells)
             for order, cell in enumerate(cells):
                 first = not self.session.of(cell)
-                twin = cell.label.endswith("#aa")
+                twin = cell.label.endswith(AA)
                 process = self._process(
                     "time",
                     cell,
@@ -303,7 +303,7 @@ class _Run:
 
     def _memory_cells(self) -> list[Cell]:
         dead = self.session.dead()
-        return [c for c in self.layout.runnable() if not c.label.endswith("#aa") and c.key not in dead]
+        return [c for c in self.layout.runnable() if not c.label.endswith(AA) and c.key not in dead]
 
     def _memory(self) -> None:
         """Memory runs are processes of their own: what they read would disturb a clock, and a clock them."""

@@ -14,6 +14,7 @@ from detente.records.precision import PRECISIONS
 from detente.stacks.jax_jit import JaxJit
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import installed_versions, optimizer_for
+from detente.stacks.xla_memory import labelled_memory, read_plan
 from detente.workloads.workload import Size, Workload
 
 
@@ -99,16 +100,7 @@ class DetenteRunning:
         return self.stack.listener.count()
 
     def memory(self) -> dict[str, int]:
-        found = {}
-        stats = self.stack.device.memory_stats() or {}
-        if "peak_bytes_in_use" in stats:
-            found["live_tensors"] = int(stats["peak_bytes_in_use"])
-        plan = self._plan()
-        if plan:
-            found["compiler_estimate"] = int(
-                plan["argument_bytes"] + plan["output_bytes"] + plan["temp_bytes"] - plan["alias_bytes"]
-            )
-        return found
+        return labelled_memory(self.stack.device, self._plan())
 
     def devices(self, handle: Any) -> tuple[str, ...]:
         leaves = self.jax.tree.leaves((handle, self.region.arrays()))
@@ -147,15 +139,7 @@ class DetenteRunning:
     # -----------------------------------------------------------------------------------------------------------
 
     def _plan(self) -> dict[str, float]:
-        analysis = self.region.executable.memory_analysis() if self.region else None
-        if analysis is None:
-            return {}
-        return {
-            "argument_bytes": float(analysis.argument_size_in_bytes),
-            "output_bytes": float(analysis.output_size_in_bytes),
-            "temp_bytes": float(analysis.temp_size_in_bytes),
-            "alias_bytes": float(analysis.alias_size_in_bytes),
-        }
+        return read_plan(self.region.executable.memory_analysis() if self.region else None)
 
     def _named(self) -> list[tuple[str, Any]]:
         """Parameters (tied ones once) and persistent floating-point buffers."""

@@ -14,6 +14,7 @@ from detente.records.precision import PRECISIONS
 from detente.stacks.jax_events import CompileListener
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import best_seconds, installed_versions
+from detente.stacks.xla_memory import labelled_memory, read_plan
 from detente.workloads.weights import to_canonical, to_framework
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
@@ -166,16 +167,7 @@ class JaxRunning:
         return self.stack.listener.count()
 
     def memory(self) -> dict[str, int]:
-        found = {}
-        stats = self.stack.device.memory_stats() or {}
-        if "peak_bytes_in_use" in stats:
-            found["live_tensors"] = int(stats["peak_bytes_in_use"])
-        plan = self._plan()
-        if plan:
-            found["compiler_estimate"] = int(
-                plan["argument_bytes"] + plan["output_bytes"] + plan["temp_bytes"] - plan["alias_bytes"]
-            )
-        return found
+        return labelled_memory(self.stack.device, self._plan())
 
     def devices(self, handle: Any) -> tuple[str, ...]:
         leaves = self.jax.tree.leaves((handle, self.params))
@@ -195,15 +187,7 @@ class JaxRunning:
         return self._planned or {}
 
     def _read_plan(self) -> dict[str, float]:
-        analysis = self._compile_again().memory_analysis()
-        if analysis is None:
-            return {}
-        return {
-            "argument_bytes": float(analysis.argument_size_in_bytes),
-            "output_bytes": float(analysis.output_size_in_bytes),
-            "temp_bytes": float(analysis.temp_size_in_bytes),
-            "alias_bytes": float(analysis.alias_size_in_bytes),
-        }
+        return read_plan(self._compile_again().memory_analysis())
 
     def facts(self) -> dict[str, Any]:
         plan = self._plan()

@@ -1,0 +1,32 @@
+"""Labelled memory of a stack that runs on an XLA client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def labelled_memory(device: Any, plan: Mapping[str, float]) -> dict[str, int]:
+    """Bytes by label: ``live_tensors`` where the device's allocator tells a peak, ``compiler_estimate`` where there is
+    a plan (argument + output + temp - alias, of ``memory_analysis``). A label that is not known is absent."""
+    found = {}
+    stats = device.memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        found["live_tensors"] = int(stats["peak_bytes_in_use"])
+    if plan:
+        found["compiler_estimate"] = int(
+            plan["argument_bytes"] + plan["output_bytes"] + plan["temp_bytes"] - plan["alias_bytes"]
+        )
+    return found
+
+
+def read_plan(analysis: Any) -> dict[str, float]:
+    """``memory_analysis()`` as facts, in bytes; empty where the backend has none."""
+    if analysis is None:
+        return {}
+    return {
+        "argument_bytes": float(analysis.argument_size_in_bytes),
+        "output_bytes": float(analysis.output_size_in_bytes),
+        "temp_bytes": float(analysis.temp_size_in_bytes),
+        "alias_bytes": float(analysis.alias_size_in_bytes),
+    }
