@@ -19,12 +19,10 @@ from detente.judge.statistics import (
     geometric_interval,
     interval,
     paired,
-    process_median,
     t_quantile,
 )
 from detente.judge.verdicts import judge_pair
-from detente.records.evidence import Evidence
-from detente.records.sample import Sample
+from detente.records.sample import Sample, process_median
 
 seconds = st.floats(1e-6, 1e3)
 times = st.lists(st.tuples(seconds, seconds), min_size=5, max_size=15)
@@ -61,8 +59,8 @@ def test_correction_counts_pairs_and_looks():
 
 def test_process_median_weighs_queued_steps_and_drops_nothing():
     samples = (Sample(10_000_000, 10), Sample(2_000_000, 1), Sample(30_000_000, 10))
-    assert process_median(Evidence("ok", "done", samples=samples)) == pytest.approx(2e-3)
-    assert process_median(Evidence("ok", "done")) is None
+    assert process_median(samples) == pytest.approx(2e-3)
+    assert process_median(()) is None
 
 
 @given(times)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from detente.stacks.protocol import Unavailable
+from detente.stacks.torch_compile import CompiledRunning, TorchCompile
 from detente.stacks.torch_eager import TorchEager, TorchRunning
 
 
@@ -38,6 +43,30 @@ class KilledWithChildren(TorchEager):
     """Dies and leaves a child behind."""
 
     running = _ParentRunning
+
+
+class _KilledWhileCompiling(CompiledRunning):
+    def step(self, batch: Any) -> Any:
+        threading.Thread(target=_die_beside_a_compiler, daemon=True).start()
+        return super().step(batch)
+
+
+def _die_beside_a_compiler() -> None:
+    """Wait until Inductor's own compile processes run, write down which, and be killed."""
+    while True:
+        children = psutil.Process().children(recursive=True)
+        if any("cc1plus" in child.name() or "triton" in " ".join(child.cmdline()) for child in children):
+            Path(os.environ["DETENTE_HOME"], "compile-processes.json").write_text(
+                json.dumps([child.pid for child in children])
+            )
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.005)
+
+
+class KilledWhileCompiling(TorchCompile):
+    """Dies while Inductor has C++ compilers running."""
+
+    running = _KilledWhileCompiling
 
 
 class _HangingRunning(TorchRunning):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 FAULTY = "tests/session/faulty_stacks.py:"
@@ -73,6 +76,34 @@ def test_a_killed_worker_takes_its_children_with_it(detente: Any) -> None:
         ["pgrep", "-f", "detente-orphan"], capture_output=True, text=True, check=False
     ).stdout
     assert left.strip() == ""
+
+
+def test_a_worker_killed_while_inductor_compiles_leaves_no_compiler(detente: Any, home: Path) -> None:
+    note = home / "compile-processes.json"
+    note.unlink(missing_ok=True)
+    code, result, _ = compare(detente, "torch-eager", "KilledWhileCompiling")
+    bad = cell(result, "KilledWhileCompiling")
+    assert (code, bad["status"]) == (1, "failed"), bad
+    assert "killed by SIGKILL" in bad["reason"]
+    started = json.loads(note.read_text())
+    assert started, "no compile process was seen"
+    assert [pid for pid in started if psutil.pid_exists(pid)] == []
+    assert cell(result, "torch-eager")["status"] == "ok"
+
+
+def test_without_a_compiler_torch_compile_is_skipped_with_what_to_install(
+    detente: Any, tmp_path: Path
+) -> None:
+    """A PATH with everything but C++ compilers, as on a machine that has none."""
+    for name in ("sh", "env", "python3", "ldconfig", "uname", "nproc"):
+        where = shutil.which(name)
+        if where:
+            (tmp_path / name).symlink_to(where)
+    code, result, _ = compare(detente, "torch-eager", "torch-compile", PATH=str(tmp_path))
+    skipped = cell(result, "torch-compile")
+    assert (code, skipped["status"]) == (0, "skipped"), skipped
+    assert "needs a C++ compiler" in skipped["reason"] and "apt install g++" in skipped["reason"]
+    assert cell(result, "torch-eager")["status"] == "ok"
 
 
 def test_a_memory_cap_makes_out_of_memory_a_result(detente: Any) -> None:

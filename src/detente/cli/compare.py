@@ -11,10 +11,10 @@ import click
 
 from detente.cli.live import progress_sink
 from detente.cli.options import Bytes, Duration, format_option
-from detente.records.fault import UsageFault
-from detente.records.folders import data_folder
+from detente.cli.sessions import find_spool
 from detente.records.session import Session
 from detente.session.request import Request
+from detente.store.recorder import open_recorder
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -121,37 +121,17 @@ def _measure(request: Request, resume: str | None) -> Session:
 
     sink = progress_sink()
     try:
-        return run_session(request, sink, _recorder(), _spool_of(resume) if resume else None)
+        return run_session(request, sink, open_recorder(), find_spool(resume) if resume else None)
     finally:
         sink.close()
 
 
-def _recorder() -> Any:
-    """The database, where SQLAlchemy is installed; measuring alone needs none."""
-    if importlib.util.find_spec("sqlalchemy") is None:
-        return None
-    from detente.store.sessions import open_store
-
-    return open_store(data_folder())
-
-
 def _remember(result: Any) -> None:
     """Which rows are void, for ``history``: it leaves them out without judging every session again."""
-    recorder = _recorder()
+    recorder = open_recorder()
     if recorder is not None:
         recorder.write_judgement(result)
         recorder.close()
-
-
-def _spool_of(name: str) -> Path:
-    folder = data_folder() / "sessions"
-    found = sorted(folder.glob("*.jsonl")) if name == "latest" else sorted(folder.glob(f"{name}*.jsonl"))
-    if not found or (name != "latest" and len(found) > 1):
-        raise UsageFault(
-            f"{len(found)} sessions in {folder} are called {name!r}",
-            "`detente history --sessions` lists them",
-        )
-    return found[-1]
 
 
 def tell(session: Session, request: Request | None, form: str, full: bool, html: Path | None) -> int:

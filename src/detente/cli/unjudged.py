@@ -8,6 +8,7 @@ import sys
 
 from detente.records.codec import to_json
 from detente.records.folders import data_folder
+from detente.records.sample import process_median
 from detente.records.session import Session
 
 
@@ -17,9 +18,9 @@ def tell_unjudged(session: Session, form: str) -> int:
     for cell in session.planned:
         done = session.of(cell)
         medians = [
-            statistics.median(s.wall_ns / s.steps for s in p.evidence.samples) / 1e9
+            median
             for p in done
-            if p.evidence.status == "ok" and p.evidence.samples
+            if p.evidence.status == "ok" and (median := process_median(p.evidence.samples)) is not None
         ]
         why = session.skipped.get(cell.key) or next(
             (p.evidence.reason for p in done if p.evidence.status != "ok"), ""

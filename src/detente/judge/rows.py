@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from detente.judge.parity import Proofs, parity_column
 from detente.judge.rules.rule import Row
-from detente.judge.statistics import geometric_interval, process_median
+from detente.judge.statistics import geometric_interval
 from detente.records.cell import Cell
 from detente.records.evidence import Evidence
 from detente.records.program import Program
 from detente.records.result import CompileColumn, ParityColumn, Steady
+from detente.records.sample import process_median
 from detente.records.session import Process, Session
 
 
@@ -31,7 +32,7 @@ def timing_processes(session: Session, cell: Cell) -> tuple[Process, ...]:
 
 def block_medians(row: Row) -> dict[int, float]:
     """Block -> median seconds per step of the row's process in it."""
-    found = {p.block: process_median(p.evidence) for p in row.fine if p.block >= 0}
+    found = {p.block: process_median(p.evidence.samples) for p in row.fine if p.block >= 0}
     return {block: median for block, median in found.items() if median}
 
 
@@ -40,7 +41,9 @@ def make_row(session: Session, cell: Cell) -> Row:
     processes = timing_processes(session, cell)
     others = tuple(p for p in session.processes if p.kind not in ("time", "prove") and p.cell == cell)
     row = Row(cell, processes, others)
-    medians = [m for p in processes if p.evidence.status == "ok" and (m := process_median(p.evidence))]
+    medians = [
+        m for p in processes if p.evidence.status == "ok" and (m := process_median(p.evidence.samples))
+    ]
     return replace(
         row,
         parity=_parity(session, cell, row),
@@ -72,8 +75,8 @@ def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
 
 def steady_column(row: Row) -> Steady | None:
     """Median and 95 % interval over processes."""
-    good = [p for p in row.fine if process_median(p.evidence)]
-    medians = [m for p in good if (m := process_median(p.evidence))]
+    good = [p for p in row.fine if process_median(p.evidence.samples)]
+    medians = [m for p in good if (m := process_median(p.evidence.samples))]
     if not medians:
         return None
     low, high = geometric_interval(medians) or (None, None)

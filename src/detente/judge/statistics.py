@@ -13,8 +13,6 @@ import statistics as plain
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from detente.records.evidence import Evidence
-
 # Looks of the stopping rule, in whole blocks; each spends a third of alpha.
 LOOKS = (5, 10, 15)
 ALPHA = 0.05
@@ -67,14 +65,6 @@ class Interval:
 
     def excludes_equal(self) -> bool:
         return self.low > 0 or self.high < 0
-
-
-def process_median(evidence: Evidence) -> float | None:
-    """Seconds per step of one process: the median over its steady samples, none of them dropped; None without
-    samples."""
-    if not evidence.samples:
-        return None
-    return plain.median(s.wall_ns / s.steps for s in evidence.samples) * 1e-9
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float], blocks: Iterable[int]) -> Paired:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
-from detente.records.folders import data_folder
 from detente.records.result import Result
 from detente.session.progress import Sink
 from detente.session.request import Request
 from detente.session.run import run_session
+from detente.store.recorder import open_recorder
 
 
 def compare(
@@ -28,12 +27,7 @@ def compare(
     """
     from detente.judge import judge
 
-    recorder = None
-    if importlib.util.find_spec("sqlalchemy") is not None:
-        from detente.store.sessions import open_store
-
-        recorder = open_store(data_folder())
     request = Request(
         workloads=workloads, stacks=tuple(stacks), command=("detente.compare", *workloads), **options
     )
-    return judge(run_session(request, progress or (lambda event: None), recorder))
+    return judge(run_session(request, progress or (lambda event: None), open_recorder()))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import random
 import secrets
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,20 +13,20 @@ from typing import Any, Protocol
 
 from detente.records.cell import Cell
 from detente.records.codec import dumps, from_json, to_json
-from detente.records.evidence import Evidence
-from detente.records.fault import UsageFault
-from detente.records.folders import cache_folder, data_folder, state_folder
-from detente.records.job import Job, JobKind
+from detente.records.fault import MachineFault, UsageFault
+from detente.records.folders import data_folder
+from detente.records.job import JobKind
 from detente.records.session import Process, Session
+from detente.session.estimate import Estimates
 from detente.session.fingerprint import differences, take_fingerprint
 from detente.session.interrupts import Interrupts
 from detente.session.layout import AA, Layout, lay_out
 from detente.session.lock import MachineLock
-from detente.session.prepared import is_prepared, prepared_folder
 from detente.session.progress import Progress, Sink
 from detente.session.proofs import proof_file
 from detente.session.request import Request
-from detente.session.spawn import Spawned, spawn
+from detente.session.spawn import Spawned
+from detente.session.workers import Workers, threads_of
 from detente.store.spool import Spool
 from detente.worker.probes import ALWAYS, PROBES
 from detente.workloads.catalogue import find_size, find_workload
@@ -36,10 +34,6 @@ from detente.workloads.catalogue import find_size, find_workload
 # Blocks that are run where no judge is at hand to ask for more or fewer (scipy is not installed).
 UNJUDGED_BLOCKS = 5
 LOCK_WAIT_S = 24 * 3600.0
-# What a first step takes from a warm cache, as a share of the cold one (Inductor 0.2, JAX 0.35), and what a process
-# takes besides its phases: the interpreter, reading weights, comparing three steps.
-_WARM_SHARE = 0.35
-_PROCESS_S = 5.0
 
 
 class Recorder(Protocol):
@@ -84,19 +78,21 @@ def run_session(
             )
     with spool, Interrupts() as interrupts:
         run = _Run(request, session, layout, spool, recorder, sink, interrupts)
-        with MachineLock(LOCK_WAIT_S, run.say, lambda: interrupts.count > 0):
-            return run.all()
+        if recorder is not None:
+            recorder.write_session(session)
+        try:
+            with MachineLock(LOCK_WAIT_S, run.say, lambda: interrupts.count > 0):
+                return run.all()
+        except MachineFault:
+            if interrupts.count:  # pressed while waiting for another session: the user's wish, not a fault
+                return run.end("interrupted")
+            raise
 
 
 def settings_of(request: Request, layout: Layout) -> dict[str, Any]:
     """What the session was asked for, and the plain numbers of its workloads, so that it can be judged anywhere."""
     asked = {k: v for k, v in to_json(request).items() if k not in ("command", "limits")}
     return {**asked, "threads": threads_of(request), "workloads": {c.group: _costs(c) for c in layout.cells}}
-
-
-def threads_of(request: Request) -> int:
-    """Every core that this process may use, unless the user said otherwise."""
-    return request.threads or len(os.sched_getaffinity(0))
 
 
 def _costs(cell: Cell) -> dict[str, Any]:
@@ -130,11 +126,8 @@ class _Run:
         self.request, self.session, self.layout, self.spool = request, session, layout, spool
         self.recorder, self.sink, self.interrupts = recorder, sink, interrupts
         self.begun, self.count, self.total = time.monotonic(), 0, 0
-        self.seconds: dict[str, float] = {}
-        self.folders: dict[tuple[Any, ...], Path] = {}
-        self.compile_caches = cache_folder() / "compile" / session.id
-        self.logs = state_folder() / "logs" / session.id
-        self.cpus = tuple(sorted(os.sched_getaffinity(0)))[: threads_of(request)]
+        self.estimates = Estimates()
+        self.workers = Workers(request, session.id, interrupts)
 
     def say(self, text: str) -> None:
         self._tell("note", text)
@@ -145,8 +138,6 @@ class _Run:
     # -- the order of things ---------------------------------------------------------------------------------
 
     def all(self) -> Session:
-        if self.recorder is not None:
-            self.recorder.write_session(self.session)
         note = ""
         try:
             cells = self.layout.runnable()
@@ -162,7 +153,11 @@ class _Run:
                 f"`detente compare ... --resume {self.session.id}` continues"
             )
         finally:
-            shutil.rmtree(self.compile_caches, ignore_errors=True)
+            self.workers.forget_caches()
+        return self.end(note)
+
+    def end(self, note: str) -> Session:
+        """The session as it stands is the result; ``note`` says why it is not longer."""
         ended = time.time()
         self.spool.amend(ended=ended, note=note)
         if self.recorder is not None:
@@ -198,8 +193,8 @@ class _Run:
             if cached.exists():
                 self._keep(from_json(Process, json.loads(cached.read_text())))
                 continue
-            folder = self._prepared(proof)
-            process = self._process("prove", proof, folder, full_proof=True)
+            self._prepare_for(proof)
+            process = self._process("prove", proof, full_proof=True)
             if process is not None:
                 self._keep(process)
                 if process.evidence.status == "ok":
@@ -208,25 +203,15 @@ class _Run:
 
     def _prepare(self, cells: tuple[Cell, ...]) -> None:
         for cell in cells:
-            self._prepared(cell)
+            self._prepare_for(cell)
 
-    def _prepared(self, cell: Cell) -> Path:
-        """The prepared folder of a cell, made now if it is not there."""
-        folder = self._folder(cell)
-        contract = replace(cell.contract, feed="resident")
-        if not is_prepared(folder, contract):
-            maker = Cell(cell.workload, cell.size, "torch-eager", contract, cell.device, "prepare")
-            process = self._process("prepare", maker, folder)
+    def _prepare_for(self, cell: Cell) -> None:
+        """Make the weights, batches and reference that the cell loads, unless they are there."""
+        maker = self.workers.maker(cell)
+        if maker is not None:
+            process = self._process("prepare", maker)
             if process is not None and process.evidence.status != "ok":
                 self.say(f"the reference of {cell.workload} could not be made: {process.evidence.reason}")
-        return folder
-
-    def _folder(self, cell: Cell) -> Path:
-        """The prepared folder, looked up once: its name holds a hash of the source, which may be edited meanwhile."""
-        key = (cell.workload, cell.size, cell.device)
-        if key not in self.folders:
-            self.folders[key] = prepared_folder(cell, self.request.seed, 4)
-        return self.folders[key]
 
     def _blocks(self) -> None:
         done = {p.block for p in self.session.processes if p.kind == "time"}
@@ -246,7 +231,6 @@ class _Run:
                 process = self._process(
                     "time",
                     cell,
-                    self._folder(cell),
                     block=block,
                     order=order,
                     full_proof=first and not twin,
@@ -281,7 +265,9 @@ class _Run:
         if not whole:
             return True
         cost = sum(
-            self._estimate("time", c) for c in self.layout.runnable() if c.key not in self.session.dead()
+            self.estimates.next("time", c, self.session)
+            for c in self.layout.runnable()
+            if c.key not in self.session.dead()
         )
         if self._over_budget(cost + self._reserve(whole, cost)):
             self._tell(
@@ -299,7 +285,7 @@ class _Run:
         """Seconds held back for the memory runs, unless that would cost a block of the five that a verdict needs."""
         if not self.request.memory or whole < UNJUDGED_BLOCKS:
             return 0.0
-        return sum(self._estimate("memory", c) for c in self._memory_cells())
+        return sum(self.estimates.next("memory", c, self.session) for c in self._memory_cells())
 
     def _memory_cells(self) -> list[Cell]:
         dead = self.session.dead()
@@ -312,61 +298,35 @@ class _Run:
         for cell in self._memory_cells():
             if self.session.of(cell, "memory"):
                 continue
-            if self._over_budget(self._estimate("memory", cell)):
+            if self._over_budget(self.estimates.next("memory", cell, self.session)):
                 self._tell("note", f"the budget leaves no room for the memory run of {cell.label}")
                 continue
-            process = self._process("memory", cell, self._folder(cell))
+            process = self._process("memory", cell)
             if process is not None:
                 self._keep(process)
 
     # -- one process -----------------------------------------------------------------------------------------
 
     def _process(
-        self,
-        kind: JobKind,
-        cell: Cell,
-        prepared: Path,
-        block: int = -1,
-        order: int = 0,
-        full_proof: bool = False,
-        probes: tuple[str, ...] = (),
+        self, kind: JobKind, cell: Cell, block: int = -1, order: int = 0, **job: Any
     ) -> Process | None:
         """Run one worker. None when the user stopped it: an unfinished process leaves no trace."""
         if self.interrupts.count:
             raise Stopped
-        cache = self.compile_caches / "".join(c if c.isalnum() else "-" for c in cell.key)
-        cache.mkdir(parents=True, exist_ok=True)
-        prepared.mkdir(parents=True, exist_ok=True)
-        job = Job(
-            kind,
-            cell,
-            self.request.seed,
-            str(prepared),
-            str(data_folder() / "artefacts"),
-            str(cache),
-            threads_of(self.request),
-            full_proof=full_proof,
-            probes=probes,
-            sampling=self.request.sampling,
-            options=self.request.options,
-        )
         where = f"block {block + 1}" if block >= 0 else kind
         title = f"{cell.workload} {cell.size} {cell.label}: {where}"
         self._tell("start", title, cell=cell.key, eta_s=self._eta())
-        log = self.logs / f"{self.count:03d}-{kind}-{cell.label.replace('/', '-')}.log"
-        spawned = spawn(
-            job,
-            log,
-            self.interrupts,
-            lambda p: self._tell("phase", title, cell=cell.key, phase=p),
-            self.request.limits,
-            self.cpus,
-            self.request.memory_cap if kind in ("time", "memory") else None,
+        spawned = self.workers.run(
+            kind,
+            cell,
+            lambda phase: self._tell("phase", title, cell=cell.key, phase=phase),
+            capped=kind in ("time", "memory"),
+            **job,
         )
         if spawned.killed_by_user:
             raise Stopped
         self.count += 1
-        self.seconds[f"{kind} {cell.key}"] = spawned.wall_s
+        self.estimates.saw(kind, cell, spawned.wall_s)
         self._tell("end", f"{title} {_outcome(spawned)}", cell=cell.key, eta_s=self._eta())
         return Process(
             cell,
@@ -395,32 +355,19 @@ class _Run:
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def _estimate(self, kind: str, cell: Cell) -> float:
-        """Seconds that a process will probably take: the last of its kind, else what its parts took so far."""
-        evidence: list[Evidence] = [p.evidence for p in self.session.of(cell)]
-        known = self.seconds.get(f"{kind} {cell.key}")
-        if kind == "time" and len(evidence) == 1:
-            # The first process also compiled cold, proved gradients and ran every probe; the next ones do not.
-            e = evidence[0]
-            first = (e.first_s or 0) * (_WARM_SHARE if e.compile.cache_state == "miss" else 1)
-            steady = sum(s.wall_ns for s in e.samples) / 1e9
-            return _PROCESS_S + (e.import_s or 0) + (e.build_s or 0) + first + 6 * (e.third_s or 0) + steady
-        if known is not None:
-            return known
-        if kind == "memory" and evidence:
-            e = evidence[-1]
-            return 3.0 + (e.import_s or 0) + (e.build_s or 0) + (e.first_s or 0) + (e.second_s or 0)
-        return 20.0
-
     def _over_budget(self, more_s: float) -> bool:
         budget = self.request.budget_s
         return budget is not None and time.monotonic() - self.begun + more_s > budget
 
     def _eta(self) -> float | None:
-        if not self.count or not self.seconds:
+        """Seconds until the plan is through, or until the budget is: what comes first."""
+        mean = self.estimates.mean()
+        if not self.count or mean is None:
             return None
-        mean = sum(self.seconds.values()) / len(self.seconds)
-        return max(0, self.total - self.count) * mean
+        left = max(0, self.total - self.count) * mean
+        if self.request.budget_s is None:
+            return left
+        return min(left, max(mean, self.begun + self.request.budget_s - time.monotonic()))
 
 
 def _outcome(spawned: Spawned) -> str:

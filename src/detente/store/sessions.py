@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from detente.records.codec import dumps, from_json, to_json
 from detente.records.evidence import Evidence
 from detente.records.fault import StoreFault, UsageFault
 from detente.records.result import Result
-from detente.records.sample import Sample
+from detente.records.sample import Sample, process_median
 from detente.records.session import Fingerprint, Process, Session
 from detente.store import tables
 from detente.store.artefacts import Artefacts
@@ -256,12 +255,6 @@ def comparable(fingerprint: Fingerprint) -> dict[str, Any]:
     """The part of a fingerprint that ``comparable_hash`` is taken over."""
     settings = {k: v for k, v in fingerprint.settings.items() if k not in FREE_SETTINGS}
     return to_json({"machine": fingerprint.machine, "settings": settings, "source": fingerprint.source})
-
-
-def process_median(samples: Iterable[Sample]) -> float | None:
-    """Median seconds per step over the samples of one process."""
-    per_step = [s.wall_ns / s.steps / 1e9 for s in samples if s.steps > 0]
-    return statistics.median(per_step) if per_step else None
 
 
 def _same(stored: str, session: Session) -> None:

@@ -45,6 +45,13 @@ class Opened:
         """The stack's programs: asked for once, because lowering again takes seconds."""
         return self.running.programs()
 
+    @cached_property
+    def done(self) -> Any:
+        """The handle of one finished step, shared by the probes that only look at what a step leaves."""
+        handle = self.running.step(self.placed[-1])
+        self.running.synchronise(handle)
+        return handle
+
     def feed(self) -> Callable[[], Any]:
         """Where the clock's steps get their batches: the placed ones in rotation, or a DataLoader and a placing
         inside the clock, when the contract says so."""

@@ -13,8 +13,7 @@ from detente.worker.opened import Opened
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``consumed``."""
-    handle = opened.running.step(opened.placed[-1])
-    loss = opened.running.loss(handle)
-    outputs = opened.running.outputs(handle)
+    loss = opened.running.loss(opened.done)
+    outputs = opened.running.outputs(opened.done)
     finite = math.isfinite(loss) and all(bool(np.isfinite(a).all()) for a in outputs.values())
     return {"consumed": {"outputs": sorted(outputs), "finite": finite, "loss": loss}}

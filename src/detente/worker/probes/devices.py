@@ -10,6 +10,4 @@ from detente.worker.opened import Opened
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``devices``."""
-    handle = opened.running.step(opened.placed[0])
-    opened.running.synchronise(handle)
-    return {"devices": {"outputs": list(opened.running.devices(handle)), "platform": opened.platform}}
+    return {"devices": {"outputs": list(opened.running.devices(opened.done)), "platform": opened.platform}}

@@ -21,13 +21,11 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``region``. A placed batch that is still numpy means that the step places it, inside the clock; a handle that
     holds numpy or Python numbers means that the step reads its outputs back, inside the clock."""
     contract = opened.job.cell.contract
-    handle = opened.running.step(opened.placed[0])
-    opened.running.synchronise(handle)
     inside = list(_INSIDE[contract.region])
     inside += (
         ["fetch", "place"] if contract.feed == "loader" else (["place"] if _on_host(opened.placed[0]) else [])
     )
-    inside += ["read"] if _on_host(handle) else []
+    inside += ["read"] if _on_host(opened.done) else []
     return {
         "region": {
             "contract": contract.name,

@@ -40,13 +40,16 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
 
     read(queued(1))
     # The samples cannot say how many steps make a reading: where the clock is early, they say nothing.
-    k = max(1, min(64, int(0.1 / max(seconds(1, read), 1e-6))))
+    single = seconds(1, read)
+    k = max(1, min(64, int(0.1 / max(single, 1e-6))))
+    # A step that takes long averages its own noise, and three rounds of it would cost more than the samples did.
+    rounds = 3 if single < 0.5 else 2
     waits, doubles, reads = [], [], []
     # In turn, so that a machine that is busy for a while is busy for all three.
-    for _ in range(3):
+    for i in range(rounds):
         waits.append(seconds(k, waited))
         reads.append(seconds(k, read))
-        if len(doubles) < 2:
+        if i < rounds - 1:
             doubles.append(seconds(2 * k, waited))
     return {
         "slope": {

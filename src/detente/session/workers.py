@@ -1,0 +1,87 @@
+"""The workers of one request, one at a time: where their weights, caches and logs lie, and how a job becomes a run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from detente.records.cell import Cell
+from detente.records.folders import cache_folder, data_folder, state_folder
+from detente.records.job import Job, JobKind
+from detente.session.interrupts import Interrupts
+from detente.session.prepared import is_prepared, prepared_folder
+from detente.session.request import Request
+from detente.session.spawn import Spawned, spawn
+
+BATCHES = 4
+
+
+def threads_of(request: Request) -> int:
+    """Every core that this process may use, unless the user said otherwise."""
+    return request.threads or len(os.sched_getaffinity(0))
+
+
+class Workers:
+    """Runs workers for ``request``. ``name`` separates their compile caches and logs from other sessions'."""
+
+    def __init__(self, request: Request, name: str, interrupts: Interrupts) -> None:
+        self.request, self.interrupts = request, interrupts
+        self.artefacts = data_folder() / "artefacts"
+        self._caches = cache_folder() / "compile" / name
+        self._logs = state_folder() / "logs" / name
+        self._cpus = tuple(sorted(os.sched_getaffinity(0)))[: threads_of(request)]
+        self._folders: dict[tuple[str, str, str], Path] = {}
+        self._count = 0
+
+    def folder(self, cell: Cell) -> Path:
+        """The prepared folder, looked up once: its name holds a hash of the source, which may be edited meanwhile."""
+        key = (cell.workload, cell.size, cell.device)
+        if key not in self._folders:
+            self._folders[key] = prepared_folder(cell, self.request.seed, BATCHES)
+        return self._folders[key]
+
+    def maker(self, cell: Cell) -> Cell | None:
+        """The cell whose ``prepare`` job makes what ``cell`` loads; None when it is there."""
+        contract = replace(cell.contract, feed="resident")
+        if is_prepared(self.folder(cell), contract):
+            return None
+        return Cell(cell.workload, cell.size, "torch-eager", contract, cell.device, "prepare")
+
+    def run(
+        self, kind: JobKind, cell: Cell, on_phase: Callable[[str], None], capped: bool = False, **job: Any
+    ) -> Spawned:
+        """Run one worker to its end. ``capped``: under the request's memory cap; ``job``: further fields of the Job."""
+        cache = self._caches / "".join(c if c.isalnum() else "-" for c in cell.key)
+        prepared = self.folder(cell)
+        for place in (cache, prepared):
+            place.mkdir(parents=True, exist_ok=True)
+        log = self._logs / f"{self._count:03d}-{kind}-{cell.label.replace('/', '-')}.log"
+        self._count += 1
+        return spawn(
+            Job(
+                kind,
+                cell,
+                self.request.seed,
+                str(prepared),
+                str(self.artefacts),
+                str(cache),
+                threads_of(self.request),
+                sampling=self.request.sampling,
+                options=self.request.options,
+                **job,
+            ),
+            log,
+            self.interrupts,
+            on_phase,
+            self.request.limits,
+            self._cpus,
+            self.request.memory_cap if capped else None,
+        )
+
+    def forget_caches(self) -> None:
+        """Remove the compile caches: the next session's first process starts cold again."""
+        shutil.rmtree(self._caches, ignore_errors=True)
