@@ -43,28 +43,87 @@ def test_grad_is_torchs(made):
         np.testing.assert_allclose(gradient[name], parameter.grad, rtol=2e-5, atol=1e-7)
 
 
-def test_gradients_per_example_and_through_an_update():
-    model = Net().eval()
-    f = bridge.functional(model, loss, X[:1])
-    each = jax.vmap(jax.grad(f), in_axes=(None, 0))(f.params, jnp.asarray(X.numpy())[:, None])
+def close(ours, theirs):
+    """Every entry of ``theirs`` (torch, float64) to a relative 1e-9 of its tensor."""
+    assert set(ours) == set(theirs)
+    for name, tensor in theirs.items():
+        far = np.linalg.norm(np.asarray(ours[name]) - tensor.detach().numpy())
+        assert far <= 1e-9 * float(tensor.detach().norm()), f"{name}: {far:.2e}"
+
+
+@pytest.fixture(scope="module")
+def exact():
+    """An evaluation-mode network in float64: as a module, as torch.func sees it, and as a pure JAX function."""
+    model, x = Net().double().eval(), X.double()
+    held = {n: p.detach() for n, p in model.named_parameters()}
+
+    def of(params, x):
+        return torch.func.functional_call(model, params, (x,)).pow(2).mean()
+
+    return held, of, x, bridge.functional(model, loss, x), bridge.functional(model, loss, x[:1])
+
+
+def test_gradients_per_example_are_those_of_torch_func(exact):
+    held, of, x, _, single = exact
+    with jax.enable_x64(True):
+        each = jax.jit(jax.vmap(jax.grad(single), in_axes=(None, 0)))(single.params, x.numpy()[:, None])
+    theirs = torch.func.vmap(torch.func.grad(of), in_dims=(None, 0))(held, x[:, None])
     assert each["first.weight"].shape == (4, 5, 3)
-    whole = bridge.functional(model, loss, X)
-    mean = jax.tree.map(lambda g: g.mean(0), each)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7),
-        mean,
-        jax.grad(whole)(whole.params, X.numpy()),
-    )
+    close(each, theirs)
 
-    def after_a_step(rate):
-        moved = jax.tree.map(
-            lambda p, g: p - rate * g, whole.params, jax.grad(whole)(whole.params, X.numpy())
-        )
-        return whole(moved, X.numpy())
 
-    slope = jax.grad(after_a_step)(0.1)
-    numeric = (after_a_step(0.1 + 1e-2) - after_a_step(0.1 - 1e-2)) / 2e-2
-    assert float(slope) == pytest.approx(float(numeric), rel=1e-2)
+def test_gradient_through_an_inner_update_is_torchs(exact):
+    held, of, x, f, _ = exact
+    rate = 0.3
+
+    def adapted(params):
+        inner = jax.grad(f)(params, x.numpy())
+        moved = jax.tree.map(lambda p, g: p - rate * g, params, inner)
+        return f(moved, 2 * x.numpy())
+
+    with jax.enable_x64(True):
+        value, outer = jax.jit(jax.value_and_grad(adapted))(f.params)
+    leaves = {n: p.clone().requires_grad_() for n, p in held.items()}
+    inner = torch.autograd.grad(of(leaves, x), list(leaves.values()), create_graph=True)
+    moved = {n: p - rate * g for (n, p), g in zip(leaves.items(), inner, strict=True)}
+    after = of(moved, 2 * x)
+    theirs = torch.autograd.grad(after, list(leaves.values()))
+    assert float(value) == pytest.approx(after.item(), rel=1e-12)
+    close(outer, dict(zip(leaves, theirs, strict=True)))
+
+
+def test_an_ensemble_by_vmap_and_products_with_the_hessian(exact):
+    held, of, x, f, _ = exact
+    scales = np.array([0.5, 1.0, 2.0])
+    with jax.enable_x64(True):
+        members = jax.tree.map(lambda p: jnp.stack([s * p for s in scales]), f.params)
+        together = jax.vmap(f, in_axes=(0, None))(members, x.numpy())
+        gradient = jax.grad(lambda p: f(p, x.numpy()))
+        _, product = jax.jvp(gradient, (f.params,), (f.params,))
+    apart = [float(of({n: s * p for n, p in held.items()}, x)) for s in scales]
+    np.testing.assert_allclose(together, apart, rtol=1e-12)
+    _, theirs = torch.func.jvp(lambda p: torch.func.grad(of)(p, x), (held,), (held,))
+    close(product, theirs)
+
+
+class Noisy(nn.Module):
+    def forward(self, x):
+        return self.scale * nn.functional.dropout(x, 0.5)
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+
+def test_vmap_over_keys_draws_one_mask_per_key():
+    x = torch.ones(64)
+    f = bridge.functional(Noisy(), lambda m, b: (m(b).sum(), m(b)), x)
+    keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 3)
+    _, (masks, _) = jax.vmap(lambda key: f.apply(f.params, x.numpy(), key=key))(keys)
+    alone = [f.apply(f.params, x.numpy(), key=key)[1][0] for key in keys]
+    assert np.array_equal(masks, np.stack(alone))
+    assert len({m.tobytes() for m in np.asarray(masks)}) == 3
+    assert set(np.unique(masks)) == {0.0, 2.0}
 
 
 def test_optax_trains_it_and_the_buffers_move(made):
