@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from detente.bridge.eager import EagerStep, eager_step
 from detente.bridge.refusal import Reason, Refused
 
-Numbers = Callable[[], AbstractContextManager[Any] | None]
+Numbers = Callable[[], Callable[[int], AbstractContextManager[Any] | None] | None]
 
 MARGIN = 4.0
 NEGLIGIBLE = 1e-6
@@ -109,12 +109,15 @@ class Measured:
 @dataclass(frozen=True)
 class Then:
     """What belongs to the certified step and may have changed since: the numbers of ``param_groups``, the
-    training flags in module order, the batch, and the random twin's context."""
+    training flags in module order, the batch, and the random twin's context; besides, the micro-batches of a batch and
+    the clipping."""
 
     groups: Sequence[Mapping[str, Any]]
     mode: Sequence[bool]
     batch: Any
     numbers: Numbers
+    parts: int = 1
+    clip: Callable[[Iterable[torch.Tensor]], None] | None = None
 
 
 def certify(
@@ -138,6 +141,10 @@ def certify(
         raise
     except Exception:  # a module that names its dtypes may have no float64 form
         exact, reference = plain, "torch eager at the same precision (the module does not run in float64)"
+    if plain.loss.isfinite() and not exact.loss.isfinite():
+        # float32's lowest number as a mask: twice it is -inf in float32 and finite in float64, or the reverse.
+        # Against NaN nothing could be judged.
+        exact, reference = plain, "torch eager at the same precision (the loss is not finite in float64)"
     # without a float64 reference torch's own error is unknown, and the roundings of the coarsest dtype count
     slack = 4 * measured.coarsest if exact is plain else 0.0
     rows = list(_rows(measured, before, plain, exact, slack))
@@ -173,7 +180,7 @@ def _copied_step(
                 if key != "step" and _floating(value):
                     state[key] = value.to(dtype)
     with _no_autocast() if dtype is not None else nullcontext():
-        return eager_step(model, loss, optimizer, batch, then.numbers())
+        return eager_step(model, loss, optimizer, batch, then.numbers(), then.parts, then.clip)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from detente.bridge.micro import joined, split
 from detente.bridge.refusal import refuse
 
 
@@ -28,19 +29,39 @@ def eager_step(
     loss: Callable[[Any, Any], Any],
     optimizer: torch.optim.Optimizer,
     batch: Any,
-    numbers: AbstractContextManager[Any] | None = None,
+    numbers: AbstractContextManager[Any] | Callable[[int], AbstractContextManager[Any] | None] | None = None,
+    parts: int = 1,
+    clip: Callable[[Iterable[torch.Tensor]], None] | None = None,
 ) -> EagerStep:
-    """Forward, backward and ``optimizer.step()`` on the given objects, which it changes. ``numbers`` is the
-    random twin's context, under which torch draws the compiled step's random numbers."""
+    """Forward, backward and ``optimizer.step()`` on the given objects, which it changes.
+
+    ``numbers`` is the random twin's context, under which torch draws the compiled step's random numbers, or makes
+    it from the number of a micro-batch. The batch is ``parts`` micro-batches: loss and gradients are their means,
+    aux is stacked. ``clip`` changes the ``.grad`` of the optimizer's parameters before the update; the gradients
+    that are returned are those before.
+    """
     optimizer.zero_grad(set_to_none=True)
-    with torch.enable_grad(), numbers or nullcontext():
-        value = loss(model, batch)
-        value, aux = value if isinstance(value, tuple) else (value, None)
-        if not isinstance(value, torch.Tensor):
-            raise refuse("loss", f"the loss function returned a {type(value).__name__}, not a tensor")
-        value.backward()
+    losses, extra = [], []
+    for part, piece in enumerate(split(batch, parts)):
+        context = numbers(part) if not isinstance(numbers, AbstractContextManager | None) else numbers
+        with torch.enable_grad(), context or nullcontext():
+            value = loss(model, piece)
+            value, aux = value if isinstance(value, tuple) else (value, None)
+            if not isinstance(value, torch.Tensor):
+                raise refuse("loss", f"the loss function returned a {type(value).__name__}, not a tensor")
+            (value / parts if parts > 1 else value).backward()
+        losses.append(value.detach())
+        extra.append(aux)
     gradients = {n: None if p.grad is None else p.grad.detach().clone() for n, p in model.named_parameters()}
+    if clip is not None:
+        clip(p for group in optimizer.param_groups for p in group["params"])
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    mean = losses[0] if parts == 1 else torch.stack(losses).mean()
     values = dict(model.named_parameters()) | dict(model.named_buffers())
-    return EagerStep(value.detach(), aux, gradients, {n: t.detach() for n, t in values.items()})
+    return EagerStep(
+        mean,
+        extra[0] if parts == 1 else joined(extra),
+        gradients,
+        {n: t.detach() for n, t in values.items()},
+    )

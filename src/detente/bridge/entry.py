@@ -27,6 +27,10 @@ def compile(
     form: str | None = None,
     tune: bool = False,
     cache: bool = True,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    accumulate: int = 1,
+    ema: float | None = None,
 ) -> Step:
     """The training step of ``model`` as one compiled program: forward, backward and optimizer.
 
@@ -41,6 +45,12 @@ def compile(
     ``cache``: look for the program on disk first, and keep it there (``$DETENTE_BRIDGE_CACHE``, else the
     user's cache folder).
 
+    ``clip_value`` and ``clip_norm`` clip the gradients of the optimizer's parameters as
+    ``torch.nn.utils.clip_grad_value_`` and ``clip_grad_norm_`` do, in this order. ``accumulate``: a batch is this
+    many micro-batches, cut along the first axis of every tensor; their gradients are averaged, and aux is stacked.
+    ``ema``: keep a moving average of the weights with this decay, as ``torch.optim.swa_utils.AveragedModel`` with
+    ``get_ema_multi_avg_fn``; ``step.averages()`` gives it.
+
     Raises Refused with every reason, each with the user's file and line.
 
     >>> step = detente.compile(model, loss, torch.optim.AdamW(model.parameters()), example_batch=batch)
@@ -53,8 +63,22 @@ def compile(
     ):
         if value not in allowed:
             raise ValueError(f"{name} is {value!r}; it is one of {', '.join(allowed)}")
+    if accumulate < 1:
+        raise ValueError(f"accumulate is {accumulate}; a batch is at least 1 micro-batch")
     chosen = torch.initial_seed() if seed is None else seed
-    options = Options(certificate, chosen % 2**32, matmul, nonfinite, form, tune, cache)
+    options = Options(
+        certificate=certificate,
+        seed=chosen % 2**32,
+        matmul=matmul,
+        nonfinite=nonfinite,
+        form=form,
+        tune=tune,
+        cache=cache,
+        clip_norm=clip_norm,
+        clip_value=clip_value,
+        accumulate=accumulate,
+        ema=ema,
+    )
     return Step(model, loss, optimizer, example_batch, options)
 
 

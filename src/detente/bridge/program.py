@@ -17,6 +17,7 @@ from detente.bridge.graph import Graph
 from detente.bridge.lower.driver import Trace, evaluate
 from detente.bridge.lower.faults import Sites
 from detente.bridge.lower.precision import torch_numerics, x64
+from detente.bridge.optim.accumulate import accumulated
 from detente.bridge.passes.connected import connected
 from detente.bridge.random.keys import step_key
 
@@ -32,7 +33,8 @@ class Program:
     ``stacks`` maps a stacked name to torch's names (rolled forms; empty otherwise). ``reached`` are torch's
     names of the trainable tensors that the loss is connected to, taken from the unrolled graph (default:
     from this one).
-    ``inside``: the step updates each layer inside the backward loop.
+    ``inside``: the step updates each layer inside the backward loop. ``parts``: a batch is this many
+    micro-batches, and the graph is one micro-batch's.
     """
 
     graph: Graph
@@ -40,6 +42,7 @@ class Program:
     stacks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     reached: frozenset[str] | None = None
     inside: bool = False
+    parts: int = 1
     sites: Sites = field(default_factory=Sites)
 
     def members(self, name: str) -> tuple[str, ...]:
@@ -115,6 +118,21 @@ class Program:
 
         return run
 
+    def step_gradients(self, names: Sequence[str]) -> Callable[..., Any]:
+        """``f(values, batch, seed, count)`` with the result of ``gradients``, over all micro-batches of a step."""
+        inner = self.gradients(names)
+        if self.parts == 1:
+            return lambda values, batch, seed, count: inner(values, batch, step_key(seed, count))
+        run = accumulated(inner, self.parts)
+
+        def parts(values: Arrays, batch: Sequence[Any], seed: Any, count: Any) -> Any:
+            def key_of(part: Any) -> Any:
+                return step_key(seed, count * jnp.uint32(self.parts) + part.astype(jnp.uint32))
+
+            return run(values, batch, key_of)
+
+        return parts
+
     def update(self, rule: Any, names: Sequence[str]) -> Callable[..., Any]:
         """The step: ``f(own, state, fixed, batch, hyper, seed, count) -> (own, state, loss, aux, word)``.
 
@@ -125,13 +143,12 @@ class Program:
             from detente.bridge.choose.inside import update_inside
 
             return update_inside(self, rule, names)
-        gradients = self.gradients(names)
+        gradients = self.step_gradients(names)
 
         def step(
             own: Arrays, state: Any, fixed: Arrays, batch: Any, hyper: Any, seed: Any, count: Any
         ) -> Any:
-            key = step_key(seed, count)
-            (loss, (aux, buffers, word)), grads = gradients({**fixed, **own}, batch, key)
+            (loss, (aux, buffers, word)), grads = gradients({**fixed, **own}, batch, seed, count)
             params = {n: own[n] for n in names}
             params, state = rule.apply(params, grads, state, hyper, self.stacks)
             return {**own, **buffers, **params}, state, loss, aux, word
@@ -187,10 +204,10 @@ class Compiled:
         donated. The executable is compiled on first use."""
         used = {n: values[n] for n in self.program.reads} | self.constants
         if "gradients" not in self.extra:
-            inner = self.program.gradients(self.program.connected)
+            inner = self.program.step_gradients(self.program.connected)
 
             def run(values: Arrays, batch: Sequence[Any], seed: Any, count: Any) -> Any:
-                (loss, _), grads = inner(values, batch, step_key(seed, count))
+                (loss, _), grads = inner(values, batch, seed, count)
                 return loss, grads
 
             shapes = jax.tree.map(shape_of, (used, list(batch), seed, count))

@@ -22,6 +22,7 @@ from detente.bridge.lower.driver import every_node
 from detente.bridge.lower.precision import x64
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
+from detente.bridge.optim.update import Update
 from detente.bridge.pending import Pending
 from detente.bridge.place import Placed, from_jax, place, to_jax
 from detente.bridge.program import exported
@@ -58,7 +59,7 @@ class Step:
             self._trace()
             self._weights = self._variants.weights(placed)
         except Refused:
-            raise Refused(check(model, loss, placed.original, optimizer)) from None
+            raise Refused(check(model, loss, self._variants.example(placed), optimizer)) from None
         self._watch = Watch(model)
         self._load()
         self._variant(placed, self._hyper())
@@ -99,7 +100,9 @@ class Step:
         layout = variant.captured.aux
         if layout is None:
             return value
-        leaves = [Pending.of(a, lambda x=x: x, x) for a, x in zip(layout.avals, aux, strict=True)]
+        lead = () if self.options.accumulate == 1 else (self.options.accumulate,)
+        avals = [replace(a, shape=(*lead, *a.shape)) for a in layout.avals]
+        leaves = [Pending.of(a, lambda x=x: x, x) for a, x in zip(avals, aux, strict=True)]
         return value, layout.build(leaves)
 
     def _read(self, variant: Variant, number: int, loss: Any, word: Any) -> Any:
@@ -140,9 +143,20 @@ class Step:
         from detente.bridge.random import twin
 
         self.sync_to_torch()
-        numbers = twin(self.options.seed, self.count)
-        done = eager_step(self.model, self.loss, self.optimizer, batch, numbers)
+        parts = self.options.accumulate
+        done = eager_step(
+            self.model,
+            self.loss,
+            self.optimizer,
+            batch,
+            lambda part: twin(self.options.seed, self.count * parts + part),
+            parts,
+            self._rule.clip_live,
+        )
+        averages = self._state.by_torch_names()[1]
         self.load_from_torch()
+        kept = self._rule.kept(averages, self._state.optimizer)
+        self._state.optimizer = self._rule.advanced(kept, self._state.values)
         self.count += 1
         return done.loss if done.aux is None else (done.loss, done.aux)
 
@@ -186,6 +200,16 @@ class Step:
         canonical = {name: self._weights.canonical(name) for name in names}
         host = {name: from_jax(self._state.value(name)) for name in set(canonical.values())}
         return {name: host[canonical[name]] for name in names}
+
+    def averages(self) -> dict[str, torch.Tensor]:
+        """As ``state_dict``, with the moving average of every parameter that the optimizer holds in its place; other
+        parameters and buffers as they are now. A copy of the module takes it by ``load_state_dict``.
+
+        Raises ValueError where the step was compiled without ``ema``.
+        """
+        found = self._rule.averages(self._state.by_torch_names()[1])
+        means = {name: from_jax(average) for name, average in found.items()}
+        return {n: means.get(self._weights.canonical(n), t) for n, t in self.state_dict().items()}
 
     def save(self, path: str | Path) -> None:
         """Write weights, buffers, optimizer state and the position of the random numbers to one safetensors file."""
@@ -240,7 +264,13 @@ class Step:
 
     def _trace(self) -> None:
         """The optimizer as a rule, and the program that makes its first state."""
-        rule = trace(self.optimizer, self.model.named_parameters())
+        options = self.options
+        rule = Update(
+            trace(self.optimizer, self.model.named_parameters()),
+            clip_norm=options.clip_norm,
+            clip_value=options.clip_value,
+            ema=options.ema,
+        )
 
         def init(
             params: Any, hyper: Any
@@ -255,8 +285,10 @@ class Step:
         except Stale:
             # a group changed more than its numbers: another rule, so every program is compiled anew
             self.sync_to_torch()
+            averages = self._state.by_torch_names()[1]
             self._trace()
             self._load()
+            self._state.optimizer = self._rule.kept(averages, self._state.optimizer)
             self._variants.forget()
             return self._rule.hyper(self.optimizer)
 
@@ -304,9 +336,12 @@ class Step:
 
         def numbers() -> Any:
             # torch.cond differentiates by tracing, which no mode survives; without draws none is needed
-            return twin(self.options.seed, first.count) if first.variant.captured.draws else None
+            if not first.variant.captured.draws:
+                return None
+            return lambda part: twin(self.options.seed, first.count * parts + part)
 
-        then = certify.Then(first.groups, first.mode, first.batch, numbers)
+        parts, clip = self.options.accumulate, self._rule.clip_live
+        then = certify.Then(first.groups, first.mode, first.batch, numbers, parts, clip)
         return certify.certify(measured, self.model, self.loss, self.optimizer, then)
 
 

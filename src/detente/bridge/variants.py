@@ -23,6 +23,7 @@ from detente.bridge.choose.choose import alike_of, choose
 from detente.bridge.choose.forms import Shaped
 from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.lower.driver import load_table, missing
+from detente.bridge.micro import split
 from detente.bridge.passes.connected import connected
 from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.masks import recognise_masks
@@ -35,7 +36,8 @@ from detente.bridge.state import State
 
 @dataclass(frozen=True)
 class Options:
-    """How a step behaves; see ``entry.compile``. ``seed`` is a uint32."""
+    """How a step behaves; see ``entry.compile``. ``seed`` is a uint32. Every field but those that ``cache.entry.key``
+    leaves out by name is part of the persistent cache's key."""
 
     certificate: str = "full"
     seed: int = 0
@@ -44,6 +46,19 @@ class Options:
     form: str | None = None
     tune: bool = False
     cache: bool = True
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    accumulate: int = 1
+    ema: float | None = None
+
+    @property
+    def whole(self) -> str:
+        """Why every gradient must exist before the first update; empty where it need not."""
+        if self.clip_norm is not None:
+            return "clipping by the global norm needs every gradient before the first update"
+        if self.accumulate > 1:
+            return "accumulation adds up every gradient before the first update"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -86,7 +101,7 @@ class Variants:
         reasons = unkept(self.model)
         if reasons or any(t.device.type == "meta" for t in found.tensors.values()):
             # the full list of reasons comes from a capture
-            capture(self.model, self.loss, placed.original)
+            capture(self.model, self.loss, self.example(placed))
             raise Refused(reasons)
         return found
 
@@ -96,6 +111,10 @@ class Variants:
         if key not in self.made:
             self.made[key] = self._stored(key, placed, rule, hyper, held, state)
         return self.made[key]
+
+    def example(self, placed: Placed) -> Any:
+        """What one pass through the model sees: the batch, or its first micro-batch."""
+        return split(placed.original, self.options.accumulate)[0]
 
     def forget(self) -> None:
         """The optimizer has another rule: what was captured stays, what was compiled goes."""
@@ -126,7 +145,7 @@ class Variants:
         if key not in self.captured:
             self._check_structure(placed.layout)
             start = perf_counter()
-            captured = capture(self.model, self.loss, placed.original)
+            captured = capture(self.model, self.loss, self.example(placed))
             reasons = missing(captured.graph)
             if reasons:
                 raise Refused(reasons)
@@ -154,7 +173,8 @@ class Variants:
 
         def build(shaped: Shaped) -> Compiled:
             stacks = {s.name: s.members for s in shaped.stacks.rows}
-            program = Program(shaped.graph, self.options.matmul, stacks, reached, shaped.form.inside)
+            inside, parts = shaped.form.inside, self.options.accumulate
+            program = Program(shaped.graph, self.options.matmul, stacks, reached, inside, parts)
             joined, state_of = (shaped.stacks.join(part, _stacked) for part in (values, optimizer))
             return compile_step(program, rule, joined, state_of, arrays, hyper)
 
@@ -166,6 +186,7 @@ class Variants:
             build,
             executable=lambda compiled: compiled.executable,
             alike=alike_of(rule),
+            whole=self.options.whole,
             limit_bytes=limit_bytes(),
             form=self.options.form,
             tune=timed if self.options.tune else None,

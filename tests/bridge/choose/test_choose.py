@@ -95,7 +95,7 @@ def test_another_program_has_another_fingerprint(case: test_forms.Case) -> None:
 
 
 def test_a_choice_reads_as_text(case: test_forms.Case) -> None:
-    text = str(chosen(case, case.build, form="rolled+full", clipped=True).choice)
+    text = str(chosen(case, case.build, form="rolled+full", whole="clipping by the global norm").choice)
     assert text.startswith("rolled+full: asked for")
     assert "inside           not possible" in text and "not compiled" in text
 

@@ -126,7 +126,7 @@ def test_parameters_and_running_statistics_are_stacked(case: Case) -> None:
 
 
 def test_clipping_by_the_global_norm_refuses_the_update_inside_the_loop(case: Case) -> None:
-    assert "norm" in available(case.graph, clipped=True)["inside"]
+    assert "norm" in available(case.graph, whole="clipping by the global norm")["inside"]
     assert available(case.graph)["inside"] == ""
 
 
@@ -139,4 +139,10 @@ def test_refused_is_an_error_with_the_reason(case: Case) -> None:
     from detente.bridge.choose.choose import choose
 
     with pytest.raises(Refused, match="norm"):
-        choose(case.graph, case.build, alike=alike_of(case.rule), form="inside", clipped=True)
+        choose(
+            case.graph,
+            case.build,
+            alike=alike_of(case.rule),
+            form="inside",
+            whole="clipping by the global norm",
+        )

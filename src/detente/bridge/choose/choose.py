@@ -48,7 +48,7 @@ def choose(
     *,
     executable: Callable[[Compiled], Any] = lambda compiled: compiled,
     alike: Callable[[str], Hashable] = lambda name: None,
-    clipped: bool = False,
+    whole: str = "",
     limit_bytes: int | None = None,
     form: str | None = None,
     tune: Callable[[Compiled], float] | None = None,
@@ -58,8 +58,9 @@ def choose(
     """The form that ``graph`` runs in, compiled.
 
     ``build(shaped)`` compiles one form; ``executable`` gives the ``jax.stages.Compiled`` of what it returns.
-    ``alike(name)`` is equal for parameters that may be updated as one stack (``alike_of(rule)``). ``clipped``: the
-    step clips by the global gradient norm. ``limit_bytes``: memory of the device (``memory.limit_bytes()``).
+    ``alike(name)`` is equal for parameters that may be updated as one stack (``alike_of(rule)``). ``whole``: why
+    every gradient must exist before the first update, if it must. ``limit_bytes``: memory of the device
+    (``memory.limit_bytes()``).
     ``form``: this one and no other. ``tune(compiled)`` returns the seconds of one step and asks for a measured
     choice, which is stored in ``folder`` under the program's fingerprint (``extra`` joins it) and found there by
     later calls, with ``tune`` or without.
@@ -67,7 +68,7 @@ def choose(
     Raises Refused for a ``form`` that this program cannot run in. When nothing fits ``limit_bytes`` the smallest
     form is returned and ``choice.why`` says so: the plan is an estimate on some backends, and the device decides.
     """
-    refused = available(graph, clipped)
+    refused = available(graph, whole)
     if form is not None:
         if form not in FORMS:
             raise ValueError(f"form is {form!r}; it is one of {', '.join(FORMS)}")
@@ -76,7 +77,7 @@ def choose(
     work = _Work(graph, build, executable, alike, refused, limit_bytes)
     if form is not None:
         return work.done(form, "asked for")
-    key = fingerprint(graph, (extra, clipped, limit_bytes)) if folder is not None else ""
+    key = fingerprint(graph, (extra, whole, limit_bytes)) if folder is not None else ""
     stored = recall(folder, key)
     if stored is not None and not refused.get(stored.form, "unknown"):
         return work.done(stored.form, stored.why, stored)

@@ -90,14 +90,13 @@ def loops(graph: Graph) -> tuple[int, ...]:
     return tuple(n.args[1] for n in graph.nodes if n.op == ROLL)
 
 
-def available(graph: Graph, clipped: bool = False) -> dict[str, str]:
-    """Form name -> empty, or why this program cannot run in it. ``clipped``: gradients are clipped by their global
-    norm, which exists only after the last gradient."""
+def available(graph: Graph, whole: str = "") -> dict[str, str]:
+    """Form name -> empty, or why this program cannot run in it. ``whole``: why all gradients must exist before the
+    first update (clipping by their global norm), if they must."""
     slim, _ = stacked(roll(graph))
     without = "" if loops(slim) else "no repeated layers were found"
     inside = without
     if not without and not loops_updated(slim):
         inside = "no loop owns trainable parameters of its own outside torch.utils.checkpoint"
-    if not inside and clipped:
-        inside = "clipping by the global norm needs every gradient before the first update"
+    inside = inside or whole
     return {n: (inside if f.inside else without if f.rolled else "") for n, f in FORMS.items()}

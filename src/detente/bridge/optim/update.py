@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import torch
 
+from detente.bridge.lower.precision import x64
 from detente.bridge.optim import ema
 from detente.bridge.optim.clip import clip_norm, clip_value
 from detente.bridge.optim.layout import from_torch
@@ -80,10 +81,30 @@ class Update:
         """As ``Rule.read_state``; an average begins anew, at the parameter."""
         state = self.rule.read_state(optimizer, params)
         if self.ema is not None:
-            for name, entry in state.items():
-                param = params[name].detach()
-                entry.update(ema.begin(from_torch({"p": param}, (Leaf("p", aval_of(param)),))["p"]))
+            with x64():
+                for name, entry in state.items():
+                    param = params[name].detach()
+                    entry.update(ema.begin(from_torch({"p": param}, (Leaf("p", aval_of(param)),))["p"]))
         return state
+
+    def kept(self, old: State, new: State) -> State:
+        """``new`` (read from torch, which has no averages) with the averages of ``old``."""
+        if self.ema is None:
+            return new
+        mine = (ema.AVERAGE, ema.COUNT)
+        return {
+            name: entry | {k: old[name][k] for k in mine}
+            if name in old and ema.AVERAGE in old[name]
+            else entry
+            for name, entry in new.items()
+        }
+
+    def advanced(self, state: State, params: Mapping[str, jax.Array]) -> State:
+        """The averages moved once, after an update that was made elsewhere (``step.eager``)."""
+        if self.ema is None:
+            return state
+        with x64():
+            return {n: {**e, **ema.advance(e, params[n], self.ema)} for n, e in state.items()}
 
     def write_state(
         self, optimizer: torch.optim.Optimizer, state: State, params: Mapping[str, torch.Tensor]
