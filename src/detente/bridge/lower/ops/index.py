@@ -1,7 +1,7 @@
 """Reading and writing by index: embedding, gather, scatter, index, index_put, take.
 
 torch raises on an index out of range and XLA clamps it silently, so every entry reports it through ``call.fault``.
-A boolean mask as an index makes a shape that depends on data: refused, but for the write of one value, a ``where``.
+Reading through a boolean mask makes a shape that depends on data: refused. Writing through one does not.
 """
 
 from __future__ import annotations
@@ -285,6 +285,32 @@ def _index(call: Any, x: jax.Array, indices: Sequence[jax.Array | None]) -> jax.
     return x[_indices(call, x, indices)]
 
 
+def _masked_put(
+    call: Any, x: jax.Array, lead: int, mask: jax.Array, values: jax.Array, accumulate: bool
+) -> jax.Array:
+    """``x[:, ..., mask] = values``, with ``lead`` full dimensions before those of the mask. The n-th True takes
+    the n-th row of values (one row for all, if there is one): a running count, so every shape stays static."""
+    rows = x.ndim - lead - mask.ndim  # dimensions after the mask's
+    axis = values.ndim - rows - 1  # of values, along which its rows lie
+    if axis >= 0 and values.shape[axis] != 1:
+        order = jnp.cumsum(mask.reshape(-1).astype(jnp.int32)) - 1
+        count = values.shape[axis]
+        message = f"RuntimeError: shape mismatch: {count} rows are written through a mask of another number"
+        total = order[-1] + 1 if order.size else jnp.int32(0)
+        call.fault(total != count, message)
+        taken = jnp.take(values, jnp.clip(order, 0, max(count - 1, 0)), axis=axis, mode="clip")
+        values = taken.reshape(values.shape[:axis] + mask.shape + values.shape[axis + 1 :])
+    elif axis >= 0:
+        values = values.reshape(values.shape[:axis] + (1,) * mask.ndim + values.shape[axis + 1 :])
+    values = cast(values, x.dtype)
+    mask = mask.reshape(mask.shape + (1,) * rows)
+    return jnp.where(mask, x + values if accumulate else values, x)
+
+
+def _trailing_nones(indices: Sequence[Any]) -> int:
+    return next(n for n, index in enumerate(reversed(indices)) if index is not None)
+
+
 @lowers("aten.index_put.default", "aten._unsafe_index_put.default", "aten._index_put_impl.default")
 def _index_put(
     call: Any,
@@ -294,12 +320,9 @@ def _index_put(
     accumulate: bool = False,
     unsafe: bool = False,
 ) -> jax.Array:
-    masks = [i for i in indices if i is not None and i.dtype in (bool, jnp.uint8)]
-    if masks and len(indices) == 1 and values.size == 1:
-        mask = masks[0].astype(bool)
-        mask = mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
-        value = cast(values, x.dtype).reshape(())
-        return jnp.where(mask, x + value if accumulate else value, x)
+    given = [i for i in indices if i is not None]
+    if len(given) == 1 and given[0].dtype in (bool, jnp.uint8):
+        return _masked_put(call, x, len(indices) - 1 - _trailing_nones(indices), given[0].astype(bool), values, accumulate)
     place = _indices(call, x, indices)
     shape = jax.eval_shape(lambda t: t[place], x).shape
     values = jnp.broadcast_to(cast(values, x.dtype), shape)
