@@ -12,7 +12,7 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 RUN = Path(__file__).parent / "run_page.py"
-PAGES = ("bridge-from-scratch.md",)
+PAGES = ("bridge-from-scratch.md", "bridge.md")
 
 
 @pytest.mark.parametrize("name", PAGES)
