@@ -325,7 +325,13 @@ def test_one_program_alone_says_nothing_of_the_lottery():
     count = iter(range(99))
 
     def once(e: Evidence) -> Evidence:
-        return e if next(count) == 0 else replace(e, probes={**e.probes, "program": {"flops": FLOPS}})
+        tuned = probe("facts", mode="max-autotune")(e)
+        return probe("executable", hash="c" * 64)(tuned) if next(count) == 0 else tuned
 
     findings = row(judge(make_session(plant={"jax": once})), "jax").findings
     assert [f.severity for f in findings if f.rule == "autotune-lottery"] == ["unchecked"]
+
+
+def test_where_nothing_is_tuned_there_is_no_lottery_to_check():
+    findings = row(judge(make_session()), "jax").findings
+    assert not [f for f in findings if f.rule == "autotune-lottery"]

@@ -195,7 +195,8 @@ def test_programs_that_differ_between_processes_are_a_mixture():
     hashes = iter("cccddcccddcccdd" * 9)
 
     def lottery(evidence):
-        return probe("program", hash=next(hashes) * 64)(evidence)
+        tuned = probe("facts", mode="max-autotune")(evidence)
+        return probe("executable", hash=next(hashes) * 64)(tuned)
 
     found = loud(judge(make_session(plant={"jax": lottery})), "jax")
     assert found["autotune-lottery"].severity == "warn"

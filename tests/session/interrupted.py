@@ -1,4 +1,4 @@
-"""Run a session and press Ctrl-C in a phase of its own: ``python interrupted.py PHASE KIND TIMES``; prints JSON."""
+"""Run a session and press Ctrl-C in a phase of its own: ``python interrupted.py PHASE KIND``; prints JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from detente.records.folders import data_folder
@@ -26,34 +25,38 @@ REQUEST = Request(
 )
 
 
-def main(phase: str, kind: str, times: int) -> None:
-    workers: list[str] = []
-    pressed = False
-
-    def watch(event: Progress) -> None:
-        nonlocal pressed
-        where = "block 1" if kind == "time" else kind
-        if event.kind == "start":
-            workers.append(event.text)
-        if event.kind == "phase" and event.phase == phase and event.text.endswith(where) and not pressed:
-            pressed = True
-            for _ in range(times):
-                os.kill(os.getpid(), signal.SIGINT)
-
-    stopped = run_session(REQUEST, watch)
-    kept = [p.kind for p in stopped.processes]
-    spool = Path(data_folder() / "sessions" / f"{stopped.id}.jsonl")
-    again = run_session(replace(REQUEST), lambda event: None, resume=spool)
-    told = {
-        "pressed": pressed,
-        "note": stopped.note,
-        "kept": kept,
-        "whole": [p.kind for p in again.processes],
-        "statuses": sorted({p.evidence.status for p in again.processes}),
-        "after": again.note,
-    }
+def main(phase: str, kind: str) -> None:
+    """Twice in the phase; then, in the continued session, once in the same phase; then to the end."""
+    told, spool = [], None
+    for times in (2, 1, 0):
+        pressed = _Press(phase, kind, times)
+        session = run_session(REQUEST, pressed, resume=spool)
+        spool = Path(data_folder() / "sessions" / f"{session.id}.jsonl")
+        told.append(
+            {
+                "pressed": pressed.done,
+                "note": session.note,
+                "kept": [p.kind for p in session.processes],
+                "statuses": sorted({p.evidence.status for p in session.processes}),
+            }
+        )
     print(json.dumps(told))
 
 
+class _Press:
+    """A sink that sends SIGINT when a worker of ``kind`` enters ``phase``, the first time."""
+
+    def __init__(self, phase: str, kind: str, times: int) -> None:
+        self.phase, self.where, self.times = phase, "block 1" if kind == "time" else kind, times
+        self.done = False
+
+    def __call__(self, event: Progress) -> None:
+        here = event.kind == "phase" and event.phase == self.phase and event.text.endswith(self.where)
+        if here and not self.done:
+            self.done = True
+            for _ in range(self.times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2])

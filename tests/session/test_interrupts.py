@@ -29,12 +29,13 @@ PHASES = [
     ("first", "memory"),
     ("reading", "memory"),
 ]
-FRESH = [("import", "prove"), ("proof", "prove"), ("import", "prepare"), ("reference-fp64", "prepare")]
+FRESH = [("import", "prove"), ("third", "prove"), ("import", "prepare"), ("reference-fp64", "prepare")]
+WHOLE = ["prove", "time", "memory"]
 
 
-def interrupt(phase: str, kind: str, times: int, home: Path) -> dict[str, Any]:
+def interrupt(phase: str, kind: str, home: Path) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, str(HERE / "interrupted.py"), phase, kind, str(times)],
+        [sys.executable, str(HERE / "interrupted.py"), phase, kind],
         capture_output=True,
         text=True,
         timeout=300,
@@ -43,33 +44,30 @@ def interrupt(phase: str, kind: str, times: int, home: Path) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert told["pressed"], f"no {kind} process reached phase {phase!r}"
-    # Once, in the last process there is: it finishes, and then nothing was interrupted.
-    assert told["note"] == ("" if (kind, times) == ("memory", 1) else "interrupted")
+    told: list[dict[str, Any]] = json.loads(done.stdout)
     # The continued session is whole: the same processes as one that nobody interrupted.
-    assert (told["after"], told["statuses"]) == ("", ["ok"])
-    assert told["whole"] == ["prove", "time", "memory"]
+    assert told[-1]["kept"] == WHOLE
+    assert (told[-1]["note"], told[-1]["statuses"]) == ("", ["ok"])
     return told
 
 
 @pytest.mark.parametrize(("phase", "kind"), PHASES)
-def test_once_finishes_the_process_and_keeps_it(phase: str, kind: str, home: Path) -> None:
-    told = interrupt(phase, kind, 1, home)
-    assert told["kept"] == (["prove", "time"] if kind == "time" else ["prove", "time", "memory"])
-
-
-@pytest.mark.parametrize(("phase", "kind"), PHASES)
-def test_twice_leaves_no_trace_of_the_process(phase: str, kind: str, home: Path) -> None:
-    told = interrupt(phase, kind, 2, home)
-    assert told["kept"] == (["prove"] if kind == "time" else ["prove", "time"])
+def test_twice_leaves_no_trace_of_the_process_and_once_keeps_it(phase: str, kind: str, home: Path) -> None:
+    twice, once, _ = interrupt(phase, kind, home)
+    before = WHOLE.index(kind)
+    assert (twice["pressed"], twice["note"], twice["kept"]) == (True, "interrupted", WHOLE[:before])
+    # Once in the last process of all: it finishes, and then nothing was interrupted.
+    note = "" if kind == "memory" else "interrupted"
+    assert (once["pressed"], once["note"], once["kept"]) == (True, note, WHOLE[: before + 1])
 
 
 @pytest.mark.parametrize(("phase", "kind"), FRESH)
-@pytest.mark.parametrize("times", [1, 2])
-def test_proof_and_preparation_can_be_interrupted(phase: str, kind: str, times: int, tmp_path: Path) -> None:
+def test_proof_and_preparation_can_be_interrupted(phase: str, kind: str, tmp_path: Path) -> None:
     """In a home of its own: weights that were half written must not count as prepared."""
-    interrupt(phase, kind, times, tmp_path)
+    twice, once, _ = interrupt(phase, kind, tmp_path)
+    assert (twice["pressed"], twice["note"], twice["kept"]) == (True, "interrupted", [])
+    assert (once["pressed"], once["note"]) == (True, "interrupted")
+    assert once["kept"] == (["prove"] if kind == "prove" else [])
 
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:

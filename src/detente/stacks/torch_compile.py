@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detente.stacks.protocol import CompileCount, Unavailable
-from detente.stacks.torch_dynamo_private import DynamoCounters, plain_step
+from detente.stacks.torch_dynamo_private import DynamoCounters, freezing, plain_step
 from detente.stacks.torch_eager import TorchEager, TorchRunning
 
 MODE = "default"
@@ -70,6 +70,9 @@ class TorchCompile(TorchEager):
         need_compiler(platform)
         self.counters = DynamoCounters()
         return platform
+
+    def freezes(self) -> bool:
+        return freezing()
 
 
 class TorchCompileModel(TorchCompile):

@@ -15,6 +15,7 @@ import numpy as np
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
+from detente.stacks.torch_products import product_dtypes
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
 
@@ -30,6 +31,7 @@ class TorchRunning:
         self.dtype = getattr(torch, self.precision.parameters)
         self.module = self._place_module(self.definition.build(size))
         self.module.train(contract.region != "forward")
+        self._example: Any = None
         self.persistent = set(self.module.state_dict())
         self.optimizer = optimizer_for(self.definition, contract, self.module, workload.optimizer)
         self._loss = self._wrap_loss(self._loss_of)
@@ -119,6 +121,7 @@ class TorchRunning:
         return placed
 
     def step(self, batch: Any) -> Any:
+        self._example = batch
         return self._run(batch)
 
     def synchronise(self, *handles: Any) -> None:
@@ -181,7 +184,17 @@ class TorchRunning:
             "training_mode": self.module.training,
             "dropout_active": any(m.training and m.p > 0 for m in dropouts),
             "tuning": {"float32_matmul_precision": self.torch.get_float32_matmul_precision()},
+            **self._products(),
         }
+
+    def _products(self) -> dict[str, Any]:
+        """The dtypes of the products of one more step. Every operand of an eager step is read when it runs, and
+        Inductor makes constants of parameters only when it is told to freeze them."""
+        freezes = self.stack.freezes()
+        found: dict[str, Any] = {"constant_bytes": sum(p.nbytes for p in self.module.parameters()) if freezes else 0}
+        if self._example is not None:
+            found["product_dtypes"] = product_dtypes(lambda: self._run(self._example))
+        return found
 
     def programs(self) -> tuple[Capture, ...]:
         return ()
@@ -245,6 +258,10 @@ class TorchEager:
     def platform_of(self, tensor: Any) -> str:
         kind = tensor.device.type
         return "rocm" if kind == "cuda" and self.torch.version.hip else kind
+
+    def freezes(self) -> bool:
+        """Whether parameters become constants of a compiled program. There is none here."""
+        return False
 
     def wait(self) -> None:
         """Everything that was queued on the device is done. The CPU runs eagerly, so there it is a no-op."""

@@ -40,6 +40,10 @@ class XlaRunning(TorchRunning):
         super().__init__(*args)
         self.stack.wait()
 
+    def _products(self) -> dict[str, Any]:
+        """Nothing: the captured program says it, and another step here would be another trace."""
+        return {}
+
     def _place_module(self, module: Any) -> Any:
         """To the device, with every tie kept."""
         ties: dict[int, list[tuple[Any, str]]] = {}

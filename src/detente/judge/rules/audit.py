@@ -10,6 +10,9 @@ from detente.judge.rules.rule import Group, Row, Rule
 from detente.records.finding import Finding
 
 
+_TWICE = " of two processes"
+
+
 def audit(group: Group, rules: Iterable[Rule] = RULES.values()) -> tuple[Finding, ...]:
     """Every finding of a group, in the order of the rules: ``void``, ``warn``, and ``unchecked`` where evidence is
     missing. Rows without a single good process are left out: their status says why."""
@@ -37,8 +40,8 @@ def audit(group: Group, rules: Iterable[Rule] = RULES.values()) -> tuple[Finding
 def _there(key: str, row: Row, group: Group) -> bool:
     if key == "floor":
         return group.work is not None and group.peak is not None and not group.peak.busy
-    if key == "program.hash of two processes":
-        return len(row.every("program.hash")) > 1
+    if key.endswith(_TWICE):
+        return len(row.every(key.removesuffix(_TWICE))) > 1
     if key == "memory process":
         return any(p.kind == "memory" for p in row.others)
     # `a|b`: either will do.

@@ -165,7 +165,7 @@ RULES = (
         title="Weights captured as constants",
         what="Weights enter the program as constants, and what depends on them alone is folded at compile time.",
         why="Captured by closure, a network had no product left: 8,192 instead of 2.1 G FLOPs, 470 times as fast.",
-        evidence=("weights.bytes", "program.constants_bytes|facts.argument_bytes"),
+        evidence=("weights.bytes", "program.constants_bytes|facts.constant_bytes|facts.argument_bytes"),
         detected="Bytes of constants in the captured program (over 1 MB, or a tenth of the weights of a large model), "
         "and argument bytes that must cover the whole state.",
         fix="Pass parameters as arguments of the compiled function; switch Inductor's freezing off.",

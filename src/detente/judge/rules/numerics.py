@@ -47,7 +47,7 @@ def operand_shares(product_dtypes: dict) -> dict[str, float]:
 
 def _product_dtypes(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     declared = PRECISIONS[row.cell.contract.precision].compute
-    products = row.get("program.product_dtypes")
+    products = row.get("program.product_dtypes") or row.get("facts.product_dtypes")
     shares = operand_shares(products)
     other = {name: share for name, share in shares.items() if name != declared}
     # A narrow product in a wide contract is a different computation whatever its share: it changes the numbers.
@@ -162,8 +162,8 @@ RULES = (
         what="Some products of the program have operands of another dtype than the contract declares.",
         why="Autocast, cast weights and bf16 everywhere are three different computations under one name, and one "
         "product left in bf16 makes fp32 look fast.",
-        evidence=("program.product_dtypes",),
-        detected="Operand dtypes of every dot and convolution of the captured program, by share. Any bf16 or fp16 "
+        evidence=("program.product_dtypes|facts.product_dtypes",),
+        detected="Operand dtypes of every dot and convolution, by share: of the captured program, or of an eager step. Any bf16 or fp16 "
         "operand under fp32, or over 2 % of another dtype than declared, voids the row.",
         fix="Cast at the same places on every side, or none at all.",
         waive="When the policy is the question: under a contract that names it.",

@@ -62,7 +62,7 @@ def _cache_states(group: Group) -> Iterator[Hit]:
 
 
 def _programs(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
-    hashes = row.every("program.hash")
+    hashes = row.every("executable.hash")
     distinct = sorted(set(hashes))
     if len(distinct) > 1:
         yield (
@@ -160,13 +160,15 @@ RULES = (
         what="Several processes of one row run different programs, so that its spread is a mixture.",
         why="XLA's documentation says that GEMM autotuning may choose differently in each compilation; swings of 10 "
         "to 20 % have been measured on large products.",
-        evidence=("program.hash of two processes",),
-        detected="The hash of the program of each process; several hashes are several programs.",
+        evidence=("executable.hash of two processes",),
+        detected="The hash of the optimised program of each process; several hashes are several programs. On a CPU "
+        "nothing is tuned unless a flag says so.",
         fix="Store and reload autotuning results, or report each program apart.",
         waive="When the lottery is what users get: the interval over processes then includes it.",
         example="cudnn.benchmark=True with two algorithms 3 % apart",
         cpu=False,
         check=each(_programs),
+        applies=lambda row: row.compiled != "none" and (row.platform != "cpu" or bool(tuned(row))),
     ),
     Rule(
         code="tuning-differs",

@@ -18,6 +18,7 @@ PROBES: tuple[str, ...] = (
     "region",
     "consumed",
     "precision",
+    "executable",
     "facts",
     "program",
     "peak",
@@ -36,6 +37,7 @@ ALWAYS: tuple[str, ...] = (
     "region",
     "consumed",
     "precision",
+    "executable",
 )
 
 
