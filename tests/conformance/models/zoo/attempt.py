@@ -49,7 +49,13 @@ def bridged(built: Built) -> dict[str, Any]:
     try:
         model = copy.deepcopy(built.model)
         step = bridge.compile(
-            model, loss, optimizer(model), example_batch=built.batch, certificate="full", seed=KEY, cache=False
+            model,
+            loss,
+            optimizer(model),
+            example_batch=built.batch,
+            certificate="full",
+            seed=KEY,
+            cache=False,
         )
         value = float(step(built.batch))
         after = {name: tensor.clone() for name, tensor in step.state_dict().items()}
@@ -57,7 +63,11 @@ def bridged(built: Built) -> dict[str, Any]:
     except Refused as refused:
         return _refused(refused)
     except Exception as error:
-        return {"outcome": "crashed", "detail": f"{type(error).__name__}: {error}"[:1500], "trace": _where(error)}
+        return {
+            "outcome": "crashed",
+            "detail": f"{type(error).__name__}: {error}"[:1500],
+            "trace": _where(error),
+        }
     draws = step.programs[0].captured.draws
     wrong = disagreement(built, value, after, draws)
     done = {"draws": draws, "form": step.choice.form, "nodes": len(step.programs[0].captured.graph.nodes)}
@@ -100,7 +110,9 @@ def _stepped(built: Built, dtype: torch.dtype, draws: int) -> tuple[float, dict[
         value = loss(model, batch)
         value.backward()
     descent.step()
-    return float(value.detach()), {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    return float(value.detach()), {
+        name: tensor.detach().clone() for name, tensor in model.state_dict().items()
+    }
 
 
 def _refused(refused: Any) -> dict[str, Any]:
@@ -111,7 +123,11 @@ def _refused(refused: Any) -> dict[str, Any]:
         return {"outcome": "uncertified", "detail": detail}
     place = next((r.where for r in reasons if r.where is not None and r.where.file != "?"), None)
     if place is None:
-        return {"outcome": "crashed", "detail": f"refused without a place: {detail}", "trace": _where(refused)}
+        return {
+            "outcome": "crashed",
+            "detail": f"refused without a place: {detail}",
+            "trace": _where(refused),
+        }
     file = place.file.split("site-packages/")[-1]
     return {"outcome": "refused", "code": first.code, "detail": detail, "where": f"{file}:{place.line}"}
 

@@ -47,7 +47,9 @@ def _main(name: str, config: Any, size: Size, generator: torch.Generator) -> Ite
         height, width = _image(config, size)
         yield normal(_find(config, "num_channels", "in_channels", "in_chans", default=3), height, width)
     elif name == "input_features":
-        bins = _find(config, "num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim", default=80)
+        bins = _find(
+            config, "num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim", default=80
+        )
         frames = 2 * _find(config, "max_source_positions", default=64)
         yield normal(bins, frames)
         yield normal(64, bins)
@@ -63,7 +65,9 @@ def _main(name: str, config: Any, size: Size, generator: torch.Generator) -> Ite
 
 def _text(config: Any, length: int, generator: torch.Generator) -> torch.Tensor:
     """Token ids that are no special token; the last of each row ends the sequence."""
-    special = {v for p in _parts(config) for k, v in p.__dict__.items() if k.endswith("token_id") and _whole(v)}
+    special = {
+        v for p in _parts(config) for k, v in p.__dict__.items() if k.endswith("token_id") and _whole(v)
+    }
     vocabulary = min(_find(config, "vocab_size", default=VOCABULARY), VOCABULARY)
     plain = torch.tensor([i for i in range(vocabulary) if i not in special])
     ids = plain[torch.randint(0, len(plain), (BATCH, length), generator=generator)]

@@ -24,7 +24,9 @@ LIMIT_BYTES = 12 * 2**30
 def prepare() -> None:
     """Import what every child needs."""
     # LLVM's own optimisation takes most of a small program's compile time and changes no HLO
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+    os.environ.setdefault(
+        "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    )
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ["DETENTE_BRIDGE_CACHE"] = "off"
@@ -32,7 +34,7 @@ def prepare() -> None:
     import tqdm
     import transformers
 
-    import detente.bridge.entry
+    import detente.bridge.entry  # noqa: F401
     from detente.bridge.capture.export import capture
     from detente.bridge.lower.driver import load_table
 
@@ -45,10 +47,16 @@ def prepare() -> None:
         vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
     )
     model = transformers.LlamaForCausalLM(small)
-    capture(model, lambda m, b: m(**b).loss, {"input_ids": torch.ones(2, 4, dtype=int), "labels": torch.ones(2, 4, dtype=int)})
+    capture(
+        model,
+        lambda m, b: m(**b).loss,
+        {"input_ids": torch.ones(2, 4, dtype=int), "labels": torch.ones(2, 4, dtype=int)},
+    )
     threads = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 1
     if threads != 1:
-        raise RuntimeError(f"{threads} threads before the first fork: a child could wait for one that it lacks")
+        raise RuntimeError(
+            f"{threads} threads before the first fork: a child could wait for one that it lacks"
+        )
 
 
 def run(architecture: Architecture) -> dict[str, Any]:

@@ -79,7 +79,10 @@ RULES = (
         ),
         lambda value, size: min(value, size.depth),
     ),
-    Rule(re.compile(r"^num_|^n_(?!embd|inner)|type|kernel|stride|dilation|pad|factor$|groups?$"), lambda v, s: v),
+    Rule(
+        re.compile(r"^num_|^n_(?!embd|inner)|type|kernel|stride|dilation|pad|factor$|groups?$"),
+        lambda v, s: v,
+    ),
     Rule(
         re.compile(
             r"hidden_size|hidden_dim|embed|embd|intermediate|inner|d_model|d_ff|d_kv|ffn|feedforward|"

@@ -24,7 +24,8 @@ every update) and a second comparison with eager PyTorch, which shares no code w
 **refused**: the bridge said no, with the user's file and line. **uncertified**: the certificate failed and the
 step raised. **wrong**: certified, and the second comparison disagrees. **crashed**: anything else.
 
-Versions: {versions}. One process per architecture, CPU, float32.
+Versions: {versions}. One process per architecture, CPU, float32, LLVM's optimisation of XLA's programs off.
+A record's `commit` is the checkout's; records of an unfinished run may have seen uncommitted work beside it.
 """
 
 
@@ -40,6 +41,11 @@ def page(rows: list[dict[str, Any]], listed: int) -> str:
             versions=", ".join(f"{name} {version(name)}" for name in packages),
         ),
         f"{listed} classes listed, {len(rows)} tried, {len(outside)} outside the run, {len(inside)} in it:",
+        *(
+            ["", "**The run is unfinished: these counts are of a sample.** `make coverage` goes on."]
+            if len(rows) < listed
+            else []
+        ),
         "",
         "| | " + " | ".join(OUTCOMES) + " |",
         "|---|" + "---:|" * len(OUTCOMES),
@@ -56,10 +62,16 @@ def page(rows: list[dict[str, Any]], listed: int) -> str:
     text += ["", "## Outside the run", "", "No size of the rule builds and trains in eager PyTorch.", ""]
     text += ["| class | why |", "|---|---|"]
     text += [f"| {r['name']} | {_cell(r['detail'])} |" for r in sorted(outside, key=lambda r: r["name"])]
-    text += ["", "## What passed", "", "| class | task | widths / | parameters | nodes | random calls | form |"]
+    text += [
+        "",
+        "## What passed",
+        "",
+        "| class | task | widths / | parameters | nodes | random calls | form |",
+    ]
     text += ["|---|---|---:|---:|---:|---:|---|"]
     text += [
-        f"| {r['name']} | {r['task']} | {r['divide']} | {r['parameters']:,} | {r['nodes']} | {r['draws']} | {r['form']} |"
+        f"| {r['name']} | {r['task']} | {r['divide']} | {r['parameters']:,} | {r['nodes']} | {r['draws']} "
+        f"| {r['form']} |"
         for r in sorted(inside, key=lambda r: r["name"])
         if r["outcome"] == "passed"
     ]

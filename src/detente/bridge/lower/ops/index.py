@@ -322,7 +322,9 @@ def _index_put(
 ) -> jax.Array:
     given = [i for i in indices if i is not None]
     if len(given) == 1 and given[0].dtype in (bool, jnp.uint8):
-        return _masked_put(call, x, len(indices) - 1 - _trailing_nones(indices), given[0].astype(bool), values, accumulate)
+        return _masked_put(
+            call, x, len(indices) - 1 - _trailing_nones(indices), given[0].astype(bool), values, accumulate
+        )
     place = _indices(call, x, indices)
     shape = jax.eval_shape(lambda t: t[place], x).shape
     values = jnp.broadcast_to(cast(values, x.dtype), shape)
