@@ -191,7 +191,9 @@ class TorchRunning:
         """The dtypes of the products of one more step. Every operand of an eager step is read when it runs, and
         Inductor makes constants of parameters only when it is told to freeze them."""
         freezes = self.stack.freezes()
-        found: dict[str, Any] = {"constant_bytes": sum(p.nbytes for p in self.module.parameters()) if freezes else 0}
+        found: dict[str, Any] = {
+            "constant_bytes": sum(p.nbytes for p in self.module.parameters()) if freezes else 0
+        }
         if self._example is not None:
             found["product_dtypes"] = product_dtypes(lambda: self._run(self._example))
         return found

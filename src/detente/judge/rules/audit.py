@@ -9,7 +9,6 @@ from detente.judge.rules import RULES
 from detente.judge.rules.rule import Group, Row, Rule
 from detente.records.finding import Finding
 
-
 _TWICE = " of two processes"
 
 

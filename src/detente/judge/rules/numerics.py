@@ -163,8 +163,8 @@ RULES = (
         why="Autocast, cast weights and bf16 everywhere are three different computations under one name, and one "
         "product left in bf16 makes fp32 look fast.",
         evidence=("program.product_dtypes|facts.product_dtypes",),
-        detected="Operand dtypes of every dot and convolution, by share: of the captured program, or of an eager step. Any bf16 or fp16 "
-        "operand under fp32, or over 2 % of another dtype than declared, voids the row.",
+        detected="Operand dtypes of every dot and convolution, by share: of the captured program, or of an "
+        "eager step. Any bf16 or fp16 operand under fp32, or over 2 % of another dtype than declared, voids the row.",
         fix="Cast at the same places on every side, or none at all.",
         waive="When the policy is the question: under a contract that names it.",
         example="y = (x.astype(bf16) @ w.astype(bf16)).astype(f32)   # in one of 49 products",
