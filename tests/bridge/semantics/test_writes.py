@@ -38,6 +38,13 @@ WRITES = {
     "transpose": lambda y: y.t()[1].mul_(3),
     "chunk": lambda y: y.chunk(2, dim=1)[1].add_(1),
     "diagonal": lambda y: y.diagonal().zero_(),
+    "boolean mask, one value": lambda y: y.__setitem__(y > 0, 0.5),
+    "boolean mask over rows, a row each": lambda y: y.__setitem__(
+        torch.tensor([True, False, True, True]), torch.arange(18, dtype=y.dtype).reshape(3, 6)
+    ),
+    "boolean mask over rows, one row": lambda y: y.__setitem__(
+        torch.tensor([False, True, False, True]), torch.arange(6, dtype=y.dtype)
+    ),
     "unfold": lambda y: y.unfold(1, 2, 2)[:, 0].mul_(5),
     "narrow": lambda y: y.narrow(0, 1, 2).sub_(4),
     "index": lambda y: y.__setitem__((slice(None), torch.tensor([0, 2])), 1.5),

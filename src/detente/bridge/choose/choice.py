@@ -46,13 +46,12 @@ class Choice:
             if row.refused:
                 lines.append(f"  {row.form:<16} not possible: {row.refused}")
                 continue
-            cells = [f"{row.form:<16}"]
-            cells.append("not compiled" if row.peak_bytes is None else f"peak {_bytes(row.peak_bytes)}")
+            cells = ["not compiled" if row.peak_bytes is None else f"peak {_bytes(row.peak_bytes)}"]
             if row.temp_bytes is not None:
                 cells.append(f"of it temporary {_bytes(row.temp_bytes)}")
             if row.seconds is not None:
                 cells.append(f"{row.seconds * 1e3:.3g} ms per step")
-            lines.append("  " + ", ".join(cells))
+            lines.append(f"  {row.form:<16} " + ", ".join(cells))
         return "\n".join(lines)
 
 
