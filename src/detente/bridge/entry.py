@@ -4,12 +4,14 @@ step."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from detente.bridge.examine import check
+from detente.bridge.meta import on_meta
 from detente.bridge.step import Step
 from detente.bridge.variants import Options
 
@@ -20,7 +22,7 @@ def compile(
     optimizer: torch.optim.Optimizer,
     *,
     example_batch: Any,
-    certificate: str = "full",
+    certificate: str | None = None,
     seed: int | None = None,
     matmul: str = "highest",
     nonfinite: str = "raise",
@@ -31,12 +33,16 @@ def compile(
     clip_value: float | None = None,
     accumulate: int = 1,
     ema: float | None = None,
+    weights: str | Path | None = None,
 ) -> Step:
     """The training step of ``model`` as one compiled program: forward, backward and optimizer.
 
     ``loss(model, batch)`` returns a 0-d floating tensor, or ``(loss, aux)`` with ``aux`` any pytree of
     tensors; ``batch`` is any pytree of tensors and plain values. ``certificate``: ``full`` compares the
-    first step with torch eager before the second returns, ``none`` does not. ``seed`` (default
+    first step of every program with torch eager before the next step returns; ``short`` does it for the model with
+    two repeats of each rolled block, where they live in an ``nn.ModuleList`` (of another model it is ``full``);
+    ``none`` does not. Default: ``full``, and ``short`` for a model on the meta device. A certificate is kept beside
+    its program, and one that is stored is not made again. ``seed`` (default
     ``torch.initial_seed()``, so ``torch.manual_seed`` is honoured) starts the random numbers. ``matmul``:
     ``highest`` is float32 products as torch does them by default, ``tensorfloat32`` is torch's ``high``.
     ``nonfinite``: ``raise`` when a loss that is read is NaN or infinite, ``return`` gives it as it is.
@@ -51,6 +57,10 @@ def compile(
     ``ema``: keep a moving average of the weights with this decay, as ``torch.optim.swa_utils.AveragedModel`` with
     ``get_ema_multi_avg_fn``; ``step.averages()`` gives it.
 
+    ``weights``, for a model on the meta device: a safetensors file, the index of a sharded checkpoint, or the folder of
+    either; or ``"init"``, every module's own initialisation from ``seed``. The module's parameters stay on the meta
+    device (its buffers do not), so that nothing is held twice, until ``step.sync_to_torch()`` gives them memory.
+
     Raises Refused with every reason, each with the user's file and line.
 
     >>> step = detente.compile(model, loss, torch.optim.AdamW(model.parameters()), example_batch=batch)
@@ -58,16 +68,16 @@ def compile(
     >>> step.sync_to_torch()    # weights, buffers and optimizer state back in the live module
     """
     for name, value, allowed in (
-        ("certificate", certificate, ("full", "none")),
+        ("certificate", certificate, (None, "full", "short", "none")),
         ("nonfinite", nonfinite, ("raise", "return")),
     ):
         if value not in allowed:
-            raise ValueError(f"{name} is {value!r}; it is one of {', '.join(allowed)}")
+            raise ValueError(f"{name} is {value!r}; it is one of {', '.join(filter(None, allowed))}")
     if accumulate < 1:
         raise ValueError(f"accumulate is {accumulate}; a batch is at least 1 micro-batch")
     chosen = torch.initial_seed() if seed is None else seed
     options = Options(
-        certificate=certificate,
+        certificate=certificate or ("short" if on_meta(model) else "full"),
         seed=chosen % 2**32,
         matmul=matmul,
         nonfinite=nonfinite,
@@ -78,6 +88,7 @@ def compile(
         clip_value=clip_value,
         accumulate=accumulate,
         ema=ema,
+        weights=weights,
     )
     return Step(model, loss, optimizer, example_batch, options)
 

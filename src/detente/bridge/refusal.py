@@ -39,7 +39,9 @@ CODES: dict[str, str] = {
     "no-grad-inplace": "write out of place under no_grad, or detach the tensor first",
     "batch": "give the same structure (keys, lengths, non-tensor values) as example_batch, or compile another step",
     "loss": "the loss function must return a 0-d floating tensor, or (loss, aux)",
-    "meta": "give them values first: module.to_empty(device='cpu'), then load_state_dict or reset_parameters",
+    "meta": "pass weights='init' or weights= a safetensors checkpoint to detente.compile, or give it values first "
+    "with module.to_empty(device='cpu')",
+    "weights": "the checkpoint must have torch's state_dict names and shapes of this module",
     "non-finite": "look for the first bad value with step.eager(batch) under torch.autograd.detect_anomaly()",
     "optimizer": "use a torch.optim optimizer whose step needs no closure",
     "module-changed": "call detente.compile again after changing the module",

@@ -42,6 +42,10 @@ class State:
             )
         return values, optimizer
 
+    def names(self) -> tuple[str, ...]:
+        """torch's names of the weights and buffers."""
+        return tuple(self.stacks.split(dict.fromkeys(self.values), lambda value, row: value))
+
     def value(self, name: str) -> Any:
         """One tensor by its canonical torch name."""
         if name in self.stacks.place:

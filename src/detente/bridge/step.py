@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,20 @@ import torch
 from torch import nn
 
 from detente.bridge import certify, checkpoint
+from detente.bridge.certificates import Before, Certifier, Open
 from detente.bridge.choose.choice import Choice
 from detente.bridge.eager import eager_step
 from detente.bridge.examine import check
-from detente.bridge.graph import Aval, Graph, Ref
-from detente.bridge.lower.driver import every_node
+from detente.bridge.graph import Aval, Ref
 from detente.bridge.lower.precision import x64
+from detente.bridge.meta import Source, fill, on_meta, source, stand_ins
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
 from detente.bridge.optim.update import Update
 from detente.bridge.pending import Pending
 from detente.bridge.place import Placed, from_jax, place, to_jax
 from detente.bridge.program import exported
-from detente.bridge.refusal import Refused
+from detente.bridge.refusal import Refused, refuse
 from detente.bridge.state import State
 from detente.bridge.variants import Options, Variant, Variants
 from detente.bridge.watch import Watch
@@ -51,15 +52,23 @@ class Step:
     ) -> None:
         self.model, self.loss, self.optimizer, self.options = model, loss, optimizer, options
         self.count = 0
-        self.certificate: certify.Certificate | None = None
-        self._first: _FirstStep | None = None
+        self._open: Open | None = None
+        self._certifier = Certifier(model, loss, optimizer, options, self._gradients)
         placed = example_batch if isinstance(example_batch, Placed) else place(example_batch)
         self._variants = Variants(model, loss, optimizer, options)
+        self._source: Source | None = None
+        if on_meta(model):
+            self._source = source(model, optimizer, options.weights, options.seed)
+        elif options.weights is not None:
+            raise refuse("meta", "weights= is for a module on the meta device, and this one has values")
         try:
             self._trace()
             self._weights = self._variants.weights(placed)
-        except Refused:
-            raise Refused(check(model, loss, self._variants.example(placed), optimizer)) from None
+        except Refused as refused:
+            with stand_ins(model) if self._source is not None else nullcontext():
+                found = check(model, loss, self._variants.example(placed), optimizer)
+            known = {reason.what for reason in found}
+            raise Refused([*found, *(r for r in refused.reasons if r.what not in known)]) from None
         self._watch = Watch(model)
         self._load()
         self._variant(placed, self._hyper())
@@ -80,9 +89,11 @@ class Step:
         placed = batch if isinstance(batch, Placed) else self.place(batch)
         hyper = self._hyper()
         variant = self._variant(placed, hyper)
-        if self.certificate is None and self._first is None and self.options.certificate == "full":
-            batch, groups = copy.deepcopy(placed.original), numbers_of(self.optimizer)
-            self._first = _FirstStep(variant, batch, placed.arrays, self.count, groups, self._watch.mode)
+        if self.options.certificate != "none" and self._variants.certificate(variant) is None:
+            mode, value = self._watch.mode, None if self._live else self._host_value
+            self._open = self._certifier.open(
+                variant, placed.original, placed.arrays, self.count, mode, self._before, value
+            )
         return self._run(variant, placed.arrays, hyper)
 
     def _run(self, variant: Variant, arrays: list[Any], hyper: Any) -> Any:
@@ -93,8 +104,9 @@ class Step:
             state.values, state.optimizer, arrays, hyper, seed, count
         )
         state.values.update(changed)
-        if self._first is not None:
-            self._first.loss = loss
+        if self._open is not None:
+            self._open.loss = loss
+        self._live = False
         number, self.count = self.count, self.count + 1
         value = Pending.of(self._loss_aval(variant), lambda: self._read(variant, number, loss, word), loss)
         layout = variant.captured.aux
@@ -134,6 +146,7 @@ class Step:
             self._watch.renew()
         stacks = self._state.stacks
         self._load(tensors or {})
+        self._live = self._live and not tensors
         self._state.arrange(stacks)
         self.count = 0
 
@@ -178,13 +191,15 @@ class Step:
     # -- state ------------------------------------------------------------------------------------------------
 
     def sync_to_torch(self) -> None:
-        """Write weights, buffers and optimizer state into the live module and optimizer, in place."""
+        """Write weights, buffers and optimizer state into the live module and optimizer, in place. Parameters that
+        were on the meta device get memory on the CPU, and stay the same objects."""
         self._watch.check()
         self._settle()
         with torch.no_grad():
             values, optimizer = self._state.by_torch_names()
             for name, array in values.items():
-                self._weights.tensors[name].copy_(from_jax(array))
+                fill(self._weights.tensors[name], from_jax(array))
+        self._live = True
         self._rule.write_state(self.optimizer, optimizer, dict(self.model.named_parameters()))
         self._watch.renew()
 
@@ -221,6 +236,7 @@ class Step:
         numbers of ``param_groups`` are the live optimizer's). Raises Refused for a file that does not fit."""
         self._settle()
         self._state, self.count, seed = checkpoint.load(path, self._state)
+        self._live, self._stepped = False, True
         self.options = replace(self.options, seed=seed)
 
     def stablehlo(self, platforms: Sequence[str] | None = None) -> str:
@@ -239,6 +255,16 @@ class Step:
         return self._state.values, self._state.optimizer
 
     @property
+    def certificate(self) -> certify.Certificate | None:
+        """The first program's certificate; None before its second step, and without one."""
+        return self.certificates[0] if self.programs else None
+
+    @property
+    def certificates(self) -> tuple[certify.Certificate | None, ...]:
+        """One for each of ``programs``; None where it was not made (yet)."""
+        return tuple(self._variants.certificates.get(key) for key in self._variants.made)
+
+    @property
     def choice(self) -> Choice:
         """Which form the first program runs in, and why; ``print`` shows what was considered."""
         return self.programs[0].choice
@@ -252,9 +278,17 @@ class Step:
         """State from the live module and optimizer; ``given`` (by name) comes before the module's own values."""
         given = given or {}
         values = {}
+        meta = any(t.is_meta for t in self._weights.tensors.values())
+        weights: Any = self._source
+        if meta and weights is None:  # used up: an initialisation keeps nothing
+            weights = source(self.model, self.optimizer, self.options.weights, self.options.seed)
+        self._source = None
         for name, live in self._weights.tensors.items():
-            value = torch.as_tensor(given[name]).to(live.dtype) if name in given else live
-            values[name] = to_jax(value)
+            if name in given:
+                values[name] = to_jax(torch.as_tensor(given[name]).to(live.dtype))
+            else:
+                values[name] = to_jax(live if not live.is_meta else weights(name))
+        self._live, self._stepped = not meta, bool(self.optimizer.state)
         if self.optimizer.state:
             optimizer = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
         else:  # nothing was stepped yet: one small program makes all of it, instead of one per shape
@@ -308,65 +342,31 @@ class Step:
                 return out if isinstance(out, Aval) else out[value.index]
         raise AssertionError("the loss is not a value of the graph")
 
-    # -- the certificate --------------------------------------------------------------------------------------
+    # -- certificates -----------------------------------------------------------------------------------------
+
+    def settled(self) -> certify.Certificate:
+        """The certificate of the program that ran last, made now if it is still open; raises nothing."""
+        self._make_certificate()
+        return next(reversed(self._variants.certificates.values()))
 
     def _settle(self) -> None:
-        """Run the certificate of the first step, if it is still open. A failed one goes on raising."""
-        if self._first is not None:
-            first, self._first = self._first, None
-            self.certificate = self._certify(first)
-        if self.certificate is not None and not self.certificate.ok:
-            raise certify.refusal(self.certificate)
+        """Run the certificate of the last step, if it is still open. A failed one goes on raising."""
+        self._make_certificate()
+        for certificate in self._variants.certificates.values():
+            if not certificate.ok:
+                raise certify.refusal(certificate)
 
-    def _certify(self, first: _FirstStep) -> certify.Certificate:
-        """The first step against torch eager. The live module still holds the state before that step."""
-        from detente.bridge.random import twin
+    def _make_certificate(self) -> None:
+        first, self._open = self._open, None
+        if first is None or first.loss is None:
+            return
+        if first.before is None and first.cut is None and self._watch.changed:
+            return  # the live module no longer holds the state before that step: the next one is certified
+        self._variants.certify(first.variant, self._certifier.settle(first, self._state, self._rule))
 
-        program = first.variant.compiled.program
-        before = State({name: to_jax(tensor) for name, tensor in self._weights.tensors.items()}, {})
-        before.arrange(first.variant.stacks)
-        gradients = self._gradients(first.variant, before.values, first.arrays, first.count)
-        del before
-        own = [n for name in first.variant.compiled.own for n in program.members(name)]
-        buffers = frozenset(n for name in program.written for n in program.members(name))
-        changed = {n: from_jax(self._state.value(n)) for n in own}
-        measured = certify.Measured(
-            from_jax(first.loss), gradients, changed, buffers, coarsest(program.graph)
-        )
+    def _host_value(self, name: str) -> torch.Tensor:
+        return from_jax(self._state.value(name))
 
-        def numbers() -> Any:
-            # torch.cond differentiates by tracing, which no mode survives; without draws none is needed
-            if not first.variant.captured.draws:
-                return None
-            return lambda part: twin(self.options.seed, first.count * parts + part)
-
-        parts, clip = self.options.accumulate, self._rule.clip_live
-        then = certify.Then(first.groups, first.mode, first.batch, numbers, parts, clip)
-        return certify.certify(measured, self.model, self.loss, self.optimizer, then)
-
-
-@dataclass
-class _FirstStep:
-    """What the certificate needs of the first step, as it was then: a scheduler may have moved since."""
-
-    variant: Variant
-    batch: Any
-    arrays: list[Any]
-    count: int
-    groups: list[dict[str, Any]]
-    mode: tuple[bool, ...]
-    loss: Any = None
-
-
-def numbers_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The parameter groups without their parameters, copied."""
-    return [{k: copy.copy(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-
-
-def coarsest(graph: Graph) -> float:
-    """The largest machine epsilon among the floating dtypes that a graph computes in."""
-    outs = [
-        a for node in every_node(graph) for a in (node.out if isinstance(node.out, tuple) else (node.out,))
-    ]
-    found = {a.dtype for a in outs if a is not None and "float" in a.dtype}
-    return max((float(torch.finfo(getattr(torch, dtype)).eps) for dtype in found), default=0.0)
+    def _before(self) -> Before | None:
+        """The state on the host; None while the live module and optimizer hold it themselves."""
+        return None if self._live else Before.of(self._state, self._rule, self.count > 0 or self._stepped)

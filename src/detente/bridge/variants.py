@@ -4,7 +4,8 @@ mode."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -18,11 +19,13 @@ from detente.bridge.capture.batch import Layout
 from detente.bridge.capture.export import Captured, capture
 from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.weights import Weights, weights
+from detente.bridge.certify import Certificate
 from detente.bridge.choose.choice import Choice
 from detente.bridge.choose.choose import alike_of, choose
 from detente.bridge.choose.forms import Shaped
 from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.lower.driver import load_table, missing
+from detente.bridge.meta import stand_ins
 from detente.bridge.micro import split
 from detente.bridge.passes.connected import connected
 from detente.bridge.passes.dead import without_dead
@@ -50,6 +53,7 @@ class Options:
     clip_value: float | None = None
     accumulate: int = 1
     ema: float | None = None
+    weights: str | Path | None = None
 
     @property
     def whole(self) -> str:
@@ -74,6 +78,7 @@ class Variant:
     stacks: Stacks
     cached: bool = False
     export_seconds: float = 0.0
+    name: str | None = None  # of its file in the persistent cache
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -93,15 +98,17 @@ class Variants:
         self.model, self.loss, self.optimizer, self.options = model, loss, optimizer, options
         self.folder = cached.folder() if options.cache else None
         self.made: dict[Any, Variant] = {}
+        self.certificates: dict[Any, Certificate] = {}  # by the key of ``made``
         self.captured: dict[Any, tuple[Captured, float]] = {}  # survives a change of the optimizer's rule
 
     def weights(self, placed: Placed) -> Weights:
         """The module's tensors, after every refusal that needs no program. Raises Refused."""
         found = weights(self.model)
         reasons = unkept(self.model)
-        if reasons or any(t.device.type == "meta" for t in found.tensors.values()):
+        if reasons:
             # the full list of reasons comes from a capture
-            capture(self.model, self.loss, self.example(placed))
+            with stand_ins(self.model):
+                capture(self.model, self.loss, self.example(placed))
             raise Refused(reasons)
         return found
 
@@ -119,6 +126,26 @@ class Variants:
     def forget(self) -> None:
         """The optimizer has another rule: what was captured stays, what was compiled goes."""
         self.made.clear()
+        self.certificates.clear()
+
+    def key_of(self, variant: Variant) -> Any:
+        """The key of ``made``."""
+        return next(key for key, known in self.made.items() if known is variant)
+
+    def certificate(self, variant: Variant) -> Certificate | None:
+        """The program's certificate, when it was made here or is stored beside the program."""
+        key = self.key_of(variant)
+        if key not in self.certificates and self.folder is not None and variant.name is not None:
+            stored = cached.load_certificate(self.folder, variant.name, self.options.certificate)
+            if stored is not None:
+                self.certificates[key] = stored
+        return self.certificates.get(key)
+
+    def certify(self, variant: Variant, certificate: Certificate) -> None:
+        """Keep a certificate, in the persistent cache too when it passed."""
+        self.certificates[self.key_of(variant)] = certificate
+        if certificate.ok and self.folder is not None and variant.name is not None:
+            cached.store_certificate(self.folder, variant.name, certificate)
 
     def _stored(
         self, key: Any, placed: Placed, rule: Any, hyper: Any, held: Weights, state: State
@@ -134,18 +161,20 @@ class Variants:
             entry = cached.load(self.folder, name, held, rule)
             if entry is not None:
                 self.captured[key] = (entry.captured, 0.0)
-                return Variant(entry.captured, entry.compiled, entry.choice, entry.stacks, True)
-        captured, seconds = self._captured(key, placed)
+                return Variant(entry.captured, entry.compiled, entry.choice, entry.stacks, True, name=name)
+        captured, seconds = self._captured(key, placed, held)
         made = self._compile(captured, seconds, placed.arrays, rule, hyper, state)
         if name is not None and self.folder is not None:
             cached.store(self.folder, name, cached.Entry(captured, made.compiled, made.choice, made.stacks))
-        return made
+        return replace(made, name=name)
 
-    def _captured(self, key: Any, placed: Placed) -> tuple[Captured, float]:
+    def _captured(self, key: Any, placed: Placed, held: Weights) -> tuple[Captured, float]:
         if key not in self.captured:
             self._check_structure(placed.layout)
             start = perf_counter()
-            captured = capture(self.model, self.loss, self.example(placed))
+            with stand_ins(self.model):
+                captured = capture(self.model, self.loss, self.example(placed))
+            captured = replace(captured, weights=held)
             reasons = missing(captured.graph)
             if reasons:
                 raise Refused(reasons)

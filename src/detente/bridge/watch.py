@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from detente.bridge.refusal import refuse
+from detente.bridge.refusal import Refused, refuse
 
 
 class Watch:
@@ -37,6 +37,15 @@ class Watch:
     def mode(self) -> tuple[bool, ...]:
         """The training flag of every part: train and eval are two programs."""
         return tuple(part.training for part in self.parts)
+
+    @property
+    def changed(self) -> bool:
+        """Whether ``check`` would raise."""
+        try:
+            self.check()
+        except Refused:
+            return True
+        return False
 
     def check(self) -> None:
         """Raises Refused (``module-changed``) naming the first tensor that is not what it was."""

@@ -3,12 +3,14 @@ on."""
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import platform
 import sys
 import warnings
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from jax.experimental import serialize_executable
 from detente.bridge.cache.describe import Unknown, content, describe, describe_module, digest
 from detente.bridge.capture.export import Captured
 from detente.bridge.capture.weights import Weights
+from detente.bridge.certify import Certificate
 from detente.bridge.choose.choice import Choice
 from detente.bridge.program import Compiled
 from detente.bridge.roll.stacks import Stacks
@@ -65,7 +68,11 @@ def key(
             describe([type(optimizer), _flags(groups), members]),
             repr((layout_key, mode)),
             describe(
-                [v for k, v in sorted(vars(options).items()) if k not in ("seed", "certificate", "nonfinite")]
+                [
+                    v
+                    for k, v in sorted(vars(options).items())
+                    if k not in ("seed", "certificate", "nonfinite", "weights")
+                ]
             ),
             str(structure),
             repr([(a.shape, a.dtype.name) for a in leaves]),
@@ -155,6 +162,31 @@ def store(place: Path, name: str, entry: Entry) -> bool:
     fresh.write_bytes(data)
     fresh.replace(place / f"{name}.program")
     return True
+
+
+def store_certificate(place: Path, name: str, certificate: Certificate) -> None:
+    """Beside its program, so that another process need not run eager again."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    fresh = place / f".{name}.{certificate.level}.{os.getpid()}"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(json.dumps(replace(certificate, stored=now).record()))
+        fresh.replace(place / f"{name}.{certificate.level}.certificate")
+    except OSError:
+        return
+
+
+def load_certificate(place: Path, name: str, level: str) -> Certificate | None:
+    """The stored certificate of a program, of this level or a higher one; None when there is none."""
+    for found in dict.fromkeys(("full", level)):
+        try:
+            text = (place / f"{name}.{found}.certificate").read_text()
+            certificate = Certificate.of_record(json.loads(text))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if certificate.ok:
+            return certificate
+    return None
 
 
 def load(place: Path, name: str, weights: Weights, rule: Any) -> Entry | None:

@@ -1,0 +1,171 @@
+"""When a program is certified, and from which state: its first step, between that step and the next.
+
+A certificate is made once per program. What it needs of the step is held until the next call: the state before it
+(the live module and optimizer, where they still hold it; else a copy on the host), the numbers, the batch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from detente.bridge import certify, short
+from detente.bridge.graph import Graph
+from detente.bridge.lower.driver import every_node
+from detente.bridge.meta import fill
+from detente.bridge.place import from_jax, to_jax
+from detente.bridge.refusal import Refused
+from detente.bridge.state import State
+from detente.bridge.variants import Options, Variant
+
+if TYPE_CHECKING:
+    from detente.bridge.optim.update import Update
+
+
+@dataclass(frozen=True)
+class Before:
+    """The state before a step, on the host by torch's names; ``optimizer`` is None where nothing was stepped."""
+
+    values: dict[str, torch.Tensor]
+    optimizer: dict[str, dict[str, Any]] | None
+    rule: Update
+
+    @staticmethod
+    def of(state: State, rule: Update, stepped: bool) -> Before:
+        values, optimizer = state.by_torch_names()
+        held = {n: {k: np.array(v) for k, v in leaves.items()} for n, leaves in optimizer.items()}
+        return Before({n: from_jax(v) for n, v in values.items()}, held if stepped else None, rule)
+
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Into a copy of the live module and optimizer."""
+        live = dict(model.named_parameters()) | dict(model.named_buffers())
+        with torch.no_grad():
+            for name, tensor in live.items():
+                fill(tensor, self.values[name])
+        if self.optimizer is not None:
+            self.rule.write_state(optimizer, self.optimizer, dict(model.named_parameters()))
+
+
+@dataclass
+class Open:
+    """A step that waits for its certificate, as it was then: a scheduler may have moved since."""
+
+    variant: Variant
+    batch: Any
+    arrays: list[Any]
+    count: int
+    groups: list[dict[str, Any]]
+    mode: tuple[bool, ...]
+    before: Before | None
+    cut: short.Cut | None = None
+    loss: Any = None
+
+
+@dataclass(frozen=True)
+class Certifier:
+    """Makes certificates for the programs of one step. ``gradients(variant, values, arrays, count)`` are the compiled
+    program's, by torch's names."""
+
+    model: nn.Module
+    loss: Callable[[Any, Any], Any]
+    optimizer: torch.optim.Optimizer
+    options: Options
+    gradients: Callable[..., dict[str, torch.Tensor | None]]
+
+    def open(
+        self,
+        variant: Variant,
+        batch: Any,
+        arrays: list[Any],
+        count: int,
+        mode: tuple[bool, ...],
+        before: Callable[[], Before | None],
+        value: Callable[[str], torch.Tensor] | None,
+    ) -> Open:
+        """Called before the step runs. ``before()`` copies the state, and is asked for only where that is needed;
+        ``value(name)`` copies one weight (None: the live module holds it)."""
+        batch, groups = copy.deepcopy(batch), numbers_of(self.optimizer)
+        cut = None
+        if self.options.certificate == "short":
+            cut = short.cut(self.model, self.optimizer, variant.captured.graph, value)
+        held = before() if cut is None else None
+        return Open(variant, batch, arrays, count, groups, mode, held, cut)
+
+    def settle(self, first: Open, state: State, rule: Update) -> certify.Certificate:
+        """The opened step against torch eager."""
+        if first.cut is not None:
+            return self._short(first.cut, first)
+        program = first.variant.compiled.program
+        live = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        tensors = live if first.before is None else first.before.values
+        own = [n for name in first.variant.compiled.own for n in program.members(name)]
+        before = State({name: to_jax(tensors[name]) for name in state.names()}, {})
+        before.arrange(first.variant.stacks)
+        gradients = self.gradients(first.variant, before.values, first.arrays, first.count)
+        del before
+        buffers = frozenset(n for name in program.written for n in program.members(name))
+        changed = {n: from_jax(state.value(n)) for n in own}
+        measured = certify.Measured(
+            from_jax(first.loss), gradients, changed, buffers, coarsest(program.graph)
+        )
+        restore = None if first.before is None else first.before.restore
+        parts = self.options.accumulate
+        then = certify.Then(
+            first.groups,
+            first.mode,
+            first.batch,
+            self._numbers(first.variant, first.count),
+            parts,
+            rule.clip_live,
+            restore,
+        )
+        return certify.certify(measured, self.model, self.loss, self.optimizer, then)
+
+    def _numbers(self, variant: Variant, count: int) -> certify.Numbers:
+        from detente.bridge.random import twin
+
+        parts = self.options.accumulate
+
+        def numbers() -> Any:
+            # torch.cond differentiates by tracing, which no mode survives; without draws none is needed
+            if not variant.captured.draws:
+                return None
+            return lambda part: twin(self.options.seed, count * parts + part)
+
+        return numbers
+
+    def _short(self, cut: short.Cut, first: Open) -> certify.Certificate:
+        """The full certificate of the model with two repeats of each block: in the same form, unless two repeats are
+        too little to roll."""
+        from detente.bridge.step import Step
+
+        options = replace(self.options, certificate="full", tune=False, weights=None)
+        try:
+            wanted = replace(options, form=first.variant.choice.form)
+            step = Step(cut.model, self.loss, cut.optimizer, first.batch, wanted)
+        except Refused as refused:
+            if any(reason.code != "form" for reason in refused.reasons):
+                raise
+            step = Step(cut.model, self.loss, cut.optimizer, first.batch, replace(options, form=None))
+        step(first.batch)
+        return replace(step.settled(), level="short", of=f"{cut.what}, {step.choice.form}")
+
+
+def numbers_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The parameter groups without their parameters, copied."""
+    return [{k: copy.copy(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+
+
+def coarsest(graph: Graph) -> float:
+    """The largest machine epsilon among the floating dtypes that a graph computes in."""
+    outs: Sequence[Any] = [
+        a for node in every_node(graph) for a in (node.out if isinstance(node.out, tuple) else (node.out,))
+    ]
+    found = {a.dtype for a in outs if a is not None and "float" in a.dtype}
+    return max((float(torch.finfo(getattr(torch, dtype)).eps) for dtype in found), default=0.0)

@@ -1,0 +1,228 @@
+"""Which programs are certified, against what, and what a second process finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from detente import bridge
+from detente.bridge import certify, short
+from detente.bridge.capture.export import capture
+
+X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Layer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, width), nn.Linear(width, 8)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x):
+        return x + self.drop(self.down(torch.nn.functional.gelu(self.up(self.norm(x)))))
+
+
+class Net(nn.Module):
+    """Layers of two kinds that alternate, and a last one of its own: what is cut is not simply the tail."""
+
+    def __init__(self, pairs=5, kinds=(12, 20)):
+        super().__init__()
+        torch.manual_seed(0)
+        widths = [*kinds] * pairs + [16]
+        self.first = nn.Linear(8, 8)
+        self.layers = nn.ModuleList(Layer(w) for w in widths)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def loss(model, batch):
+    return model(batch).pow(2).mean()
+
+
+def compiled(model=None, **options):
+    model = model or Net()
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    return bridge.compile(model, loss, torch.optim.AdamW(groups, lr=0.01), example_batch=X, seed=0, **options)
+
+
+def test_every_program_is_certified_from_the_state_it_began_with():
+    model = Net(0)
+    step = compiled(model)
+    step(X)
+    assert step.certificates == (None,)  # made between the first step and the second
+    step(X)
+    step(X[:4])
+    model.eval()
+    step(X)
+    step(X)
+    assert len(step.programs) == 3
+    assert [c.ok for c in step.certificates] == [True] * 3
+    assert step.certificate is step.certificates[0]
+    assert {r.kind for c in step.certificates for r in c.rows} == {"loss", "gradient", "update"}
+
+
+def test_a_later_program_that_is_wrong_is_found(monkeypatch):
+    step = compiled(Net(0))
+    step(X)
+    step(X)
+    real = certify.certify
+
+    def broken(measured, *rest):
+        wrong = dict(measured.gradients) | {"head.bias": measured.gradients["head.bias"] * 1.01}
+        return real(dataclasses.replace(measured, gradients=wrong), *rest)
+
+    monkeypatch.setattr(certify, "certify", broken)
+    step(X[:4])
+    for _ in range(2):  # and it goes on raising
+        with pytest.raises(bridge.Refused, match=r"gradient head\.bias"):
+            step(X)
+    assert [c.ok for c in step.certificates] == [True, False]
+
+
+def test_a_loaded_state_is_what_is_certified(tmp_path):
+    first = compiled(Net(0), certificate="none")
+    for _ in range(3):
+        first(X)
+    first.save(tmp_path / "s.safetensors")
+    second = compiled(Net(0))
+    second.load(tmp_path / "s.safetensors")
+    assert float(second(X)) == float(first(X))
+    assert float(second(X)) == float(first(X))
+    assert second.certificate.ok, str(second.certificate)
+
+
+def test_an_edit_between_two_steps_moves_the_certificate_to_the_next():
+    model = Net(0)
+    step = compiled(model)
+    step(X)
+    with torch.no_grad():
+        model.head.bias += 1.0
+    step.load_from_torch()
+    assert step.certificate is None
+    step(X)
+    step(X)
+    assert step.certificate.ok
+
+
+def test_short_runs_eager_on_two_repeats_of_each_block():
+    model = Net()
+    graph = capture(model, loss, X).graph
+    assert short.dropped(graph, model) == {"layers": [4, 5, 6, 7, 8, 9]}
+    cut = short.cut(model, torch.optim.AdamW(model.parameters()), graph)
+    assert [layer.up.out_features for layer in cut.model.layers] == [12, 20, 12, 20, 16]
+    assert {id(p) for g in cut.optimizer.param_groups for p in g["params"]} == {
+        id(p) for p in cut.model.parameters()
+    }
+    assert len(model.layers) == 11
+    step = compiled(model, certificate="short", form="rolled")
+    step(X)
+    step(X)
+    found = step.certificate
+    assert found.ok and found.level == "short" and "layers without layers 4-9, unrolled" in str(found)
+    names = {r.name for r in found.rows if r.kind == "gradient"}
+    assert "layers.4.up.weight" in names and "layers.5.up.weight" not in names
+
+
+def test_short_is_of_the_same_form_where_two_layers_can_be_rolled():
+    import transformers as hf
+
+    config = hf.GPT2Config(
+        n_layer=8, n_embd=16, n_head=2, vocab_size=32, n_positions=8, bos_token_id=0, eos_token_id=0
+    )
+    with torch.device("meta"):
+        model = hf.GPT2LMHeadModel(config).train()
+    ids = torch.arange(16).view(2, 8)
+    step = bridge.compile(
+        model,
+        lambda m, b: m(input_ids=b, labels=b).loss,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        example_batch=ids,
+        weights="init",
+        seed=0,
+    )
+    step(ids)
+    step(ids)
+    found = step.certificate
+    assert found.ok and found.of == "transformer.h without layers 2-7, rolled+dots", str(found)
+
+
+def test_short_is_full_where_nothing_repeats():
+    step = compiled(Net(1, kinds=(12,)), certificate="short")
+    step(X)
+    step(X)
+    assert step.certificate.level == "full" and step.certificate.ok
+
+
+def test_short_finds_a_wrong_lowering(monkeypatch):
+    from detente.bridge.lower import table
+
+    step = compiled(certificate="short")
+    step(X)
+    entry = table.TABLE["aten.gelu.default"]
+    wrong = dataclasses.replace(entry, lower=lambda call, x, **kw: entry.lower(call, x, **kw) * 1.001)
+    monkeypatch.setitem(table.TABLE, "aten.gelu.default", wrong)
+    with pytest.raises(bridge.Refused, match=r"\[certificate\]"):
+        step(X)
+
+
+def test_updates_are_judged_as_the_referee_judges_them():
+    """One update in twenty-one is noise on both sides: the referee's pooled error lets it pass, and no more."""
+    exact = torch.ones(1, dtype=torch.float64)
+    far = [1e-4] * 3 + [1e-7] * 20
+    pooled = certify._pooled([(exact * (1 + f), exact) for f in far])
+    assert pooled == pytest.approx(1e-4)
+    assert certify._pooled([(exact * (1 + f), exact) for f in far[:19]]) == 0.0
+    row = certify._row("update", "w", exact * (1 + 3.9e-4), exact, exact, 0.0, 0.0, True, pooled)
+    assert row.ok
+    assert not certify._row("update", "w", exact * (1 + 4.1e-4), exact, exact, 0.0, 0.0, True, pooled).ok
+
+
+SCRIPT = """
+import sys; sys.path.insert(0, {here!r})
+import torch, test_certificates as case
+from detente.bridge import certify
+ran = []
+real = certify.certify
+certify.certify = lambda *given: (ran.append(1), real(*given))[1]
+step = case.compiled(case.Net(0))
+step(case.X); step(case.X)
+print(len(ran), step.certificate.ok, bool(step.certificate.stored), str(step.certificate))
+"""
+
+
+def test_another_process_finds_the_certificate(tmp_path):
+    environment = {
+        **os.environ,
+        "DETENTE_BRIDGE_CACHE": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    script = SCRIPT.format(here=str(Path(__file__).parent))
+
+    def told():
+        run = [sys.executable, "-c", script]
+        return subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert told().startswith("1 True False")
+    second = told()
+    assert second.startswith("0 True True") and "stored 20" in second
+    file = next(tmp_path.glob("*.full.certificate"))
+    record = json.loads(file.read_text())
+    record["rows"][0]["error"] = 1.0  # one that did not pass is not believed
+    file.write_text(json.dumps(record))
+    assert told().startswith("1 True False")
