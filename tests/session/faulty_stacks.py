@@ -55,12 +55,19 @@ def _die_beside_a_compiler() -> None:
     """Wait until Inductor's own compile processes run, write down which, and be killed."""
     while True:
         children = psutil.Process().children(recursive=True)
-        if any("cc1plus" in child.name() or "triton" in " ".join(child.cmdline()) for child in children):
+        if any(_compiles(child) for child in children):
             Path(os.environ["DETENTE_HOME"], "compile-processes.json").write_text(
                 json.dumps([child.pid for child in children])
             )
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.005)
+
+
+def _compiles(child: psutil.Process) -> bool:
+    try:
+        return "cc1plus" in child.name()
+    except psutil.Error:  # it ended between the list and the question
+        return False
 
 
 class KilledWhileCompiling(TorchCompile):
