@@ -1,0 +1,168 @@
+"""One clear error for each thing that a program may get wrong: what happened, with values, where, what to do next.
+
+Each error must name the user's own line where there is one; the details of single messages are tested where they are
+made (semantics/, test_meta.py, test_options.py).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from detente import bridge
+
+X = torch.linspace(-1, 1, 12).view(3, 4)
+HERE = str(Path(__file__).parent)
+
+
+class Net(nn.Module):
+    def __init__(self, extra=lambda model, h: h):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.drop, self.extra = nn.Linear(4, 4), nn.Dropout(0.5), extra
+
+    def forward(self, x):
+        h = self.drop(self.linear(x))
+        return self.extra(self, h)
+
+
+def loss(model, batch):
+    return model(batch["x"]).pow(2).mean()
+
+
+def compiled(model=None, optimizer=None, **options):
+    model = model or Net()
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {"certificate": "none", "seed": 4, **options}
+    return bridge.compile(model, loss, optimizer, example_batch={"x": X}, **options)
+
+
+def refused(call):
+    with pytest.raises(bridge.Refused) as caught:
+        call()
+    reasons = caught.value.reasons
+    assert len(reasons) == 1, str(caught.value)
+    assert "hint: " in str(reasons[0])
+    return reasons[0]
+
+
+def branches(model, h):
+    return h * 2 if h.sum() > 0 else h
+
+
+def writes_a_leaf(model, h):
+    model.linear.weight.mul_(0.5)
+    return h
+
+
+@torch.library.custom_op("detente_bad_input::triple", mutates_args=())
+def triple(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+@triple.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+FORWARD = {
+    "data-dependent control flow": (branches, "control-flow", "Could not guard on data-dependent"),
+    "in-place on a leaf": (writes_a_leaf, "leaf-inplace", "leaf"),
+    "unsupported op": (lambda model, h: triple(h), "op", "detente_bad_input.triple.default"),
+}
+
+
+@pytest.mark.parametrize("case", FORWARD.values(), ids=FORWARD.keys())
+def test_a_forward_pass_that_cannot_be_compiled(case):
+    extra, code, says = case
+    reason = refused(lambda: compiled(Net(extra)))
+    assert reason.code == code and says in reason.what
+    assert reason.where is not None and reason.where.file.endswith("test_bad_input.py"), str(reason)
+
+
+def test_lbfgs():
+    model = Net()
+    reason = refused(lambda: compiled(model, torch.optim.LBFGS(model.parameters())))
+    assert reason.code == "optimizer" and "LBFGS" in reason.what
+
+
+def test_a_meta_model_without_weights():
+    with torch.device("meta"):
+        model = Net()
+    reason = refused(lambda: compiled(model))
+    assert reason.code == "meta" and "weights='init'" in str(reason)
+
+
+def test_a_batch_of_another_structure():
+    step = compiled()
+    reason = refused(lambda: step({"x": X, "y": X}))
+    assert reason.code == "batch" and "batch['y']" in reason.what
+
+
+def test_a_module_that_was_changed_after_compile():
+    step = compiled()
+    step.model.linear.bias.data = torch.ones(4)
+    with torch.no_grad():
+        step.model.linear.bias.add_(1)
+    reason = refused(lambda: step({"x": X}))
+    assert reason.code == "module-changed" and "linear.bias" in reason.what
+
+
+def test_a_loss_that_is_not_finite():
+    step = compiled()
+    value = step({"x": X / 0})
+    with pytest.raises(
+        FloatingPointError, match=r"the loss of step 0 is (nan|inf)[\s\S]*step\.eager\(batch\)"
+    ):
+        float(value)
+
+
+SESSION = """
+import sys; sys.path.insert(0, {here!r})
+import pdb
+import test_bad_input as case
+
+compiled, eager = case.compiled(), case.compiled()
+batch = {{"x": case.X}}
+values = [float(compiled(batch)) for _ in range(2)]
+first = float(eager(batch))
+debugger = pdb.Pdb(nosigint=True, readrc=False)
+debugger.set_break(case.__file__, {line})
+debugger.set_trace()
+second = eager.eager(batch)
+debugger.clear_all_breaks()
+print("END", values[1], float(second))
+"""
+
+
+def test_an_eager_step_stops_in_the_users_forward_under_pdb():
+    """The debugger stands on the line after dropout, sees its mask, and the loss is the compiled step's."""
+    lines = Path(__file__).read_text().splitlines()
+    line = 1 + next(i for i, text in enumerate(lines) if "return self.extra(self, h)" in text)
+    source = SESSION.format(here=HERE, line=line)
+    commands = ["continue", "p 'STOPPED', (h == 0).tolist()", "p type(self).__name__, x.shape", "continue"]
+    run = subprocess.run(
+        [sys.executable, "-c", source],
+        input="\n".join(commands) + "\n",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "DETENTE_BRIDGE_CACHE": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert "return self.extra(self, h)" in run.stdout, run.stdout + run.stderr
+    assert "('Net', torch.Size([3, 4]))" in run.stdout
+    words = run.stdout[run.stdout.index("END") :].split()
+    assert float(words[1]) == pytest.approx(float(words[2]), rel=1e-6)
+    from detente.bridge.random import twin
+
+    model = Net()
+    with twin(4, 1):  # the mask of the second step
+        mask = (model.drop(torch.ones(3, 4)) == 0).tolist()
+    assert f"('STOPPED', {mask})" in run.stdout
