@@ -42,7 +42,7 @@ lint:
 
 # Two at a time, a file each; no test asserts on time. One thread each, or the frameworks' pools fight for the cores.
 unit:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=40
 
 # The long matrix: every workload, contract and precision on every stack that is here.
 test-matrix: install-dev

@@ -223,6 +223,17 @@ def test_one_stutter_within_a_process_is_no_early_clock_either():
     assert "clock-stops-early" in loud(judge(make_session(plant={"jax": early})), "jax")
 
 
+def test_samples_that_alternate_between_a_dispatch_and_a_full_queue_excuse_no_early_clock():
+    """Their spread is the fault itself: it once hid reads that took three times as long as every wait."""
+
+    def early(evidence):
+        steps = [Sample(ms * 1_000_000, 1) for ms in (1, 1, 1, 1, 5, 20, 30, 30, 30)]
+        slow = probe("slope", t_k=0.03, waits=[0.03, 0.033], read_t_k=0.1, reads=[0.1, 0.11], doubles=[0.06])
+        return slow(replace(evidence, samples=tuple(steps)))
+
+    assert "clock-stops-early" in loud(judge(make_session(plant={"jax": early})), "jax")
+
+
 def test_what_the_recipe_declares_is_no_finding():
     changes = both(
         probe("facts", compiled_region="model", optimizer_inside=False),

@@ -93,7 +93,8 @@ def _groups(session: Session, facts: WorkloadFacts) -> dict[str, Group]:
 
 
 def _work(facts: Mapping[str, int] | None) -> Work | None:
-    return Work(int(facts["flops"]), int(facts["bytes"])) if facts else None
+    """0 means that nobody knows: a user's own model has no closed form of its costs, and no floor is drawn."""
+    return Work(int(facts["flops"]), int(facts["bytes"])) if facts and facts["flops"] else None
 
 
 def _peak(rows: list[Row], like: Cell) -> Peak | None:

@@ -50,6 +50,8 @@ def _there(key: str, row: Row, group: Group) -> bool:
 def _why(missing: list[str], row: Row, group: Group) -> str:
     if all(key.startswith("program") for key in missing) and row.compiled == "none":
         return "an eager stack gives no program away"
+    if missing == ["floor"] and group.work is None:
+        return "nobody stated how much work a step of this model is"
     if missing == ["floor"] and group.peak is not None and group.peak.busy:
         return "others used the machine while its peaks were measured"
     errors = "; ".join(filter(None, (row.broken(key) for key in missing)))

@@ -13,6 +13,9 @@ READ_GAP = 0.05
 SLOPE_GAP = 0.2
 # What a single reading may be off by, in robust standard deviations of the process's own samples.
 SPREADS = 3.0
+# Beyond this the samples' spread excuses nothing: where the clock is early they alternate between a dispatch and a
+# wait for a full queue, and their spread is the fault itself and no noise of the machine.
+MOST_NOISE = 1.0
 
 # Names of what makes the next batch; inside only where the contract feeds from a loader. Elsewhere they are what
 # input-pipeline-inside warns of, while placing a batch there makes it another region: inputs were not resident.
@@ -42,6 +45,7 @@ def _stops_early(group: Group) -> Iterator[Hit]:
         if not slopes:
             continue
         spread = _spread(row)
+        noise = min(SPREADS * spread, MOST_NOISE)
         # Every process must show it, and in it every read be longer than every wait: a machine that stutters once is
         # not a clock that stops early.
         gaps = [
@@ -50,7 +54,7 @@ def _stops_early(group: Group) -> Iterator[Hit]:
             if s.get("read_t_k")
         ]
         least = min(gaps, default=0.0)
-        if least > max(READ_GAP, SPREADS * spread):
+        if least > max(READ_GAP, noise):
             yield Hit(
                 row,
                 f"reading the outputs back takes {100 * least:.3g} % longer than the clock saw "
@@ -62,7 +66,7 @@ def _stops_early(group: Group) -> Iterator[Hit]:
         most = [max(s.get("doubles") or [s["t_2k"]]) / s["t_k"] for s in slopes if s.get("t_2k")]
         growth = [s["t_2k"] / s["t_k"] for s in slopes if s.get("t_2k")]
         fewest = [s["t_2k"] / max(s.get("waits") or [s["t_k"]]) for s in slopes if s.get("t_2k")]
-        room = max(SLOPE_GAP, SPREADS * spread)
+        room = max(SLOPE_GAP, noise)
         if growth and (max(most) < 2 / (1 + room) or min(fewest) > 2 * (1 + room)):
             yield Hit(
                 row,
