@@ -1,9 +1,10 @@
 """Does detente's clock agree with one that is not ours? Regenerates docs/results/independent-clock.md.
 
-python benchmarks/independent_check.py SESSION [rounds]
+python benchmarks/independent_check.py [blocks]
 
-Runs benchmarks/independent_clock.py for torch and JAX in turns, fresh processes, and holds the medians against those
-of a stored session of `compare gpt2`. The bound is that session's own A/A bound: how far one stack lay from itself.
+Runs `compare gpt2` on torch-eager and jax, and after every whole block benchmarks/independent_clock.py once in torch
+and once in JAX, each in a fresh process: what the machine does meanwhile happens to both clocks. The bound is the
+session's own A/A bound: how far one stack lay from itself.
 """
 
 from __future__ import annotations
@@ -14,42 +15,43 @@ import subprocess
 import sys
 from pathlib import Path
 
-from detente.cli.sessions import find_session
-from detente.judge import judge
+import detente
+from detente.session.progress import Progress
 
 HERE = Path(__file__).resolve().parent
 SIDES = {"torch": "torch-eager", "jax": "jax"}
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "2",
+    "PYTHONPATH": str(HERE.parent / "src"),
+    "JAX_DEFAULT_MATMUL_PRECISION": "highest",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
-def main(name: str, rounds: int) -> int:
-    session = find_session(name)
-    result = judge(session)
-    margin = max(result.session.margins.values())
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "2",
-        "PYTHONPATH": str(HERE.parent / "src"),
-        "JAX_DEFAULT_MATMUL_PRECISION": "highest",
-        "HF_HUB_OFFLINE": "1",
-    }
+def main(blocks: int) -> int:
     times: dict[str, list[float]] = {side: [] for side in SIDES}
-    for _ in range(rounds):
+
+    def between(event: Progress) -> None:
+        print(event.text, flush=True)
+        if event.kind != "block":
+            return
         for side in SIDES:
-            done = subprocess.run(
-                [sys.executable, str(HERE / "independent_clock.py"), side],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=True,
-            )
+            command = [sys.executable, str(HERE / "independent_clock.py"), side]
+            done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True)
             times[side].append(float(done.stdout.split()[-1]))
+
+    result = detente.compare(
+        "gpt2", stacks=tuple(SIDES.values()), blocks=blocks, memory=False, progress=between
+    )
+    margin = max(result.session.margins.values())
     lines = [
         "# An independent clock",
         "",
-        "`python benchmarks/independent_check.py SESSION` runs `benchmarks/independent_clock.py` beside a stored "
-        f"session ({session.id}).",
+        f"`python benchmarks/independent_check.py {blocks}`: `compare gpt2` on {' and '.join(SIDES.values())} "
+        "(GPT-2 Small, train-step, fp32), and between its blocks `benchmarks/independent_clock.py`.",
         "",
-        f"| side | session, s | independent, s ({rounds} processes) | ratio | bound (A/A) | |",
+        f"| side | session, s | independent, s ({blocks} processes) | ratio | bound (A/A) | |",
         "|---|---|---|---|---|---|",
     ]
     good = True
@@ -69,6 +71,4 @@ def main(name: str, rounds: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        main(sys.argv[1] if len(sys.argv) > 1 else "latest", int(sys.argv[2]) if len(sys.argv) > 2 else 5)
-    )
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 5))
