@@ -33,7 +33,8 @@ def main(blocks: int) -> int:
     times: dict[str, list[float]] = {side: [] for side in SIDES}
 
     def between(event: Progress) -> None:
-        print(event.text, flush=True)
+        if event.kind != "phase":
+            print(event.text, flush=True)
         if event.kind != "block":
             return
         for side in SIDES:

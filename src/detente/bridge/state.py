@@ -8,7 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from detente.bridge.birth import Birth, stacked
 from detente.bridge.lower.precision import x64
+from detente.bridge.program import shape_of
 from detente.bridge.roll.stacks import Stacks
 
 Arrays = dict[str, Any]
@@ -17,30 +19,53 @@ Arrays = dict[str, Any]
 class State:
     """``values`` (weights and buffers) and ``optimizer`` (``{name: {key: array}}``) by the names of the
     program that ran last: torch's, or one stacked name for the same tensor of every rolled layer. Both are
-    donated to each step and replaced by what it returns."""
+    donated to each step and replaced by what it returns.
 
-    def __init__(self, values: Arrays, optimizer: dict[str, Arrays], stacks: Stacks | None = None) -> None:
-        self.values, self.optimizer, self.stacks = values, optimizer, stacks or Stacks()
+    ``optimizer`` may be a ``Birth``: state that nothing has stepped yet. It is made when it is first read, in the
+    layout that holds then: making it by torch's names and stacking it afterwards would fill its memory twice.
+    """
+
+    def __init__(
+        self, values: Arrays, optimizer: dict[str, Arrays] | Birth, stacks: Stacks | None = None
+    ) -> None:
+        self.values, self._optimizer, self.stacks = values, optimizer, stacks or Stacks()
+
+    @property
+    def optimizer(self) -> dict[str, Arrays]:
+        if isinstance(self._optimizer, Birth):
+            self._optimizer = self._optimizer.make(self.values, self.stacks)
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, value: dict[str, Arrays]) -> None:
+        self._optimizer = value
 
     def arrange(self, stacks: Stacks) -> None:
         """Into the layout of another program. Copies what changes its place, and nothing when it is the
         same."""
         if stacks.rows == self.stacks.rows:
             return
-        values, optimizer = self.by_torch_names()
+        born = not isinstance(self._optimizer, Birth)
         with x64():
-            self.values = stacks.join(values, jnp.stack)
-            self.optimizer = stacks.join(optimizer, lambda rows: jax.tree.map(lambda *r: jnp.stack(r), *rows))
+            values = self.stacks.split(self.values)
+            self.values = {}  # the rows of a stack go as soon as it is made: nothing is held twice
+            self.values = stacks.gather(values, jnp.stack)
+            if born:
+                optimizer, self._optimizer = self.stacks.split(self.optimizer, _row), {}
+                self._optimizer = stacks.gather(optimizer, stacked)
         self.stacks = stacks
 
     def by_torch_names(self) -> tuple[Arrays, dict[str, Arrays]]:
         """``(values, optimizer state)`` under torch's names; rows of a stack are copies."""
         with x64():
-            values = self.stacks.split(self.values)
-            optimizer = self.stacks.split(
-                self.optimizer, lambda leaves, k: jax.tree.map(lambda a: a[k], leaves)
-            )
-        return values, optimizer
+            return self.stacks.split(self.values), self.stacks.split(self.optimizer, _row)
+
+    def shapes(self) -> tuple[Arrays, dict[str, Arrays]]:
+        """The shapes and dtypes of ``by_torch_names()``; makes and copies nothing."""
+        values = self.stacks.split(jax.tree.map(shape_of, self.values), _row_shape)
+        if isinstance(self._optimizer, Birth):
+            return values, self._optimizer.shapes(values)
+        return values, self.stacks.split(jax.tree.map(shape_of, self._optimizer), _row_shape)
 
     def names(self) -> tuple[str, ...]:
         """torch's names of the weights and buffers."""
@@ -49,7 +74,15 @@ class State:
     def value(self, name: str) -> Any:
         """One tensor by its canonical torch name."""
         if name in self.stacks.place:
-            stacked, row = self.stacks.place[name]
+            whole, row = self.stacks.place[name]
             with x64():
-                return self.values[stacked][row]
+                return self.values[whole][row]
         return self.values[name]
+
+
+def _row(leaves: Any, k: int) -> Any:
+    return jax.tree.map(lambda a: a[k], leaves)
+
+
+def _row_shape(leaves: Any, k: int) -> Any:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), leaves)

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from detente.bridge import certify, checkpoint
+from detente.bridge.birth import Births
 from detente.bridge.certificates import Before, Certifier, Open
 from detente.bridge.choose.choice import Choice
 from detente.bridge.eager import eager_step
 from detente.bridge.examine import check
 from detente.bridge.graph import Aval, Ref
-from detente.bridge.lower.precision import x64
 from detente.bridge.meta import Source, fill, on_meta, source, stand_ins
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
@@ -291,9 +291,8 @@ class Step:
         self._live, self._stepped = not meta, bool(self.optimizer.state)
         if self.optimizer.state:
             optimizer = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
-        else:  # nothing was stepped yet: one small program makes all of it, instead of one per shape
-            with x64():
-                optimizer = self._births({n: values[n] for n in self._rule.programs}, self._hyper())
+        else:
+            optimizer = self._births.at(self._hyper())
         self._state = State(values, optimizer)
 
     def _trace(self) -> None:
@@ -305,13 +304,7 @@ class Step:
             clip_value=options.clip_value,
             ema=options.ema,
         )
-
-        def init(
-            params: Any, hyper: Any
-        ) -> Any:  # a bound method of a rule is not hashable, jit asks for that
-            return rule.init(params, hyper)
-
-        self._rule, self._births = rule, jax.jit(init)
+        self._rule, self._births = rule, Births(rule.init, frozenset(rule.programs))
 
     def _hyper(self) -> Any:
         try:

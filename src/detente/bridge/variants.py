@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from detente.bridge.cache import entry as cached
+from detente.bridge.cache.describe import Unknown
 from detente.bridge.capture.batch import Layout
 from detente.bridge.capture.export import Captured, capture
 from detente.bridge.capture.functions import unkept
@@ -22,9 +23,13 @@ from detente.bridge.capture.weights import Weights, weights
 from detente.bridge.certify import Certificate
 from detente.bridge.choose.choice import Choice
 from detente.bridge.choose.choose import alike_of, choose
+from detente.bridge.choose.choose import name as choice_name
 from detente.bridge.choose.forms import Shaped
 from detente.bridge.choose.memory import limit_bytes
+from detente.bridge.choose.remember import recall
+from detente.bridge.graph import Graph
 from detente.bridge.lower.driver import load_table, missing
+from detente.bridge.lower.precision import x64
 from detente.bridge.meta import stand_ins
 from detente.bridge.micro import split
 from detente.bridge.passes.connected import connected
@@ -68,7 +73,7 @@ class Options:
 @dataclass(frozen=True)
 class Variant:
     """A program of a step. ``cached``: it came from the persistent cache, nothing was exported or compiled
-    for it.
+    for it. ``uncached``: why no later process will find it there; empty when it will.
     ``seconds`` by phase: ``export`` beside those of ``compiled``; all of an earlier process when
     ``cached``."""
 
@@ -79,6 +84,7 @@ class Variant:
     cached: bool = False
     export_seconds: float = 0.0
     name: str | None = None  # of its file in the persistent cache
+    uncached: str = ""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -97,6 +103,7 @@ class Variants:
     ) -> None:
         self.model, self.loss, self.optimizer, self.options = model, loss, optimizer, options
         self.folder = cached.folder() if options.cache else None
+        self.choices = self.folder / "choices" if self.folder is not None else None  # what tuning measured
         self.made: dict[Any, Variant] = {}
         self.certificates: dict[Any, Certificate] = {}  # by the key of ``made``
         self.captured: dict[Any, tuple[Captured, float]] = {}  # survives a change of the optimizer's rule
@@ -151,22 +158,47 @@ class Variants:
         self, key: Any, placed: Placed, rule: Any, hyper: Any, held: Weights, state: State
     ) -> Variant:
         """From the persistent cache, or made and put there."""
-        name = None
+        name, uncached = None, "the cache is off"
         if self.folder is not None:
-            _, optimizer = state.by_torch_names()
-            shapes = jax.tree.map(shape_of, (optimizer, hyper))
+            shapes = (state.shapes()[1], jax.tree.map(shape_of, hyper))
             layout_key, mode = key
-            name = cached.key(self.model, self.loss, self.optimizer, layout_key, mode, self.options, shapes)
+            try:
+                name = cached.key(
+                    self.model, self.loss, self.optimizer, layout_key, mode, self.options, shapes
+                )
+                uncached = ""
+            except Unknown as reason:
+                uncached = f"it holds {reason}, which has no description that is the same in every process"
         if name is not None and self.folder is not None:
             entry = cached.load(self.folder, name, held, rule)
-            if entry is not None:
+            if entry is not None and not self._outdated(entry, rule):
                 self.captured[key] = (entry.captured, 0.0)
                 return Variant(entry.captured, entry.compiled, entry.choice, entry.stacks, True, name=name)
         captured, seconds = self._captured(key, placed, held)
         made = self._compile(captured, seconds, placed.arrays, rule, hyper, state)
         if name is not None and self.folder is not None:
-            cached.store(self.folder, name, cached.Entry(captured, made.compiled, made.choice, made.stacks))
-        return replace(made, name=name)
+            entry = cached.Entry(captured, made.compiled, made.choice, made.stacks)
+            if not cached.store(self.folder, name, entry):
+                uncached = "this program cannot be written to a file"
+        return replace(made, name=name, uncached=uncached)
+
+    def _outdated(self, entry: cached.Entry, rule: Any) -> bool:
+        """Whether a stored program runs in the rule's form, and is to be tuned or has been tuned meanwhile."""
+        if self.options.form is not None or entry.choice.measured:
+            return False
+        if self.options.tune or self.choices is None or not self.choices.is_dir():
+            return self.options.tune
+        name = choice_name(
+            _graph(entry.captured), self.options.whole, limit_bytes(), self._surroundings(rule)
+        )
+        return recall(self.choices, name) is not None
+
+    def _surroundings(self, rule: Any) -> Any:
+        """What changes the executable beside the graph, with a ``repr`` that is the same in every process."""
+        options = self.options
+        groups = [(g.names, g.literals, g.members) for g in rule.rule.groups]
+        clipped = (options.clip_norm, options.clip_value, options.ema, options.accumulate)
+        return (rule.name, groups, clipped, options.matmul)
 
     def _captured(self, key: Any, placed: Placed, held: Weights) -> tuple[Captured, float]:
         if key not in self.captured:
@@ -196,9 +228,9 @@ class Variants:
         self, captured: Captured, seconds: float, arrays: list[Any], rule: Any, hyper: Any, state: State
     ) -> Variant:
         load_table()
-        graph = recognise_masks(without_dead(captured.graph), captured.weights.tensors)
+        graph = _graph(captured)
         reached = connected(graph)
-        values, optimizer = jax.tree.map(shape_of, state.by_torch_names())
+        values, optimizer = state.shapes()
 
         def build(shaped: Shaped) -> Compiled:
             stacks = {s.name: s.members for s in shaped.stacks.rows}
@@ -219,8 +251,15 @@ class Variants:
             limit_bytes=limit_bytes(),
             form=self.options.form,
             tune=timed if self.options.tune else None,
+            folder=self.choices,
+            extra=self._surroundings(rule),
         )
         return Variant(captured, chosen.compiled, chosen.choice, chosen.shaped.stacks, False, seconds)
+
+
+def _graph(captured: Captured) -> Graph:
+    """What is compiled of a captured program."""
+    return recognise_masks(without_dead(captured.graph), captured.weights.tensors)
 
 
 def _stacked(rows: list[Any]) -> Any:
@@ -230,9 +269,11 @@ def _stacked(rows: list[Any]) -> Any:
 
 
 def measure(compiled: Compiled, arrays: list[Any], hyper: Any, state: State, steps: int = 4) -> float:
-    """Seconds of one step, the fastest of ``steps`` after one, on copies of the state."""
+    """Seconds of one step, the fastest of ``steps`` after one, on a copy of the state: while this runs, weights and
+    optimizer state exist twice."""
     stacks = Stacks(tuple(Stack(name, tuple(members)) for name, members in compiled.program.stacks.items()))
-    held = State(*jax.tree.map(lambda a: a.copy(), state.by_torch_names()))
+    with x64():  # outside of it a copy would cut int64 and float64 down
+        held = State(*jax.tree.map(lambda a: a.copy(), state.by_torch_names()))
     held.arrange(stacks)
     best = float("inf")
     for count in range(steps + 1):

@@ -38,12 +38,20 @@ class DetenteRunning:
         self.matmul = "tensorfloat32" if contract.precision == "tf32" else "highest"
         self.region: Any = None  # made by the first step
 
-    def _loss(self, module: Any, batch: Any) -> Any:
-        compute = getattr(self.torch, self.precision.compute)
+    def loss_and_outputs(self) -> Callable[[Any, Any], Any]:
+        """The definition's loss at the contract's precision. It holds the definition and a dtype and nothing else:
+        the persistent cache stores only programs whose loss it can describe to the last closure."""
+        definition, compute = self.definition, getattr(self.torch, self.precision.compute)
         if compute == self.dtype:
-            return self.definition.loss(module, batch)
-        with self.torch.autocast("cpu", dtype=compute):
-            return self.definition.loss(module, batch)
+            return definition.loss
+
+        def loss(module: Any, batch: Any) -> Any:
+            import torch
+
+            with torch.autocast("cpu", dtype=compute):
+                return definition.loss(module, batch)
+
+        return loss
 
     def _make(self, batch: Any) -> Any:
         if self.contract.region == "train-step":
@@ -160,9 +168,10 @@ class _Train:
     def __init__(self, running: DetenteRunning, batch: Any) -> None:
         from detente import bridge
 
+        loss = running.loss_and_outputs()
         self.compiled_step = bridge.compile(
             running.module,
-            lambda module, batch: running._loss(module, batch)[0],
+            lambda module, batch: loss(module, batch)[0],
             running.optimizer,
             example_batch=batch,
             certificate="none",
@@ -204,7 +213,7 @@ class _Pure:
         self.running = running
         self.made = compile_region(
             running.module,
-            running._loss,
+            running.loss_and_outputs(),
             batch,
             gradient=region == "gradient",
             batch_gradients=running.workload.batch_gradients,
@@ -236,6 +245,7 @@ class Detente(JaxJit):
         import torch
 
         torch.set_num_threads(threads)  # the export and the user's module run in torch
+        importlib.import_module("detente.bridge.entry")  # an import, like jax's own, and no part of a first step
         return super().start(device, precision, threads)
 
     def versions(self) -> dict[str, str]:

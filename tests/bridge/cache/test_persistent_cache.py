@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,45 @@ def test_a_broken_file_is_compiled_again(step, tmp_path):
     assert step().programs[0].cached
 
 
+def test_what_cannot_be_described_says_so(step):
+    lock = threading.Lock()
+    made = step(function=lambda model, batch: loss(model, batch) if lock else None)
+    assert "lock" in made.programs[0].uncached
+    assert step().programs[0].uncached == ""
+    assert step(cache=False).programs[0].uncached == "the cache is off"
+
+
+def test_a_folder_that_cannot_be_written_costs_the_cache_alone(step, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path / "file"))
+    made = step()
+    assert float(made(X)) > 0 and made.programs[0].uncached
+
+
+REFEREE = """
+import sys
+import numpy as np
+from detente.records.contract import CONTRACTS
+from detente.stacks.catalogue import find_entry, make_stack
+from detente.workloads.catalogue import find_workload
+
+stack = make_stack(find_entry("detente"))
+stack.start("cpu", sys.argv[1], 2)
+workload = find_workload("gpt2")
+size = workload.sizes["tiny"]
+running = stack.build(workload, size, CONTRACTS["train-step"].at(sys.argv[1]))
+running.loss(running.step(running.place(workload.batch(size, np.random.default_rng(0)))))
+program = running.region.compiled_step.programs[0]
+print(program.cached, program.uncached)
+"""
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_referees_own_row_is_found_by_its_second_process(precision, tmp_path):
+    told = [_python(REFEREE, tmp_path, precision).split(maxsplit=1) for _ in range(2)]
+    assert [t[0] for t in told] == ["False", "True"], told
+
+
 SCRIPT = """
 import sys; sys.path.insert(0, {here!r})
 import torch, test_persistent_cache as case
@@ -108,22 +148,18 @@ print(step.programs[0].cached, [float(step(case.X)) for _ in range(3)], step.cer
 """
 
 
+def _python(script, cache, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env={**os.environ, "DETENTE_BRIDGE_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
 def test_another_process_finds_it(tmp_path):
-    here = str(Path(__file__).parent)
-    environment = {
-        **os.environ,
-        "DETENTE_BRIDGE_CACHE": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    told = [
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT.format(here=here)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split(maxsplit=1)
-        for _ in range(2)
-    ]
+    script = SCRIPT.format(here=str(Path(__file__).parent))
+    told = [_python(script, tmp_path).split(maxsplit=1) for _ in range(2)]
     assert [t[0] for t in told] == ["False", "True"]
     assert told[0][1] == told[1][1]

@@ -20,7 +20,7 @@ import jaxlib
 import torch
 from jax.experimental import serialize_executable
 
-from detente.bridge.cache.describe import Unknown, content, describe, describe_module, digest
+from detente.bridge.cache.describe import content, describe, describe_module, digest
 from detente.bridge.capture.export import Captured
 from detente.bridge.capture.weights import Weights
 from detente.bridge.certify import Certificate
@@ -51,34 +51,29 @@ class Entry:
     stacks: Stacks
 
 
-def key(
-    model: Any, loss: Any, optimizer: Any, layout_key: Any, mode: Any, options: Any, state: Any
-) -> str | None:
-    """The name of this program's file, or None for a program that cannot be described for certain."""
-    try:
-        groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-        names = {id(p): n for n, p in model.named_parameters()}
-        members = [[names.get(id(p), "?") for p in g["params"]] for g in optimizer.param_groups]
-        leaves, structure = jax.tree.flatten(state)
-        return digest(
-            str(SCHEMA),
-            _environment(),
-            describe_module(model),
-            describe(loss),
-            describe([type(optimizer), _flags(groups), members]),
-            repr((layout_key, mode)),
-            describe(
-                [
-                    v
-                    for k, v in sorted(vars(options).items())
-                    if k not in ("seed", "certificate", "nonfinite", "weights")
-                ]
-            ),
-            str(structure),
-            repr([(a.shape, a.dtype.name) for a in leaves]),
-        )
-    except Unknown:
-        return None
+def key(model: Any, loss: Any, optimizer: Any, layout_key: Any, mode: Any, options: Any, state: Any) -> str:
+    """The name of this program's file. Raises Unknown for a program that cannot be described for certain."""
+    groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    names = {id(p): n for n, p in model.named_parameters()}
+    members = [[names.get(id(p), "?") for p in g["params"]] for g in optimizer.param_groups]
+    leaves, structure = jax.tree.flatten(state)
+    chosen = {
+        k: v
+        for k, v in sorted(vars(options).items())
+        # a tuned program takes the place of the rule's, under the same name
+        if k not in ("seed", "certificate", "nonfinite", "weights", "tune")
+    }
+    return digest(
+        str(SCHEMA),
+        _environment(),
+        describe_module(model),
+        describe(loss),
+        describe([type(optimizer), _flags(groups), members]),
+        repr((layout_key, mode)),
+        describe(list(chosen.values())),
+        str(structure),
+        repr([(a.shape, a.dtype.name) for a in leaves]),
+    )
 
 
 def _flags(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -140,8 +135,8 @@ def _held(entry_graph: Any, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
 
 
 def store(place: Path, name: str, entry: Entry) -> bool:
-    """Write an entry; False when this backend or this program cannot be written. The file appears whole or
-    not."""
+    """Write an entry; False when this backend, this program or this folder cannot be written. The file appears
+    whole or not."""
     captured, compiled = entry.captured, entry.compiled
     try:
         payload = serialize_executable.serialize(compiled.executable)
@@ -155,12 +150,12 @@ def store(place: Path, name: str, entry: Entry) -> bool:
                 "executable": payload,
             }
         )
-    except Exception:
+        place.mkdir(parents=True, exist_ok=True)
+        fresh = place / f".{name}.{os.getpid()}"
+        fresh.write_bytes(data)
+        fresh.replace(place / f"{name}.program")
+    except Exception:  # what a backend raises here is its own; a full disk must not end a training run either
         return False
-    place.mkdir(parents=True, exist_ok=True)
-    fresh = place / f".{name}.{os.getpid()}"
-    fresh.write_bytes(data)
-    fresh.replace(place / f"{name}.program")
     return True
 
 

@@ -8,20 +8,18 @@ fused nor capturable), whose scalars are Python doubles; the other paths compute
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref, Where
-from detente.bridge.optim.number import Number, is_number, lifted, number_of
+from detente.bridge.optim.lifting import Factories, lifted_builtins, spaces_of
+from detente.bridge.optim.number import Number, is_number, number_of
 from detente.bridge.optim.program import Guard, Leaf, Path, Trace, live
 from detente.bridge.refusal import Refused, refuse
 
@@ -100,7 +98,7 @@ class _Run(TorchDispatchMode):
         self.nodes: list[Node] = []
         self.next_id = 0
         self.known: dict[int, tuple[torch.Tensor, Ref]] = {}  # id -> (kept alive, value)
-        self.files = {space["__file__"] for space in _spaces(optimizer) if "__file__" in space}
+        self.files = {space["__file__"] for space in spaces_of(optimizer) if "__file__" in space}
 
     # -- the run ----------------------------------------------------------------------------------------------
 
@@ -144,7 +142,7 @@ class _Run(TorchDispatchMode):
 
         flat = [v for state in states if state for v in state.values() if isinstance(v, torch.Tensor)]
         try:
-            with torch.no_grad(), _lifted_builtins(self.optimizer), self, _Factories(self):
+            with torch.no_grad(), lifted_builtins(self.optimizer), self, Factories():
                 results = torch.func.functionalize(body)(*tensors, *flat)
         except Refused:
             raise
@@ -373,25 +371,6 @@ class _Run(TorchDispatchMode):
         return Where(frame.f_code.co_filename, frame.f_lineno) if frame else Where()
 
 
-class _Factories(TorchFunctionMode):
-    """Two calls that functionalize or a symbolic number cannot pass, said in other words: ``torch.as_tensor(number)``
-    asks for the number's value (a recorded fill instead), and ``square_`` has no functional form (``pow_(2)``
-    is what ATen's composite calls)."""
-
-    def __init__(self, run: _Run) -> None:
-        super().__init__()
-        self.run = run
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor) and args and is_number(args[0]):
-            dtype = kwargs.get("dtype") or torch.get_default_dtype()
-            return torch.full((), args[0], dtype=dtype, device="meta")
-        if func is torch.Tensor.square_:
-            return args[0].pow_(2)
-        return func(*args, **kwargs)
-
-
 def _off() -> Any:
     """No mode: for reading a real constant."""
     return torch.utils._python_dispatch._disable_current_modes()
@@ -409,54 +388,3 @@ def _nested(group: Mapping[str, Any], hyper: Mapping[str, Any]) -> dict[str, Any
         else:
             out[key] = value
     return out
-
-
-def _spaces(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The global names of the modules that the optimizer's methods are written in (torch's own base aside).
-    A class's ``__module__`` may name the package that re-exports it, so the functions are asked instead."""
-    found: dict[int, dict[str, Any]] = {}
-    for cls in type(optimizer).__mro__:
-        if cls in (torch.optim.Optimizer, object):
-            continue
-        for function in vars(cls).values():
-            if callable(function) and hasattr(inner := inspect.unwrap(function), "__globals__"):
-                space = inner.__globals__
-                if space["__name__"] != torch.optim.Optimizer.__module__:
-                    found[id(space)] = space
-    return list(found.values())
-
-
-@contextmanager
-def _lifted_builtins(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """``max``, ``min`` and ``math.sqrt`` in the optimizer's own modules accept symbolic numbers meanwhile.
-
-    Python's ``max(1.0, x)`` asks ``x > 1.0``, which would split the trace in two; recorded it stays one node.
-    """
-    import builtins
-    import math
-    from types import SimpleNamespace
-
-    lifted_math = SimpleNamespace(
-        **{name: getattr(math, name) for name in dir(math) if not name.startswith("__")}
-    )
-    for name in ("sqrt", "exp", "log"):
-        setattr(lifted_math, name, lifted(getattr(math, name), name))
-    lifted_math.pow = lifted(math.pow, "pow")
-    absent = object()
-    changed: list[tuple[dict[str, Any], str, Any]] = []
-    for space in _spaces(optimizer):
-        for name in ("max", "min"):
-            if space.get(name, getattr(builtins, name)) is getattr(builtins, name):
-                changed.append((space, name, space.get(name, absent)))
-                space[name] = lifted(getattr(builtins, name), name)
-        if space.get("math") is math:
-            changed.append((space, "math", math))
-            space["math"] = lifted_math
-    try:
-        yield
-    finally:
-        for space, name, old in changed:
-            if old is absent:
-                del space[name]
-            else:
-                space[name] = old

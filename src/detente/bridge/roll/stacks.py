@@ -52,18 +52,23 @@ class Stacks:
         >>> Stacks((Stack("h.0-1.w", ("h.0.w", "h.1.w")),)).join({"h.1.w": 2, "h.0.w": 1, "b": 0}, list)
         {'h.0-1.w': [1, 2], 'b': 0}
         """
-        joined: dict[str, T] = {}
+        return self.gather(dict(values), stack)
+
+    def gather(self, values: dict[str, T], stack: Callable[[list[T]], T]) -> dict[str, T]:
+        """As ``join``, and takes every leaf out of ``values`` on the way: where nothing else holds them, the members
+        of one stack at a time exist twice."""
         for name in values:
-            if name not in self.place:
-                joined[name] = values[name]
-                continue
-            whole = self.by_name[self.place[name][0]]
-            if whole.name in joined:
-                continue
-            absent = [m for m in whole.members if m not in values]
-            if absent:
+            whole = self.by_name[self.place[name][0]] if name in self.place else None
+            absent = [m for m in whole.members if m not in values] if whole else []
+            if whole and absent:
                 raise KeyError(f"{whole.name} needs all of its layers; missing: {', '.join(absent)}")
-            joined[whole.name] = stack([values[m] for m in whole.members])
+        joined: dict[str, T] = {}
+        for name in list(values):
+            if name not in self.place:
+                joined[name] = values.pop(name)
+            elif name in values:
+                whole = self.by_name[self.place[name][0]]
+                joined[whole.name] = stack([values.pop(m) for m in whole.members])
         return joined
 
     def split(self, values: Mapping[str, T], take: Callable[[T, int], T] = lambda a, k: a[k]) -> dict[str, T]:  # type: ignore[index]

@@ -1,0 +1,81 @@
+"""What stands around an optimizer's ``step()`` while it is traced: torch's factories and Python's own builtins.
+
+Both would ask a symbolic number for its value. Inside ``lifted_builtins`` and ``Factories`` they record it instead.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from detente.bridge.optim.number import is_number, lifted
+
+
+class Factories(TorchFunctionMode):
+    """Two calls that functionalize or a symbolic number cannot pass, said in other words: ``torch.as_tensor(number)``
+    asks for the number's value (a recorded fill instead), and ``square_`` has no functional form (``pow_(2)``
+    is what ATen's composite calls)."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor) and args and is_number(args[0]):
+            dtype = kwargs.get("dtype") or torch.get_default_dtype()
+            return torch.full((), args[0], dtype=dtype, device="meta")
+        if func is torch.Tensor.square_:
+            return args[0].pow_(2)
+        return func(*args, **kwargs)
+
+
+def spaces_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The global names of the modules that the optimizer's methods are written in (torch's own base aside).
+    A class's ``__module__`` may name the package that re-exports it, so the functions are asked instead."""
+    found: dict[int, dict[str, Any]] = {}
+    for cls in type(optimizer).__mro__:
+        if cls in (torch.optim.Optimizer, object):
+            continue
+        for function in vars(cls).values():
+            if callable(function) and hasattr(inner := inspect.unwrap(function), "__globals__"):
+                space = inner.__globals__
+                if space["__name__"] != torch.optim.Optimizer.__module__:
+                    found[id(space)] = space
+    return list(found.values())
+
+
+@contextmanager
+def lifted_builtins(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """``max``, ``min`` and ``math.sqrt`` in the optimizer's own modules accept symbolic numbers meanwhile.
+
+    Python's ``max(1.0, x)`` asks ``x > 1.0``, which would split the trace in two; recorded it stays one node.
+    """
+    lifted_math = SimpleNamespace(
+        **{name: getattr(math, name) for name in dir(math) if not name.startswith("__")}
+    )
+    for name in ("sqrt", "exp", "log"):
+        setattr(lifted_math, name, lifted(getattr(math, name), name))
+    lifted_math.pow = lifted(math.pow, "pow")
+    absent = object()
+    changed: list[tuple[dict[str, Any], str, Any]] = []
+    for space in spaces_of(optimizer):
+        for name in ("max", "min"):
+            if space.get(name, getattr(builtins, name)) is getattr(builtins, name):
+                changed.append((space, name, space.get(name, absent)))
+                space[name] = lifted(getattr(builtins, name), name)
+        if space.get("math") is math:
+            changed.append((space, "math", math))
+            space["math"] = lifted_math
+    try:
+        yield
+    finally:
+        for space, name, old in changed:
+            if old is absent:
+                del space[name]
+            else:
+                space[name] = old
