@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from detente.bridge.eager import EagerStep, eager_step
 from detente.bridge.refusal import Reason, Refused
+from detente.bridge.widened import widened
 
 Numbers = Callable[[], Callable[[int], AbstractContextManager[Any] | None] | None]
 
@@ -161,13 +162,9 @@ def certify(
     """
     before = _state_before(model, optimizer, then)
     plain = _copied_step(model, loss, optimizer, then, None)
-    try:
-        exact = _copied_step(model, loss, optimizer, then, torch.float64)
-        reference = "torch eager in float64"
-    except Refused:
-        raise
-    except Exception:  # a module that names its dtypes may have no float64 form
-        exact, reference = plain, "torch eager at the same precision (the module does not run in float64)"
+    exact, reference = _exact_step(model, loss, optimizer, then)
+    if exact is None:
+        exact = plain
     if plain.loss.isfinite() and not exact.loss.isfinite():
         # float32's lowest number as a mask: twice it is -inf in float32 and finite in float64, or the reverse.
         # Against NaN nothing could be judged.
@@ -176,6 +173,24 @@ def certify(
     slack = 4 * measured.coarsest if exact is plain else 0.0
     rows = list(_rows(measured, before, plain, exact, slack))
     return Certificate("full", reference, tuple(rows), {"torch": torch.__version__, "jax": _jax_version()})
+
+
+_REFERENCES: tuple[tuple[str, Callable[[], AbstractContextManager[None]] | None], ...] = (
+    ("torch eager in float64", None),
+    ("torch eager in float64 (also where the module names a narrower dtype)", widened),
+)
+
+
+def _exact_step(model: nn.Module, loss: Any, optimizer: Any, then: Then) -> tuple[EagerStep | None, str]:
+    """The step in float64 and what it is called; None for a module that has no float64 form."""
+    for reference, inside in _REFERENCES:
+        try:
+            return _copied_step(model, loss, optimizer, then, torch.float64, inside), reference
+        except Refused:
+            raise
+        except Exception:  # a module that names its dtypes multiplies float32 with float64
+            continue
+    return None, "torch eager at the same precision (the module does not run in float64)"
 
 
 def refusal(certificate: Certificate) -> Refused:
@@ -199,7 +214,12 @@ def _state_before(model: nn.Module, optimizer: torch.optim.Optimizer, then: Then
 
 
 def _copied_step(
-    model: nn.Module, loss: Any, optimizer: Any, then: Then, dtype: torch.dtype | None
+    model: nn.Module,
+    loss: Any,
+    optimizer: Any,
+    then: Then,
+    dtype: torch.dtype | None,
+    inside: Callable[[], AbstractContextManager[None]] | None = None,
 ) -> EagerStep:
     model, optimizer, batch = copy.deepcopy((model, optimizer, then.batch))
     if then.restore is not None:
@@ -216,7 +236,22 @@ def _copied_step(
                 if key != "step" and _floating(value):
                     state[key] = value.to(dtype)
     with _no_autocast() if dtype is not None else nullcontext():
-        return eager_step(model, loss, optimizer, batch, then.numbers(), then.parts, then.clip)
+        numbers = then.numbers() if inside is None else _joined(then.numbers(), inside)
+        return eager_step(model, loss, optimizer, batch, numbers, then.parts, then.clip)
+
+
+def _joined(
+    numbers: Callable[[int], AbstractContextManager[Any] | None] | None,
+    inside: Callable[[], AbstractContextManager[None]],
+) -> Callable[[int], AbstractContextManager[Any]]:
+    """The random twin of a micro-batch, and ``inside`` on top of it."""
+
+    @contextmanager
+    def both(part: int) -> Iterator[None]:
+        with (numbers(part) if numbers else None) or nullcontext(), inside():
+            yield
+
+    return both
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,11 @@ from detente.bridge.capture.functions import keep_functions, unkept
 from detente.bridge.capture.hooks import keep_hooks, rewire
 from detente.bridge.capture.neutral import convert
 from detente.bridge.capture.provenance import tag
+from detente.bridge.capture.quiet import without_torchs_log
 from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
+from detente.bridge.capture.settled import Answers, Given, answers, unsettled
 from detente.bridge.capture.weights import Weights, weights
-from detente.bridge.capture.where import raised_at
+from detente.bridge.capture.where import raised_at, where
 from detente.bridge.graph import Graph
 from detente.bridge.refusal import Reason, Refused, refuse
 
@@ -49,16 +52,19 @@ class _Told:
 class _Program(nn.Module):
     """What is exported: loss of the model on a batch that arrives as flat tensors."""
 
-    def __init__(self, model: nn.Module, loss: Loss, layout: batches.Layout) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, layout: batches.Layout, answers: Answers | None) -> None:
         super().__init__()
         self.model = model
         self.__dict__["loss"] = loss  # not a submodule, even when it is a Module: its tensors are constants
         self.layout = layout
+        self.__dict__["answers"] = answers
         # what forward found out; not an attribute, because export takes attribute writes back
         self.__dict__["told"] = _Told()
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        value = self.__dict__["loss"](self.model, self.layout.build(tensors))
+        given = self.__dict__["answers"]
+        with nullcontext() if given is None else Given(given):
+            value = self.__dict__["loss"](self.model, self.layout.build(tensors))
         extra: list[torch.Tensor] = []
         if isinstance(value, tuple):
             if len(value) != 2:
@@ -91,21 +97,50 @@ def capture(model: nn.Module, loss: Loss, batch: Any) -> Captured:
     try:
         captured = _export(model, loss, layout, tensors, held)
     except Refused as refused:
-        raise Refused([*reasons, *refused.reasons]) from refused.__cause__
+        second = None if reasons else _settled(model, loss, batch, layout, tensors, held, refused)
+        if second is None:
+            raise Refused([*reasons, *refused.reasons]) from refused.__cause__
+        captured = second
     if reasons:
         raise Refused(reasons)
     return captured
 
 
+def _settled(
+    model: nn.Module,
+    loss: Loss,
+    batch: Any,
+    layout: batches.Layout,
+    tensors: list[torch.Tensor],
+    held: Weights,
+    refused: Refused,
+) -> Captured | None:
+    """The program for the answers that this batch gives to what Python asks of values, where nothing but the batch
+    decides them; else None, and the refusal stands."""
+    if not {reason.code for reason in refused.reasons} <= {"control-flow", "dynamic-shape"}:
+        return None
+    try:
+        found = answers(model, loss, batch)
+        captured = _export(model, loss, layout, tensors, held, found)
+    except Exception:
+        return None  # refused in the same way, or for something else besides: the first refusal says it
+    return None if unsettled(captured.graph) else captured
+
+
 def _export(
-    model: nn.Module, loss: Loss, layout: batches.Layout, tensors: list[torch.Tensor], held: Weights
+    model: nn.Module,
+    loss: Loss,
+    layout: batches.Layout,
+    tensors: list[torch.Tensor],
+    held: Weights,
+    given: Answers | None = None,
 ) -> Captured:
-    program = _Program(model, loss, layout)
+    program = _Program(model, loss, layout, given)
     flat = tuple(t.detach() for t in tensors)
     if not flat:
         raise refuse("batch", "the batch holds no tensor")
     with torch.enable_grad(), keep_metadata(), keep_checkpoints() as regions, keep_functions(regions) as kept:
-        with keep_hooks(kept) as hooks, without_mask_hints(), warnings.catch_warnings():
+        with keep_hooks(kept) as hooks, without_mask_hints(), without_torchs_log(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 exported = torch.export.export(program, flat, strict=False)
@@ -140,7 +175,12 @@ def _refusal(error: Exception) -> Refused:
     text = f"{type(error).__name__}: {error}"
     code = next((code for words, code in _MESSAGES if words in text), "export")
     first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return refuse(code, f"{type(error).__name__}: {first.strip()[:400]}", raised_at(error))
+    place = raised_at(error)
+    if place.file == "?":
+        # a node of the exported program was run again: torch quotes where the node came from
+        quoted = (where(str(link)) for link in _chain(error))
+        place = next((found for found in quoted if found.file != "?"), place)
+    return refuse(code, f"{type(error).__name__}: {first.strip()[:400]}", place)
 
 
 def _chain(error: BaseException | None) -> Any:

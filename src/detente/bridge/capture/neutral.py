@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
-from detente.bridge.capture import functions
+from detente.bridge.capture import functions, ragged
 from detente.bridge.capture.arrays import to_numpy
 from detente.bridge.capture.batch import Layout, aval
 from detente.bridge.capture.functions import Kept
 from detente.bridge.capture.provenance import Tag, Tags, scope_of
+from detente.bridge.capture.ragged import Ragged
 from detente.bridge.capture.weights import Weights
 from detente.bridge.capture.where import where
-from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref
+from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref, Where
 from detente.bridge.refusal import Reason, Refused, refuse
 
 # operators that only check, or only pass a value on: nothing to compute
-_CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
+_CHECKS = ("_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
 
 
 def convert(exported: Any, tags: Tags, held: Weights, layout: Layout, kept: dict[str, Kept]) -> Graph:
@@ -31,8 +34,7 @@ def convert(exported: Any, tags: Tags, held: Weights, layout: Layout, kept: dict
     module: GraphModule = exported.graph_module
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     paths = iter(layout.paths)
-    constants: dict[str, Any] = {}
-    inputs: list[Input] = []
+    constants, inputs = maker.constants, maker.inputs
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
         kind, target = spec.kind.name, (spec.target or "").removeprefix("model.")
         if kind in ("PARAMETER", "BUFFER"):
@@ -83,11 +85,16 @@ class _Maker:
 
     tags: Tags
     kept: dict[str, Kept]
-    values: dict[FxNode, Any] = field(default_factory=dict)  # fx node -> Ref, or tuple of them
+    values: dict[FxNode, Any] = field(
+        default_factory=dict
+    )  # fx node -> Ref, Ragged, number, or tuple of them
+    inputs: list[Input] = field(default_factory=list)
+    constants: dict[str, Any] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     bad: list[Reason] = field(default_factory=list)
     used: dict[int, int] = field(default_factory=dict)  # tag -> draws already given to its nodes
     count: list[int] = field(default_factory=lambda: [0])
+    refused: set[FxNode] = field(default_factory=set)
     surroundings: Tag | None = None  # of the node that a sub-graph belongs to
 
     def number(self) -> int:
@@ -101,29 +108,32 @@ class _Maker:
         for node in module.graph.nodes:
             if node.op == "call_function":
                 self.call(module, node)
-            elif node.op == "get_attr" and not isinstance(
-                getattr(module, str(node.target), None), GraphModule
-            ):
-                self.bad.append(Reason("export", f"the program reads an attribute, {node.target}"))
+            elif node.op == "get_attr":
+                self.attribute(module, node)
 
     def call(self, module: GraphModule, node: FxNode) -> None:
         if node.target is operator.getitem and isinstance(node.args[0], FxNode):
             whole = self.values[node.args[0]]
             index = node.args[1]
-            self.values[node] = Ref(whole.id, index) if isinstance(whole, Ref) else whole[index]
+            if isinstance(whole, Ragged):  # refused
+                self.values[node] = whole
+            else:
+                self.values[node] = Ref(whole.id, index) if isinstance(whole, Ref) else whole[index]
             return
         name = _name(node.target)
         if name.split(".")[1:2] and name.split(".")[1] in _CHECKS:
             return
-        tag = self.tag(node)
-        symbolic = _symbolic(node.meta.get("val"))
-        if symbolic:
-            self.bad.append(Reason("dynamic-shape", f"{name} gives a result of size {symbolic}", tag.where))
-            self.values[node] = Ref(-1)
+        if self.ragged(name, node):
             return
+        tag = self.tag(node)
         args = tuple(self.literal(a, module) for a in node.args)
         kwargs = tuple((k, self.literal(v, module)) for k, v in node.kwargs.items())
         out = _out(node.meta.get("val"))
+        if name == "aten._assert_scalar.default":
+            if not isinstance(args[0], Ref):
+                return  # settled while the graph was captured
+            args, kwargs = args[:1], ()  # torch's message numbers its symbols: no two layers would be alike
+            tag = replace(tag, where=self.asked_at(node))
         if name in self.kept:
             name, args = "detente.function", self.function(self.kept[name], node, tag)
         draw = self.draw(node, name, tag)
@@ -131,25 +141,94 @@ class _Maker:
         self.nodes.append(made)
         self.values[node] = Ref(made.id)
 
+    def emit(
+        self,
+        node: FxNode,
+        op: str,
+        args: tuple[Any, ...],
+        out: Aval,
+        kwargs: tuple[tuple[str, Any], ...] = (),
+        quiet: bool = False,
+    ) -> Ref:
+        """A neutral node that no fx node stands for; it belongs to where ``node`` is. ``quiet``: no gradient."""
+        tag = self.tag(node)
+        marks = (*tag.marks, ("no_grad",)) if quiet and ("no_grad",) not in tag.marks else tag.marks
+        made = Node(self.number(), op, args, kwargs, out, tag.where, tag.scope, None, marks)
+        self.nodes.append(made)
+        return Ref(made.id)
+
+    def ragged(self, name: str, node: FxNode) -> bool:
+        """Whether ``node`` makes or reads a tensor of unknown length; if so, it is dealt with here."""
+
+        symbolic = _symbolic(node.meta.get("val"))
+        held = [v for n in node.all_input_nodes if isinstance(v := self.values.get(n), Ragged)]
+        quiet = ("no_grad",) in self.tag(node).marks or any(r.quiet for r in held)
+
+        def emit(op: str, args: tuple[Any, ...], out: Aval) -> Ref:
+            return self.emit(node, op, args, out, quiet=quiet)
+
+        first = node.args[0] if node.args else None
+        if len(held) == 1 and isinstance(first, FxNode) and self.values.get(first) is held[0]:
+            value = ragged.read(name, node, held[0], emit)
+            if value is not None:
+                self.values[node] = replace(value, quiet=quiet) if isinstance(value, Ragged) else value
+                return True
+        if not held and symbolic:
+            value = ragged.begun(name, node, self.literal, emit)
+            if value is not None:
+                self.values[node] = replace(value, quiet=quiet) if isinstance(value, Ragged) else value
+                return True
+        if not held and not symbolic:
+            return False
+        for known in held:
+            self.refuse(known)
+        if symbolic and not held:
+            self.refuse(Ragged(node))
+        self.values[node] = Ragged(node, refused=True)
+        return True
+
+    def refuse(self, known: Ragged) -> None:
+        """Somebody reads what the program cannot have; what came of that is not said again."""
+        if known.refused or known.made in self.refused:
+            return
+        self.refused.add(known.made)
+        size = _symbolic(known.made.meta.get("val"))
+        what = f"{_name(known.made.target)} gives a result of size {size}"
+        self.bad.append(Reason("dynamic-shape", what, self.tag(known.made).where))
+
     def written(self, node: FxNode, target: torch.Tensor) -> Any:
         """A buffer's new value in the buffer's own dtype: a write rounds (BatchNorm's statistics in bfloat16)."""
         value, kind = self.literal(node), str(target.dtype).removeprefix("torch.")
         if self.aval(node).dtype == kind:
             return value
-        tag = self.tag(node)
-        made = Node(
-            self.number(),
-            "aten._to_copy.default",
-            (value,),
-            (("dtype", kind),),
-            aval(target),
-            tag.where,
-            tag.scope,
-            None,
-            tag.marks,
-        )
-        self.nodes.append(made)
-        return Ref(made.id)
+        return self.emit(node, "aten._to_copy.default", (value,), aval(target), (("dtype", kind),))
+
+    def attribute(self, module: GraphModule, node: FxNode) -> None:
+        """A tensor that the program itself holds (``torch.tensor(0.5)`` inside an autograd.Function): a constant,
+        named by its content, since two layers may have different ones under one name."""
+        found = operator.attrgetter(str(node.target))(module)
+        if isinstance(found, GraphModule):
+            return
+        found = getattr(found, "constant", found) if isinstance(found, FakeTensor) else found
+        if not isinstance(found, torch.Tensor) or isinstance(found, FakeTensor):
+            what = f"the program reads an attribute, {node.target}"
+            self.bad.append(Reason("export", what, self.tag(node).where))
+            return
+        array = to_numpy(found)
+        name = f"{node.target}:{hashlib.sha256(array.tobytes()).hexdigest()[:16]}"
+        self.inputs.append(Input(self.number(), "constant", name, aval(found)))
+        self.constants[name] = array
+        self.values[node] = Ref(self.inputs[-1].id)
+
+    def asked_at(self, node: FxNode) -> Where:
+        """The line of a check. torch puts checks in by itself, without a line: then the nearest of what it reads."""
+        rows = [node]
+        for near in rows:
+            found = self.tag(near).where
+            if found.file != "?" or len(rows) > 100:
+                return found
+            rows += near.all_input_nodes
+        return Where()
 
     def tag(self, node: FxNode) -> Tag:
         found = self.tags.of(node)
@@ -176,7 +255,11 @@ class _Maker:
                 body = getattr(module, str(value.target))
                 if isinstance(body, GraphModule):
                     return self.graph(body)
-            return self.values.get(value, Ref(-1))
+            found = self.values.get(value, Ref(-1))
+            if isinstance(found, Ragged):
+                self.refuse(found)
+                return Ref(-1)
+            return found
         if isinstance(value, list | tuple | torch.Size):
             return tuple(self.literal(item, module) for item in value)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -189,19 +272,20 @@ class _Maker:
 
     def graph(self, module: GraphModule, surroundings: Tag | None = None) -> Graph:
         """A sub-graph (a branch, a loop body, a joint graph) with its own inputs and outputs."""
-        inner = _Maker(self.tags, self.kept, bad=self.bad, used=self.used, count=self.count)
+        inner = _Maker(
+            self.tags, self.kept, bad=self.bad, used=self.used, count=self.count, refused=self.refused
+        )
         inner.surroundings = surroundings or self.surroundings
-        inputs = []
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 item = Input(self.number(), "batch", node.name, self.aval(node))
-                inputs.append(item)
+                inner.inputs.append(item)
                 inner.values[node] = Ref(item.id)
         inner.body(module)
         given = next(n for n in module.graph.nodes if n.op == "output").args[0]
         given = given if isinstance(given, tuple | list) else (given,)
         outputs = tuple(Output("aux", str(i), inner.literal(v)) for i, v in enumerate(given))
-        return Graph(tuple(inputs), tuple(inner.nodes), outputs)
+        return Graph(tuple(inner.inputs), tuple(inner.nodes), outputs, inner.constants)
 
     def function(self, call: Kept, node: FxNode, tag: Tag) -> tuple[Any, ...]:
         """Arguments of ``detente.function``: the joint graph, how many outputs come first in it, the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 import traceback
 from pathlib import Path
 
@@ -13,11 +14,17 @@ from detente.bridge.graph import Where
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>[^\n]+)(?:\n(?P<code>[^\n]*))?')
 _SKIP = tuple(str(Path(module.__file__ or "").parent) + "/" for module in (torch, bridge))
+# Python itself (contextlib and such stand between two frames of torch), and the algebra of torch's symbolic sizes
+_STANDARD = sysconfig.get_paths()["stdlib"] + "/"
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_ALGEBRA = ("/site-packages/sympy/", "/dist-packages/sympy/")
 
 
 def foreign(file: str) -> bool:
     """True for code that is the user's (or a library's), not torch's, ours or generated."""
-    return not file.startswith(_SKIP) and not file.startswith("<") and "/importlib/" not in file
+    if file.startswith((*_SKIP, "<")) or any(part in file for part in _ALGEBRA):
+        return False
+    return not file.startswith(_STANDARD) or any(part in file for part in _INSTALLED)
 
 
 def where(stack_trace: str | None) -> Where:

@@ -22,7 +22,9 @@ def function(call: Call, joint: Graph, count: int, tensors: tuple[Any, ...]) -> 
     already, and draws repeat their numbers, because an ordinal belongs to its node.
     """
     taken = len(tensors)
-    forward = without_dead(replace(joint, inputs=joint.inputs[:taken], outputs=joint.outputs[:count]))
+    free = [i for i in joint.inputs if i.name not in joint.constants]
+    own = [i for i in joint.inputs if i.name in joint.constants]
+    forward = without_dead(replace(joint, inputs=(*free[:taken], *own), outputs=joint.outputs[:count]))
     run, both = call.function(forward), call.function(joint)
 
     @jax.custom_vjp
@@ -33,7 +35,7 @@ def function(call: Call, joint: Graph, count: int, tensors: tuple[Any, ...]) -> 
         return run(*values), values
 
     def back(values: tuple[jax.Array, ...], cotangents: Any) -> tuple[Any, ...]:
-        given = zip(joint.inputs[taken:], cotangents[0], strict=True)
+        given = zip(free[taken:], cotangents[0], strict=True)
         # an integer output has no cotangent: torch hands its backward a tensor of zeros
         grads = [jnp.zeros(i.aval.shape, i.aval.dtype) if _empty(c) else c for i, c in given]
         results, _ = both(*values, *grads)

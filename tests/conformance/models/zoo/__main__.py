@@ -1,4 +1,4 @@
-"""``python -m zoo [--rows FILE] [--page FILE] [--only REGEX] [--again OUTCOME,...] [--limit N]``."""
+"""``python -m zoo [--rows FILE] [--page FILE] [--only REGEX] [--again OUTCOME,...] [--limit N] [--commit HASH]``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a regular expression on class names")
     parser.add_argument("--again", default="", help="outcomes to run again, or 'all'")
     parser.add_argument("--limit", type=int, default=10**6)
+    parser.add_argument(
+        "--commit", default="", help="of the sources, where the working folder is no checkout"
+    )
     options = parser.parse_args()
     serve.prepare()
     found, known = architectures(), _read(options.rows)
@@ -31,7 +34,7 @@ def main() -> None:
         if re.search(options.only, a.name)
         and (a.name not in known or known[a.name]["outcome"] in again or "all" in again)
     ][: options.limit]
-    commit = _commit()
+    commit = options.commit or _commit()
     for number, architecture in enumerate(todo, 1):
         start = perf_counter()
         record = serve.run(architecture) | {"commit": commit}
@@ -45,7 +48,7 @@ def main() -> None:
         )
     rows = [known[a.name] for a in found if a.name in known]
     options.rows.write_text("".join(json.dumps(r, sort_keys=True) + "\n" for r in rows))
-    options.page.write_text(page(rows, len(found)))
+    options.page.write_text(page(rows, found))
 
 
 def _read(path: Path) -> dict[str, dict]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
 
 
@@ -38,7 +39,8 @@ class Architecture:
 
 
 def architectures() -> tuple[Architecture, ...]:
-    """Every class once, in a fixed order that mixes the tasks: an interrupted run is a fair sample."""
+    """Every class once, in a fixed order: one class of every model type, then the second of each, and so on, so that
+    an interrupted run has seen as many families as it could. Among equals the order is by hash: it mixes the tasks."""
     from transformers.models.auto import modeling_auto
 
     found: dict[str, Architecture] = {}
@@ -46,4 +48,10 @@ def architectures() -> tuple[Architecture, ...]:
         for model_type, names in getattr(modeling_auto, task.mapping).items():
             for name in (names,) if isinstance(names, str) else names:
                 found.setdefault(name, Architecture(name, model_type, task))
-    return tuple(sorted(found.values(), key=lambda a: hashlib.sha256(a.name.encode()).hexdigest()))
+    mixed = sorted(found.values(), key=lambda a: hashlib.sha256(a.name.encode()).hexdigest())
+    seen: Counter[str] = Counter()
+    ranked = []
+    for architecture in mixed:
+        ranked.append((seen[architecture.model_type], len(ranked), architecture))
+        seen[architecture.model_type] += 1
+    return tuple(architecture for _, _, architecture in sorted(ranked, key=lambda row: row[:2]))

@@ -92,6 +92,9 @@ RULES = (
     ),
 )
 
+# special tokens that every checkpoint has
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
 # probabilities of what Python decides at random in forward (numpy's generator, a skipped layer)
 OFF = re.compile(r"layerdrop|mask_(time|feature)_prob|layer_drop")
 
@@ -112,8 +115,11 @@ def _fill(part: Any) -> None:
         values["num_key_value_heads"] = heads
     if values.get("head_dim", 0) is None and isinstance(heads, int) and "hidden_size" in values:
         values["head_dim"] = values["hidden_size"] // heads
-    if values.get("pad_token_id") is None:
-        values["pad_token_id"] = 0
+    for name, number in SPECIAL.items():
+        if values.get(name) is None:
+            values[name] = number
+    if values.get("is_encoder_decoder") and values.get("decoder_start_token_id") is None:
+        values["decoder_start_token_id"] = values["pad_token_id"]
     if values.get("layer_types", 0) is None and "num_hidden_layers" in values:
         values["layer_types"] = ["full_attention"] * values["num_hidden_layers"]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from zoo.architectures import TASKS
+from zoo.architectures import TASKS, Architecture
 
 OUTCOMES = ("passed", "refused", "uncertified", "wrong", "crashed")
+COLUMNS = (*OUTCOMES, "outside", "not tried")
 
 HEAD = """# The bridge on transformers' architectures
 
@@ -22,36 +24,43 @@ sizes builds under 30 M parameters and trains one step in eager PyTorch, batch o
 **passed**: `detente.compile(..., certificate="full")` certified the step (loss, every gradient, every buffer,
 every update) and a second comparison with eager PyTorch, which shares no code with the certificate, agrees.
 **refused**: the bridge said no, with the user's file and line. **uncertified**: the certificate failed and the
-step raised. **wrong**: certified, and the second comparison disagrees. **crashed**: anything else.
+step raised. **wrong**: certified, and the second comparison disagrees. **crashed**: anything else. **outside**: not in
+the run, with the reason below. **not tried**: the run was stopped before.
 
 Versions: {versions}. One process per architecture, CPU, float32, LLVM's optimisation of XLA's programs off.
-A record's `commit` is the checkout's; records of an unfinished run may have seen uncommitted work beside it.
+A record's `commit` is the state of the sources that it was made with.
 """
 
 
-def page(rows: list[dict[str, Any]], listed: int) -> str:
-    """Markdown: counts, counts by task, what did not pass with the reason, what was outside, what passed."""
+def page(rows: list[dict[str, Any]], listed: Sequence[Architecture]) -> str:
+    """Markdown: counts, counts by task, what did not pass with the reason, what was outside, what was not tried, what
+    passed. ``rows`` are the records so far, ``listed`` every architecture of the run."""
     inside = [r for r in rows if r["outcome"] != "outside"]
     outside = [r for r in rows if r["outcome"] == "outside"]
-    counts = Counter(r["outcome"] for r in inside)
+    known = {row["name"]: row["outcome"] for row in rows}
+    untried = [a.name for a in listed if a.name not in known]
+    counts = Counter(known.get(a.name, "not tried") for a in listed)
     packages = ("torch", "jax", "transformers")
     text = [
         HEAD.format(
             tasks=", ".join(task.name for task in TASKS),
             versions=", ".join(f"{name} {version(name)}" for name in packages),
         ),
-        f"{listed} classes listed, {len(rows)} tried, {len(outside)} outside the run, {len(inside)} in it:",
+        f"{len(listed)} classes listed, {len(rows)} tried, {len(outside)} outside the run, {len(inside)} in it:",
         *(
             ["", "**The run is unfinished: these counts are of a sample.** `make coverage` goes on."]
-            if len(rows) < listed
+            if untried
             else []
         ),
         "",
-        "| | " + " | ".join(OUTCOMES) + " |",
-        "|---|" + "---:|" * len(OUTCOMES),
+        "| | " + " | ".join(COLUMNS) + " |",
+        "|---|" + "---:|" * len(COLUMNS),
         _row("all", counts),
     ]
-    text += [_row(t.name, Counter(r["outcome"] for r in inside if r["task"] == t.name)) for t in TASKS]
+    text += [
+        _row(task.name, Counter(known.get(a.name, "not tried") for a in listed if a.task is task))
+        for task in TASKS
+    ]
     share = counts["passed"] / len(inside) if inside else 0.0
     text += ["", f"Passed: {counts['passed']} of {len(inside)}, {100 * share:.1f} %. The goal is 98 %.", ""]
     text += ["## What did not pass", "", "| class | outcome | where | what |", "|---|---|---|---|"]
@@ -62,6 +71,8 @@ def page(rows: list[dict[str, Any]], listed: int) -> str:
     text += ["", "## Outside the run", "", "No size of the rule builds and trains in eager PyTorch.", ""]
     text += ["| class | why |", "|---|---|"]
     text += [f"| {r['name']} | {_cell(r['detail'])} |" for r in sorted(outside, key=lambda r: r["name"])]
+    if untried:
+        text += ["", "## Not tried", "", ", ".join(sorted(untried)) + "."]
     text += [
         "",
         "## What passed",
@@ -79,7 +90,7 @@ def page(rows: list[dict[str, Any]], listed: int) -> str:
 
 
 def _row(name: str, counts: Counter[str]) -> str:
-    return f"| {name} | " + " | ".join(str(counts[o]) for o in OUTCOMES) + " |"
+    return f"| {name} | " + " | ".join(str(counts[o]) for o in COLUMNS) + " |"
 
 
 def _cell(text: str) -> str:

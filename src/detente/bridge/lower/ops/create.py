@@ -159,21 +159,12 @@ lowers("aten.kaiser_window.default", "aten.kaiser_window.periodic", "aten.kaiser
 
 @lowers(
     "aten._assert_tensor_metadata.default",
-    "aten._assert_async.msg",
-    "aten._assert_scalar.default",
     "aten.sym_constrain_range.default",
     "aten.sym_constrain_range_for_size.default",
     note="checked by torch while the graph was captured",
 )
 def _nothing(call: Any, *_: Any, **__: Any) -> None:
     return None
-
-
-@lowers("aten._assert_async.default")
-def _assert_async(call: Any, condition: Any, *_: Any) -> None:
-    call.fault(
-        jnp.asarray(condition).reshape(()) == 0, "RuntimeError: Expected Tensor with single nonzero value"
-    )
 
 
 @lowers("aten.sym_size.int")

@@ -371,6 +371,3 @@ def _tril(call: Any, x: jax.Array, diagonal: int = 0) -> jax.Array:
 @lowers("aten.triu.default")
 def _triu(call: Any, x: jax.Array, diagonal: int = 0) -> jax.Array:
     return jnp.triu(x, diagonal)
-
-
-lowers("aten.item.default", "aten._local_scalar_dense.default")(lambda call, x: x.reshape(()))

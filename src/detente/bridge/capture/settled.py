@@ -1,0 +1,196 @@
+"""Questions that Python asks of a batch's values (``if mask.any():``, ``x[mask]``), settled by the example batch.
+
+A program has one control flow and static shapes, so what depends on values is refused. But where the answer depends on
+the batch alone (whether anything is padded, how many labels count), the program can be made for the answer that the
+example batch gives, and check at every step that it is still the answer: a *settled* question. A batch with another
+answer is a fault, raised with the user's line when the loss is read, never a silent difference. A question about
+weights, about buffers that the step changes or about random numbers stays refused: its answer would not last.
+
+How: the loss runs once in eager torch, on copies, and what is asked at which line is written down (``Asked``); then
+it is captured again with the answers given (``Given``).
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from detente.bridge.capture.where import foreign
+from detente.bridge.graph import Graph, Node, node_refs
+from detente.bridge.refusal import Reason
+
+Key = tuple[str, int, str]  # file, line, what is asked
+
+SETTLED = (
+    "this program was made for another answer to what is asked here; compile another step for this batch"
+)
+
+# calls by name, and what they ask: the number itself, whether it is true, where the true elements are
+_NUMBERS = {"__bool__": "bool", "is_nonzero": "bool", "__int__": "int", "__index__": "int", "item": "int"}
+
+
+@dataclass
+class Answers:
+    """What was asked while the loss ran: by place, in order."""
+
+    rows: dict[Key, list[Any]] = field(default_factory=lambda: defaultdict(list))
+
+
+def _place(kind: str) -> Key:
+    """The innermost line that is the user's or a library's."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not foreign(frame.f_code.co_filename):
+        frame = frame.f_back
+    return ("?", 0, kind) if frame is None else (frame.f_code.co_filename, frame.f_lineno, kind)
+
+
+class _Questions(TorchFunctionMode):
+    """Finds the calls that ask. ``number`` answers a 0-d question, ``places`` gives the coordinates of a mask's true
+    elements (one int64 tensor per dimension)."""
+
+    def number(self, kind: str, x: torch.Tensor, ask: Callable[[], Any]) -> Any:
+        raise NotImplementedError
+
+    def places(self, mask: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        raise NotImplementedError
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+
+        def plain() -> Any:
+            return func(*args, **kwargs)
+
+        name = getattr(func, "__name__", "")
+        if not args or not isinstance(args[0], torch.Tensor):
+            return plain()
+        if name in _NUMBERS and args[0].numel() == 1:
+            return self.number(_NUMBERS[name], args[0], plain)
+        if name == "nonzero" and args[0].ndim and (found := self.places(args[0] != 0)) is not None:
+            tuples = kwargs.get("as_tuple", len(args) > 1 and args[1])
+            return found if tuples else torch.stack(found, 1)
+        if name == "where" and len(args) == 1 and not kwargs and args[0].ndim:
+            found = self.places(args[0] != 0)
+            return plain() if found is None else found
+        if name == "__getitem__":
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(_is_mask(i) for i in index):
+                parts = [self.places(i) if _is_mask(i) else (i,) for i in index]
+                if all(part is not None for part in parts):
+                    return func(args[0], tuple(i for part in parts for i in part))
+        if name == "masked_select" and len(args) == 2 and not kwargs:
+            x, mask = torch.broadcast_tensors(*args)
+            found = self.places(mask) if mask.ndim else None
+            return plain() if found is None else x[found]
+        return plain()
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype == torch.bool and index.ndim > 0
+
+
+class Asked(_Questions):
+    """Eager torch: writes down every answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = Answers()
+
+    def number(self, kind: str, x: torch.Tensor, ask: Callable[[], Any]) -> Any:
+        value = ask()
+        self.answers.rows[_place(kind)].append(value)
+        return value
+
+    def places(self, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = torch.nonzero(mask, as_tuple=True)
+        self.answers.rows[_place("places")].append(len(found[0]))
+        return found
+
+
+class Given(_Questions):
+    """While a program is captured: gives the answer that was written down at this line, and leaves a check of it in
+    the program. What was not asked before, and numbers with a fraction, go their usual way."""
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__()
+        self.answers = answers
+        self.met: Counter[Key] = Counter()
+
+    def known(self, kind: str) -> Any:
+        key = _place(kind)
+        rows = self.answers.rows.get(key, [])
+        self.met[key] += 1
+        return rows[self.met[key] - 1] if self.met[key] <= len(rows) else None
+
+    def number(self, kind: str, x: torch.Tensor, ask: Callable[[], Any]) -> Any:
+        value = self.known(kind)
+        if not isinstance(value, bool | int):
+            return ask()
+        x = x.detach().reshape(())
+        _check((x != 0) == value if isinstance(value, bool) else x == value)
+        return value
+
+    def places(self, mask: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        count = self.known("places")
+        if count is None:
+            return None
+        _check(mask.sum() == count)
+        return torch.nonzero_static(mask, size=count).unbind(1)
+
+
+def _check(condition: torch.Tensor) -> None:
+    torch.ops.aten._assert_async.msg(condition, SETTLED)
+
+
+def answers(model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> Answers:
+    """Run the loss once in eager torch, on copies, with torch's generator put back, and write down what is asked."""
+    model, batch = copy.deepcopy((model, batch))
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), Asked() as asked:
+        loss(model, batch)
+    return asked.answers
+
+
+def _is_check(node: Node) -> bool:
+    return node.op == "aten._assert_async.msg" and node.args[1:2] == (SETTLED,)
+
+
+def _graphs(value: Any) -> Iterator[Graph]:
+    if isinstance(value, Graph):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _graphs(item)
+
+
+def _holds_check(graph: Graph) -> bool:
+    return any(_is_check(n) or any(_holds_check(g) for g in _graphs(n.args)) for n in graph.nodes)
+
+
+def unsettled(graph: Graph) -> list[Reason]:
+    """A reason for every settled question whose answer depends on more than the batch and on what never changes."""
+    written = {output.name for output in graph.outputs if output.kind == "buffer"}
+    moving: dict[int, str] = {}  # value -> what moves it
+    for item in graph.inputs:
+        if item.trainable:
+            moving[item.id] = f"parameter {item.name}"
+        elif item.name in written:
+            moving[item.id] = f"buffer {item.name}, which the step changes"
+    bad = []
+    for node in graph.nodes:
+        cause = next((moving[ref.id] for ref in node_refs(node) if ref.id in moving), None)
+        if node.draw is not None:
+            cause = cause or "a random number"
+        if any(_holds_check(inner) for inner in _graphs(node.args)):
+            bad.append(Reason("control-flow", "a branch of torch.cond asks for a value", node.where))
+        if _is_check(node) and cause is not None:
+            bad.append(Reason("control-flow", f"what is asked here depends on {cause}", node.where))
+        if cause is not None:
+            moving[node.id] = cause
+    return bad

@@ -1,0 +1,112 @@
+"""Questions about a batch's values that the example batch settles, and those that it cannot."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from detente import bridge
+from detente.bridge.capture.export import capture
+
+IDS = torch.tensor([[3, 5, 4, 0], [1, 2, 0, 0]])  # 0 is padding
+FULL = IDS + 1
+PADDING = "if padding.any()"
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head, self.drop = nn.Embedding(10, 4), nn.Linear(4, 10), nn.Dropout(0.3)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, ids):
+        padding = ids == 0
+        hidden = self.embed(ids)
+        if padding.any():
+            hidden = hidden.masked_fill(padding[..., None], 0.0)
+        return self.head(hidden.cumsum(1))
+
+
+def plain(model, ids):
+    return model(ids).pow(2).mean()
+
+
+def chosen_rows(model, ids):
+    """transformers' older losses: the rows that count, then a mean over them."""
+    kept = ids != 0
+    return nn.functional.cross_entropy(model(ids)[kept, :].contiguous(), ids[kept])
+
+
+def places(model, ids):
+    rows, columns = torch.where(ids != 0)
+    more = (ids == 0).nonzero()
+    picked = model(ids)[rows, columns].sum() + model(ids)[more[:, 0], more[:, 1]].pow(2).sum()
+    return picked * int((ids != 0).sum(1).max()) + torch.masked_select(model(ids).sum(-1), ids == 1).sum()
+
+
+@pytest.mark.parametrize("loss", [plain, chosen_rows, places])
+def test_the_example_batch_answers(loss, same_function):
+    same_function(Words(), loss, IDS)
+
+
+@pytest.mark.parametrize("loss", [plain, chosen_rows, places])
+def test_another_answer_is_a_fault_at_the_line_that_asks(loss):
+    model = Words()
+    step = bridge.compile(
+        model, loss, torch.optim.SGD(model.parameters(), lr=0.1), example_batch=IDS, certificate="none"
+    )
+    float(step(IDS.flip(0)))  # the same answers
+    with pytest.raises(RuntimeError, match="another answer") as raised:
+        float(step(FULL))
+    asks = Words.forward if loss is plain else loss
+    source, start = inspect.getsourcelines(asks)
+    line = int(str(raised.value).rpartition(f"{__file__}:")[2].split()[0])
+    assert start <= line < start + len(source)
+    assert loss is not plain or PADDING in source[line - start]
+
+
+def on_weights(model, ids):
+    return model(ids).sum() if model.head.bias.sum() > 0 else model(ids).mean()
+
+
+def on_hidden(model, ids):
+    hidden = model.embed(ids)
+    return hidden[hidden > 0].sum()
+
+
+def on_a_buffer(model, ids):
+    model.steps += 1
+    return model(ids).sum() if model.steps == 1 else model(ids).mean()
+
+
+def on_random_numbers(model, ids):
+    return model(ids).sum() if (model.drop(torch.ones(20)) > 0).sum() > 3 else model(ids).mean()
+
+
+@pytest.mark.parametrize("loss", [on_weights, on_hidden, on_a_buffer, on_random_numbers])
+def test_what_would_not_last_is_refused(loss):
+    found = bridge.check(Words(), loss, IDS)
+    assert found and found[0].code in ("control-flow", "dynamic-shape")
+    assert found[0].where.file == __file__
+
+
+def test_asking_leaves_model_and_generator_alone():
+    model = Words()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    capture(model, plain, IDS)
+    assert torch.equal(torch.rand(2), expected)
+    assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+
+
+def test_a_program_without_questions_is_captured_once(monkeypatch):
+    from detente.bridge.capture import export
+
+    monkeypatch.setattr(export, "answers", lambda *_: pytest.fail("asked"))
+    capture(Words(), lambda m, b: m.embed(b).sum(), IDS)

@@ -1,0 +1,84 @@
+"""The certificate's reference in float64 where a module's code names float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from detente import bridge
+from detente.bridge.random import twin
+from detente.bridge.widened import ReadsBits, widened
+
+X = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Named(nn.Module):
+    """Multiplies what it cast to float32 by name: ``module.to(torch.float64)`` alone does not run."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.held = torch.linspace(0.1, 0.7, 6)  # no buffer: .to() leaves it
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, x):
+        x = self.first(x).float()
+        angle = torch.arange(6, dtype=torch.float32) / 6 * self.held
+        x = nn.functional.softmax(x * angle.cos(), -1, dtype=torch.float32)
+        x = x + torch.zeros(6) + torch.rand(6) + torch.arange(6) / 7
+        return self.last(self.drop(x).to(torch.float32))
+
+
+class Exact(Named):
+    """The same with nothing named."""
+
+    def forward(self, x):
+        x, kind = self.first(x), x.dtype
+        angle = torch.arange(6, dtype=kind) / 6 * self.held.to(kind)
+        x = nn.functional.softmax(x * angle.cos(), -1)
+        x = x + torch.zeros(6, dtype=kind) + torch.rand(6).to(kind) + torch.arange(6, dtype=kind) / 7
+        return self.last(self.drop(x))
+
+
+def stepped(model, context):
+    model.to(torch.float64)
+    with twin(11, 0), context:
+        value = model(X.double()).pow(2).mean()
+        value.backward()
+    return value.detach(), [p.grad for p in model.parameters()]
+
+
+def test_a_module_that_names_float32_runs_in_float64_with_the_same_random_numbers():
+    with pytest.raises(RuntimeError, match="dtype"):
+        Named().to(torch.float64)(X.double())
+    value, gradients = stepped(Named(), widened())
+    expected, theirs = stepped(Exact(), torch.enable_grad())
+    assert value.dtype == torch.float64 and abs(float(value - expected)) <= 1e-13 * float(expected)
+    for ours, exact in zip(gradients, theirs, strict=True):
+        assert ours.dtype == torch.float64
+        assert float((ours - exact).norm()) <= 1e-12 * float(exact.norm())
+
+
+def test_the_default_dtype_comes_back():
+    with pytest.raises(ReadsBits), widened():
+        assert torch.zeros(2).dtype == torch.float64
+        torch.zeros(2).view(torch.int32)
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.zeros(2).dtype == torch.float32
+
+
+def test_the_certificate_measures_against_float64():
+    model = Named()
+    step = bridge.compile(
+        model,
+        lambda m, b: m(b).pow(2).mean(),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        example_batch=X,
+    )
+    step(X), float(step(X))
+    certificate = step.certificate
+    assert certificate.ok and certificate.reference.startswith("torch eager in float64")
+    own = [row.reference_error for row in certificate.rows if row.kind == "gradient"]
+    assert max(own) > 0  # torch's own error is known, and bounds what is allowed
