@@ -52,6 +52,7 @@ class Scenario:
 SCENARIOS = (
     Scenario("equal, spread 1 %", 0.0, 0.01, None, "FASTER/SLOWER <= 1 %"),
     Scenario("equal, spread 3 %", 0.0, 0.03, None, "FASTER/SLOWER <= 1 %"),
+    Scenario("equal, spread 3 %, 5 blocks", 0.0, 0.03, 5, "FASTER/SLOWER <= 1 %"),
     Scenario("5 % apart, spread 1 %", 0.05, 0.01, None, "decided >= 95 %"),
     Scenario("3 % apart, spread 1 %, 10 blocks", 0.03, 0.01, 10, "right sign >= 95 %, SAME <= 1 %"),
     # No target: what a reader may expect of other sessions.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from planted_sessions import make_session
 
+from detente.judge import judge
 from detente.judge.statistics import MARGIN, Paired, corrected, interval
 from detente.judge.verdicts import decide, is_look, judge_noise, judge_pair, layout_pairs
 from detente.records.verdict import Verdict
@@ -120,3 +122,12 @@ def test_the_session_goes_on_until_every_pair_is_settled(blocks, words, go_on):
 def test_a_fixed_number_of_blocks_is_kept():
     assert [bool(decide(n, 3, None)) for n in range(5)] == [True, True, True, False, False]
     assert not is_look(5, 3) and is_look(5, None) and not is_look(6, None)
+
+
+def test_blocks_that_were_settled_beforehand_are_looked_at_once():
+    asked, open_ended = (judge(make_session(settings={"blocks": blocks})) for blocks in (5, None))
+    for once, thrice in zip(asked.verdicts, open_ended.verdicts, strict=True):
+        assert once.ratio == thrice.ratio
+        assert once.high - once.low < thrice.high - thrice.low
+    group = next(iter(asked.session.margins))
+    assert asked.session.margins[group] <= open_ended.session.margins[group]

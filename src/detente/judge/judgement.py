@@ -6,7 +6,8 @@ The order is fixed: audit before statistics, so that no ratio with a void row is
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from detente.judge import verdicts as words
@@ -213,7 +214,7 @@ def _noise(
         return Noise(None, words.MARGIN, drifting=False)
     # The twin ran under the second name: its time over the first one's.
     pair = paired(block_medians(b), block_medians(a), blocks)
-    return words.judge_noise(group.name, b.cell.label, a.cell.label, pair)
+    return words.judge_noise(group.name, b.cell.label, a.cell.label, pair, _looks(session))
 
 
 def _verdicts(
@@ -234,9 +235,14 @@ def _verdicts(
         pairs, number = words.layout_pairs(tuple(r.cell.label for r in running), fastest)
         shown += [(name, a, b) for a, b in pairs]
         counted += number
+    judged = partial(words.judge_pair, pairs=counted, looks=_looks(session))
     return tuple(
-        _verdict(groups[name], a, b, status, noises[name], drifting, blocks, counted) for name, a, b in shown
+        _verdict(groups[name], a, b, status, noises[name], drifting, blocks, judged) for name, a, b in shown
     )
+
+
+def _looks(session: Session) -> int:
+    return words.looks_of(session.fingerprint.settings.get("blocks"))
 
 
 def _verdict(
@@ -247,7 +253,7 @@ def _verdict(
     noise: Noise,
     drifting: Verdict | None,
     blocks: tuple[int, ...],
-    pairs: int,
+    judged: Callable[..., Verdict],
 ) -> Verdict:
     rows = _by_label(group)
     for label in (a, b):
@@ -258,7 +264,7 @@ def _verdict(
     if drifting is not None:
         return words.drifting_pair(group.name, a, b, noise.margin, len(blocks), _drift_reason(drifting))
     pair = paired(block_medians(rows[a]), block_medians(rows[b]), blocks)
-    return words.judge_pair(group.name, a, b, pair, noise.margin, pairs)
+    return judged(group.name, a, b, pair, noise.margin)
 
 
 def _drift_reason(aa: Verdict) -> str:

@@ -33,13 +33,16 @@ class Noise:
     drifting: bool
 
 
-def judge_pair(group: str, a: str, b: str, pair: Paired, margin: float, pairs: int) -> Verdict:
-    """The verdict of ``a`` against ``b``. ``pairs`` is the number of pairs that the report shows.
+def judge_pair(
+    group: str, a: str, b: str, pair: Paired, margin: float, pairs: int, looks: int = len(LOOKS)
+) -> Verdict:
+    """The verdict of ``a`` against ``b``. ``pairs`` is the number of pairs that the report shows, ``looks`` how often
+    the session was going to look at the words (``looks_of``).
 
     The interval in the verdict is the one that the word was judged by: the corrected 95 % interval, and for SAME
     the corrected 90 % one (two one-sided tests at 5 %).
     """
-    alpha = corrected(ALPHA, pairs)
+    alpha = corrected(ALPHA, pairs, looks)
     wide = interval(pair, alpha)
     if wide is None:
         reason = "no whole block yet" if pair.n == 0 else "one whole block says nothing about the spread"
@@ -80,10 +83,16 @@ def drifting_pair(group: str, a: str, b: str, margin: float, blocks: int, reason
     return Verdict(group, a, b, "UNDECIDED", None, None, None, margin, blocks, None, reason)
 
 
-def judge_noise(group: str, a: str, b: str, pair: Paired) -> Noise:
-    """The A/A pair: judged against the fixed margin, alone (one pair, three looks)."""
-    verdict = judge_pair(group, a, b, pair, MARGIN, pairs=1)
-    found = interval(pair, corrected(ALPHA, 1))
+def looks_of(fixed: int | None) -> int:
+    """How often a session looks: at 5, 10 and 15 blocks, or once, at the end of the ``fixed`` blocks that its user
+    asked for before it began."""
+    return len(LOOKS) if fixed is None else 1
+
+
+def judge_noise(group: str, a: str, b: str, pair: Paired, looks: int = len(LOOKS)) -> Noise:
+    """The A/A pair: judged against the fixed margin, alone (one pair)."""
+    verdict = judge_pair(group, a, b, pair, MARGIN, 1, looks)
+    found = interval(pair, corrected(ALPHA, 1, looks))
     if found is None or pair.n < LEAST_BLOCKS:
         return Noise(verdict, MARGIN, drifting=False)
     return Noise(verdict, max(MARGIN, found.bound), drifting=found.beyond(MARGIN))
