@@ -50,6 +50,57 @@ def test_out_of_range_raises_when_the_loss_is_read(key, line):
     assert float(step(good)) > 0, "a fault belongs to its own step"
 
 
+class Rows(nn.Module):
+    def __init__(self, read):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight, self.read = nn.Parameter(torch.randn(5, 4)), read
+
+    def forward(self, index):
+        return self.read(self.weight, index).pow(2).sum()
+
+
+def masked_write(weight, mask):
+    y = weight * 1.0
+    y[mask] = torch.arange(8.0).reshape(2, 4)
+    return y
+
+
+COLUMN = torch.tensor([[0], [3], [1], [2], [0]])
+# function of weight and index, a good index, a bad one
+OUT_OF_RANGE = {
+    "gather": (lambda w, i: w.gather(1, i), COLUMN, COLUMN + 1),
+    "gather below": (lambda w, i: w.gather(1, i), COLUMN, COLUMN - 1),
+    "index": (lambda w, i: w[i], torch.tensor([4, -5]), torch.tensor([4, -6])),
+    "index of columns": (lambda w, i: w[:, i], torch.tensor([3, -4]), torch.tensor([3, 4])),
+    "index_select": (lambda w, i: w.index_select(0, i), torch.tensor([4]), torch.tensor([5])),
+    "index_put": (lambda w, i: w.index_put((i,), torch.zeros(4)), torch.tensor([4]), torch.tensor([5])),
+    "scatter": (lambda w, i: w.scatter(1, i, 0.0), COLUMN, COLUMN + 1),
+    "boolean mask of another count": (
+        masked_write,
+        torch.tensor([True, False, True, False, False]),
+        torch.tensor([True, False, True, True, False]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_reading_and_writing_out_of_range_raises_what_torch_raises(name):
+    read, good, bad = OUT_OF_RANGE[name]
+    model = Rows(read)
+    expected = float(model(good))
+    with pytest.raises((IndexError, RuntimeError)) as torchs:
+        model(bad)
+    step = compiled(model, lambda m, b: m(b), good, certificate="none")
+    value = step(bad)
+    with pytest.raises((IndexError, RuntimeError)) as ours:
+        float(value)
+    assert isinstance(ours.value, IndexError) == isinstance(torchs.value, IndexError)
+    assert __file__ in str(ours.value), "the user's line"
+    step.restart()
+    assert float(step(good)) == pytest.approx(expected, rel=1e-6)
+
+
 def test_ignored_labels_are_no_fault():
     step = compiled(Words(), certificate="none")
     assert float(step({"ids": IDS, "labels": torch.where(IDS > 2, -100, IDS)})) > 0

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
+from torch.utils import _pytree as pytree
 
 from detente.bridge.capture.draws import draws
 from detente.bridge.capture.regions import REGION
@@ -79,17 +80,22 @@ def _placeholders(module: GraphModule) -> list[FxNode]:
 @dataclass(frozen=True)
 class _Region:
     """Where a region operator keeps its bodies and what it feeds them: ``bodies`` positions of the
-    sub-graphs, ``operands`` position of the first operand (or of the list of them, ``packed``)."""
+    sub-graphs, ``operands`` position of the first operand (or list of operands), ``repeats`` whether a body
+    runs more than once."""
 
     bodies: tuple[int, ...]
     operands: int
-    packed: bool = False
+    repeats: bool = False
 
 
 _REGIONS = {
     "wrap_with_set_grad_enabled": _Region((1,), 2),
     "wrap_with_autocast": _Region((4,), 5),
-    "cond": _Region((1, 2), 3, True),
+    "cond": _Region((1, 2), 3),
+    "scan": _Region((0,), 1, True),
+    "while_loop": _Region((0, 1), 2, True),
+    "map_impl": _Region((0,), 1, True),
+    "associative_scan": _Region((0,), 1, True),
 }
 
 
@@ -131,7 +137,8 @@ class _Walk:
         row = _REGIONS.get(name, _Region(tuple(range(len(node.args))), len(node.args)))
         if name == "wrap_with_set_grad_enabled":
             grad = bool(node.args[0])
-        operands: Any = node.args[row.operands] if row.packed else node.args[row.operands :]
+        operands = pytree.tree_leaves(node.args[row.operands :])
+        before = self.tags.draws
         for position in row.bodies:
             argument = node.args[position]
             body: Any = getattr(module, str(argument.target), None) if isinstance(argument, FxNode) else None
@@ -143,6 +150,11 @@ class _Walk:
             self.walk(body, grad)
             output: Any = next(n for n in body.graph.nodes if n.op == "output").args[0]
             self.results[node] = tuple(output) if isinstance(output, tuple | list) else (output,)
+        if row.repeats and self.tags.draws != before:
+            what = f"the body of {name} draws random numbers, and every turn would draw the same ones"
+            line = where(node.meta.get("stack_trace"))
+            hint = "draw them before the loop and pass them in as one of its inputs"
+            self.bad.append(Reason("control-flow", what, line, hint))
 
     def tag(self, node: FxNode, grad: bool) -> None:
         custom = dict(node.meta.get("custom") or {})

@@ -102,8 +102,11 @@ def twin(seed: int, count: int) -> Iterator[Twin]:
     torch.default_generator.manual_seed(seed)  # the devices' generators stay as they are
     # fused attention kernels draw inside; the math form calls dropout
     backends = sdpa_kernel([SDPBackend.MATH]) if torch.cuda.is_available() else _nothing()
+    # torch's cond, scan and while_loop go through dynamo, which gives up under a mode and then remembers, for the calls
+    # outside of it, too
+    stance = torch.compiler.set_stance("force_eager")
     try:
-        with _checkpoints_keep_state(), backends, mode:
+        with _checkpoints_keep_state(), backends, stance, mode:
             yield mode
     finally:
         torch.set_rng_state(saved)
