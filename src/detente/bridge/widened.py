@@ -11,7 +11,7 @@ others. Random numbers are drawn as they are outside, and widened afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,34 @@ NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 class ReadsBits(NotImplementedError):
     """The bits of a float are looked at: a wider float has others."""
+
+
+def _grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: Any = None,
+    out_dtype: Any = None,
+) -> torch.Tensor:
+    """``aten._grouped_mm``, which torch has for float32 and narrower alone: a product per group, groups ending at
+    ``offs`` along the rows of ``a``, the columns of ``b``, or (two matrices) along what is summed over."""
+    if offs is None:
+        return torch.bmm(a, b)
+    ends = offs.tolist()
+    spans = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    if a.ndim == 2 and b.ndim == 2:
+        return torch.stack([a[:, span] @ b[span] for span in spans])
+    out = a.new_zeros(a.shape[-2], b.shape[-1])
+    for number, span in enumerate(spans):
+        if a.ndim == 2:
+            out[span] = a[span] @ b[number]
+        else:
+            out[:, span] = a[number] @ b[:, span]
+    return out
+
+
+# operators that torch does not have in float64
+_EXACT: dict[Any, Callable[..., Any]] = {torch.ops.aten._grouped_mm.default: _grouped_mm}
 
 
 class Widened(TorchDispatchMode):
@@ -56,7 +84,7 @@ class Widened(TorchDispatchMode):
         if fixed:
             return func(*args, **kwargs)
         args, kwargs = pytree.tree_map(_value, (args, kwargs))
-        return pytree.tree_map(_value, func(*args, **kwargs))
+        return pytree.tree_map(_value, _EXACT.get(func, func)(*args, **kwargs))
 
 
 def _dtype(value: Any) -> Any:

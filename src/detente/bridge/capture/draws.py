@@ -59,6 +59,10 @@ COUNTS: dict[str, Count] = {
 }
 
 
+# our own operators of this process that draw: name without overload -> how often (capture/functions.py)
+INSIDE: dict[str, int] = {}
+
+
 def draws(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     """How many random calls the ``OpOverload`` ``op`` makes with these arguments."""
     import torch
@@ -66,4 +70,6 @@ def draws(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     name = str(op).rpartition(".")[0]
     if name in COUNTS:
         return COUNTS[name](args, kwargs)
+    if name in INSIDE:
+        return INSIDE[name]
     return int(torch.Tag.nondeterministic_seeded in getattr(op, "tags", ()))

@@ -16,7 +16,9 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from detente.bridge.capture.draws import INSIDE, draws
 from detente.bridge.capture.regions import checkpoint_region
 from detente.bridge.capture.where import code_place
 from detente.bridge.refusal import Reason, refuse
@@ -162,7 +164,10 @@ def _as_operator(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kept: 
 
     def shapes(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         try:
-            return call.forward(tensors)[1]
+            with _Drawing() as drawing:
+                outputs = call.forward(tensors)[1]
+            INSIDE[name.replace("::", ".")] = drawing.count
+            return outputs
         except _WritesInput:
             raise refuse("function", f"{cls.__name__} writes its input (ctx.mark_dirty)", place) from None
 
@@ -174,6 +179,18 @@ def _as_operator(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kept: 
     rest = iter(outputs)
     full = tuple(call.static[i] if i in call.static else next(rest) for i in range(total))
     return full[0] if call.single else full
+
+
+class _Drawing(TorchDispatchMode):
+    """Counts the random calls of a forward, so that the calls after it keep their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += draws(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
 
 
 class _Slot:

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
-from detente.bridge.capture import functions, ragged
+from detente.bridge.capture import functions, ragged, strides
 from detente.bridge.capture.arrays import to_numpy
 from detente.bridge.capture.batch import Layout, aval
 from detente.bridge.capture.functions import Kept
@@ -134,12 +134,38 @@ class _Maker:
                 return  # settled while the graph was captured
             args, kwargs = args[:1], ()  # torch's message numbers its symbols: no two layers would be alike
             tag = replace(tag, where=self.asked_at(node))
+        if name in strides.STRIDED:
+            self.strided(name, node, args)
+            return
         if name in self.kept:
             name, args = "detente.function", self.function(self.kept[name], node, tag)
         draw = self.draw(node, name, tag)
         made = Node(self.number(), name, args, kwargs, out, tag.where, tag.scope, draw, tag.marks)
         self.nodes.append(made)
         self.values[node] = Ref(made.id)
+
+    def strided(self, name: str, node: FxNode, args: tuple[Any, ...]) -> None:
+        """``as_strided`` on the tensor in the order of its memory."""
+        source: Any = node.args[0]
+        value = source.meta["val"]
+        order, found = strides.memory_order(value), strides.places(node)
+        if order is None or found is None:
+            what = f"{name} reads memory in a way that the tensor's own elements do not tell"
+            self.bad.append(Reason("export", what, self.tag(node).where, "use unfold, or index the tensor"))
+            self.values[node] = Ref(-1)
+            return
+        x, kind = args[0], aval(value).dtype
+        if order != tuple(range(value.ndim)):
+            laid = Aval(tuple(value.shape[d] for d in order), kind)
+            x = self.emit(node, "aten.permute.default", (x, order), laid)
+        where_to = tuple(tuple(part) if isinstance(part, list) else part for part in found)
+        if "scatter" not in name:
+            self.values[node] = self.emit(node, "aten.as_strided.default", (x, *where_to), self.aval(node))
+            return
+        laid = Aval(tuple(value.shape[d] for d in order), kind)
+        x = self.emit(node, name, (x, args[1], *where_to), laid)
+        back = tuple(order.index(d) for d in range(value.ndim))
+        self.values[node] = self.emit(node, "aten.permute.default", (x, back), self.aval(node))
 
     def emit(
         self,
@@ -244,8 +270,10 @@ class _Maker:
         attention = "scaled_dot_product_attention" in name and float(_attention_dropout(node)) > 0
         if torch.Tag.nondeterministic_seeded not in tags and not attention:
             return None
-        before = self.used.get(id(tag), 0)
-        self.used[id(tag)] = before + 1
+        # a node inside an autograd.Function has no tag of its own: all of them share their call's
+        owner = id(self.tags.of(node) or self.surroundings or tag)
+        before = self.used.get(owner, 0)
+        self.used[owner] = before + 1
         return tag.draw + before
 
     def literal(self, value: Any, module: GraphModule | None = None) -> Any:

@@ -1,7 +1,7 @@
 """as_strided: a view by explicit strides, read as if the input lay contiguous in memory.
 
-The neutral graph has no strides. Capture must refuse an ``as_strided`` on an input that is not contiguous; on a
-contiguous one the places that it reads are known while lowering and are one static gather.
+The neutral graph has no strides. Capture puts the input in the order of its memory (``capture/strides.py``), so the
+places that are read are known while lowering and are one static gather.
 """
 
 from __future__ import annotations
