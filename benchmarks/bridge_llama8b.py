@@ -12,6 +12,7 @@ plan is printed. Goal: the update inside the backward loop needs under 20 GiB wi
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import sys
@@ -19,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-llama8b.md"
+GOAL = 20 * 2**30
 OPTIMIZERS = ("sgd", "adafactor")
 # libtpu looks for a TPU's metadata server unless it is told that there is none
 _NO_DEVICE = {
@@ -150,6 +153,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--page", action="store_true", help="write docs/results/bridge-llama8b.md")
     arguments = parser.parse_args()
     os.environ.update({k: v for k, v in _NO_DEVICE.items() if k not in os.environ})
     try:
@@ -190,7 +194,48 @@ def main() -> int:
             )
     if arguments.json:
         arguments.json.write_text(json.dumps({"schema": "detente/bridge-llama8b/1", "rows": rows}, indent=1))
+    if arguments.page:
+        PAGE.write_text(page(rows, arguments, len(graph.nodes)))
     return 0
+
+
+def page(rows: list[dict[str, Any]], arguments: argparse.Namespace, nodes: int) -> str:
+    versions = ", ".join(
+        f"{n} {importlib.metadata.version(n)}" for n in ("jax", "libtpu", "torch", "transformers")
+    )
+    lines = [
+        "# Llama-3.1 8B, every parameter trained, planned for one TPU v6e",
+        "",
+        f"`{' '.join(['python benchmarks/bridge_llama8b.py', *sys.argv[1:]])}`",
+        f"({versions}). No TPU is here: libtpu compiles the whole training step for a v6e (32 GB) without one, and the",
+        "figures are its own plan. Nothing was run.",
+        "",
+        f"Unmodified `transformers` Llama on the meta device, {arguments.layers} layers, bfloat16, one sequence of "
+        f"{arguments.tokens:,} tokens;",
+        f"{nodes:,} operators were captured. The step is forward, backward and update of every parameter.",
+        "",
+        "| optimizer | form | parameters | arguments | temporary | peak |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        first = f"| {row['optimizer']} | `{row['form']}` | "
+        if "error" in row:
+            lines.append(f"{first}- | - | - | does not compile: {row['error']} |")
+            continue
+        cells = [f"{row[k] / 2**30:.1f} GiB" for k in ("argument", "temp", "peak")]
+        lines.append(f"{first}{row['parameters'] / 1e9:.2f} B | {' | '.join(cells)} |")
+    inside = [r.get("peak") for r in rows if r["form"] == "inside"]
+    if inside:
+        met = "met" if all(p is not None and p < GOAL for p in inside) else "missed"
+        lines += [
+            "",
+            f"Goal: with the update inside the backward loop (`inside`) under {GOAL / 2**30:.0f} GiB with each "
+            f"optimizer: {met}.",
+            "",
+            "An ordinary step holds the gradients of all layers beside the weights, as much again; in this form the",
+            "gradient of a layer is used up inside the backward loop before that of the next is made.",
+        ]
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":

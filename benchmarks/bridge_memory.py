@@ -1,6 +1,6 @@
 """The memory of every form of one training step: XLA's plan before it runs, and what the process then grew by.
 
-    PYTHONPATH=src python benchmarks/bridge_memory.py                     # 24 layers, planned and measured
+    PYTHONPATH=src python benchmarks/bridge_memory.py --page              # 24 layers, planned and measured
     PYTHONPATH=src python benchmarks/bridge_memory.py --depths 4 12 24 48 --no-measure
     PYTHONPATH=src python benchmarks/bridge_memory.py --seconds           # also step times (a quiet machine)
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from detente.bridge.choose.forms import FORMS
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-memory.md"
+WITHIN, OF_UNROLLED = 0.1, 0.6
 
 
 def model_and_batch(layers: int, hidden: int, batch: int, tokens: int) -> tuple[Any, Any]:
@@ -115,6 +119,7 @@ def main() -> int:
     parser.add_argument("--seconds", action="store_true", help="also time steps")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--page", action="store_true", help="write docs/results/bridge-memory.md")
     parser.add_argument("--one", nargs=2, metavar=("LAYERS", "FORM"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -143,7 +148,60 @@ def main() -> int:
             print(_line(row, unrolled), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps({"schema": "detente/bridge-memory/1", "rows": rows}, indent=1))
+    if arguments.page:
+        PAGE.write_text(page(rows, arguments))
     return 0
+
+
+def page(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
+    """Memory is exact on a busy machine, seconds are not: the page has none."""
+    import jax
+    import torch
+
+    lines = [
+        "# The memory of every form of a training step",
+        "",
+        f"`{' '.join(['python benchmarks/bridge_memory.py', *sys.argv[1:]])}`",
+        f"(jax {jax.__version__}, torch {torch.__version__}, {os.cpu_count()} CPU cores; a process per form).",
+        "",
+        f"`transformers`' GPT-2, hidden {arguments.hidden}, batch {arguments.batch} x {arguments.tokens} tokens,",
+        "float32, AdamW, dropout. *Planned* is what XLA says before the first run: temporary memory and fresh outputs.",
+        "*Measured* is by how much the resident memory of the process rose over its second step (the kernel's",
+        "high-water mark).",
+        "",
+        "| layers | form | arguments | temporary | of unrolled | planned growth | measured | planned / measured |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    base = {r["layers"]: r["temp"] for r in rows if r["form"] == "unrolled"}
+    ratios, shares = [], []
+    for row in rows:
+        measured, share = row.get("measured_growth"), "-"
+        if row["layers"] in base:
+            share = f"{row['temp'] / base[row['layers']]:.2f}"
+            shares += [row["temp"] / base[row["layers"]]] if row["form"] == "rolled+full" else []
+        ratios += [row["planned_growth"] / measured] if measured else []
+        cells = [
+            str(row["layers"]),
+            f"`{row['form']}`",
+            _mib(row["argument"]),
+            _mib(row["temp"]),
+            share,
+            _mib(row["planned_growth"]),
+            _mib(measured) if measured else "-",
+            f"{ratios[-1]:.3f}" if measured else "-",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    if ratios:
+        worst = max(ratios, key=lambda r: abs(r - 1))
+        met = "met" if abs(worst - 1) <= WITHIN else "missed"
+        lines += ["", f"Planned against measured: {worst:.3f} at worst; goal within {WITHIN:.0%}: {met}."]
+    if shares:
+        met = "met" if max(shares) <= OF_UNROLLED else "missed"
+        lines += [
+            "",
+            f"`rolled+full` needs {max(shares):.2f} of unrolled; goal at most {OF_UNROLLED}: {met}.",
+        ]
+    return "\n".join([*lines, ""])
 
 
 def _passed_on(arguments: argparse.Namespace) -> list[str]:

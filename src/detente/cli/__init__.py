@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": ("detente.cli.stacks", "List, add and remove the stacks' environments"),
     "workloads": ("detente.cli.workloads", "List the workloads, their sizes and costs"),
     "programs": ("detente.cli.programs", "The captured programs of stacks side by side, as counts"),
-    "bridge": ("detente.cli.bridge", "Check what the bridge would refuse in a model"),
+    "bridge": ("detente.cli.bridge", "Check what the bridge would refuse in a model; tune its form"),
 }
 
 

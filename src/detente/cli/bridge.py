@@ -1,4 +1,4 @@
-"""``detente bridge``: what the bridge says of a model before anything is compiled."""
+"""``detente bridge``: what the bridge refuses in a model, and the form that runs fastest here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from detente.cli.options import format_option
 from detente.records.fault import CellFault, MachineFault
+
+if TYPE_CHECKING:
+    from detente.records.job import JobKind
 
 
 @click.group("bridge", context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,29 +31,10 @@ def command() -> None:
 def check(model: str, size: str | None, form: str) -> int:
     """List everything that the bridge would refuse in MODEL, in one pass: path/to/file.py:function, hf:CONFIG, or
     a workload's name. Exit code 1 when there is anything."""
-    from detente.records.cell import Cell
-    from detente.records.contract import CONTRACTS
-    from detente.records.job import Job
-    from detente.session.interrupts import Interrupts
-    from detente.session.layout import missing_reason
-    from detente.session.spawn import spawn
-    from detente.stacks.catalogue import find_entry
-    from detente.workloads.catalogue import find_size, find_workload
+    from detente.workloads.catalogue import find_workload
 
-    workload = find_workload(model)
-    chosen = find_size(workload, size or ("tiny" if "tiny" in workload.sizes else None)).name
-    why = missing_reason(find_entry("detente"))
-    if why:
-        raise MachineFault(f"the bridge cannot run here: {why}", "it needs torch and jax")
-    cell = Cell(model, chosen, "detente", CONTRACTS["train-step"], "cpu", "detente")
-    with tempfile.TemporaryDirectory() as folder, Interrupts() as interrupts:
-        job = Job("check", cell, 0, folder, folder, folder, len(os.sched_getaffinity(0)))
-        evidence = spawn(job, Path(folder) / "check.log", interrupts, lambda phase: None).evidence
-    if evidence.status != "ok":
-        raise CellFault(
-            f"{model} could not be checked: {evidence.reason}", f"it ended in phase {evidence.phase!r}"
-        )
-    reasons = evidence.probes["reasons"]
+    tiny = "tiny" if "tiny" in find_workload(model).sizes else None
+    reasons = _run("check", model, size or tiny, "checked", {})["reasons"]
     if form == "json":
         print(json.dumps({"schema": "detente/bridge-check/1", "model": model, "reasons": reasons}))
     elif not reasons:
@@ -59,3 +44,50 @@ def check(model: str, size: str | None, form: str) -> int:
         for reason in reasons:
             print(reason["text"])
     return 1 if reasons else 0
+
+
+@command.command("tune", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model")
+@click.option("--size", help="Size of a workload of detente's own.  [default: its largest]")
+@format_option("text", "json")
+def tune(model: str, size: str | None, form: str) -> int:
+    """Compile every form of MODEL's training step, measure those that fit, and remember the fastest.
+
+    MODEL is path/to/file.py:function, hf:CONFIG, or a workload's name. From then on `detente.compile` runs the same
+    program (model, loss, shapes, optimizer, machine) in that form. A choice that is remembered already is shown."""
+    found = _run("tune", model, size, "tuned", {"cache": os.environ.get("DETENTE_BRIDGE_CACHE")})
+    if form == "json":
+        told = {"schema": "detente/bridge-tune/1", "model": model, "folder": found["folder"]}
+        print(json.dumps({**told, "choice": found["choice"]}))
+        return 0
+    print(found["text"])
+    where = f"remembered in {found['folder']}" if found["folder"] else "not remembered: the cache is off"
+    print(f"\n{model}: {where}")
+    return 0
+
+
+def _run(kind: JobKind, model: str, size: str | None, done: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What the worker of one job found out. Raises MachineFault without torch and jax, CellFault when it failed."""
+    from detente.records.cell import Cell
+    from detente.records.contract import CONTRACTS
+    from detente.records.job import Job
+    from detente.session.interrupts import Interrupts
+    from detente.session.layout import missing_reason
+    from detente.session.spawn import spawn
+    from detente.stacks.catalogue import find_entry
+    from detente.workloads.catalogue import find_size, find_workload
+
+    chosen = find_size(find_workload(model), size).name
+    why = missing_reason(find_entry("detente"))
+    if why:
+        raise MachineFault(f"the bridge cannot run here: {why}", "it needs torch and jax")
+    cell = Cell(model, chosen, "detente", CONTRACTS["train-step"], "cpu", "detente")
+    with tempfile.TemporaryDirectory() as folder, Interrupts() as interrupts:
+        threads = len(os.sched_getaffinity(0))
+        job = Job(kind, cell, 0, folder, folder, folder, threads, options=options)
+        evidence = spawn(job, Path(folder) / f"{kind}.log", interrupts, lambda phase: None).evidence
+    if evidence.status != "ok":
+        raise CellFault(
+            f"{model} could not be {done}: {evidence.reason}", f"it ended in phase {evidence.phase!r}"
+        )
+    return evidence.probes

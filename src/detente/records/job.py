@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from detente.records.cell import Cell
 
-JobKind = Literal["prepare", "time", "prove", "memory", "capture", "probe", "check"]
+JobKind = Literal["prepare", "time", "prove", "memory", "capture", "probe", "check", "tune"]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ JOBS: dict[str, str] = {
     "capture": "detente.worker.jobs.capture",
     "probe": "detente.worker.jobs.probe",
     "check": "detente.worker.jobs.check",
+    "tune": "detente.worker.jobs.tune",
 }
 
 # How the allocators of torch, XLA and the C++ runtime say that memory is gone (measured under RLIMIT_DATA).

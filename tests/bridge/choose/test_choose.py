@@ -9,6 +9,7 @@ import pytest
 import test_forms
 import torch
 
+from detente import bridge
 from detente.bridge.choose.choice import Choice, Considered
 from detente.bridge.choose.choose import DEFAULT, ROLL_FROM, Chosen, alike_of, choose
 from detente.bridge.choose.forms import Shaped
@@ -66,11 +67,14 @@ def test_a_limit_makes_it_go_down_the_ladder_and_say_so(case: test_forms.Case) -
     assert found.choice.peak_bytes == smallest
 
 
-def test_tuning_measures_every_form_and_is_remembered(case: test_forms.Case, tmp_path: Path) -> None:
-    build, times = Counted(case), iter([5.0, 4.0, 1.0, 2.0, 3.0, 6.0])
+def test_tuning_measures_every_form_in_turn_and_is_remembered(case: test_forms.Case, tmp_path: Path) -> None:
+    # another program ran during the first round, and during the second form of the last
+    rounds = [[9.0] * 6, [5.0, 4.0, 1.0, 2.0, 3.0, 6.0], [5.0, 9.0, 2.0, 2.0, 3.0, 6.0]]
+    build, times = Counted(case), iter([t for r in rounds for t in r])
     found = chosen(case, build, tune=lambda compiled: next(times), folder=tmp_path)
     assert len(build.forms) == 6
     assert (found.choice.form, found.choice.measured) == (build.forms[2], True)
+    assert [c.seconds for c in found.choice.considered] == rounds[1]
     again = Counted(case)
     recalled = chosen(case, again, folder=tmp_path)
     assert again.forms == [found.choice.form]
@@ -98,6 +102,35 @@ def test_a_choice_reads_as_text(case: test_forms.Case) -> None:
     text = str(chosen(case, case.build, form="rolled+full", whole="clipping by the global norm").choice)
     assert text.startswith("rolled+full: asked for")
     assert "inside           not possible" in text and "not compiled" in text
+
+
+class Chain(torch.nn.Sequential):
+    def __init__(self, layers: int) -> None:
+        super().__init__(
+            *(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(layers))
+        )
+
+
+def test_thin_layers_run_written_out_and_may_be_rolled() -> None:
+    def step(layers: int, **options: Any) -> Any:
+        torch.manual_seed(0)
+        model = Chain(layers)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return bridge.compile(
+            model, lambda m, b: m(b).pow(2).sum(), optimizer, example_batch=x, certificate="none", **options
+        )
+
+    x = torch.ones(2, 4)
+    plain, rolled = step(12), step(12, form="rolled+full")
+    assert (plain.choice.form, plain.choice.iterations) == ("unrolled", (12,))
+    assert plain.choice.why.startswith("a repeat of 12 layers saves 22 operators; loops pay from 24")
+    assert [float(rolled(x)) for _ in range(3)] == pytest.approx(
+        [float(plain(x)) for _ in range(3)], rel=1e-6
+    )
+    few = step(4)
+    assert few.choice.form == "unrolled" and "8 times or more" in few.choice.why
+    with pytest.raises(bridge.Refused, match="no layers that repeat were found"):
+        step(4, form="rolled")
 
 
 def test_an_unknown_form_is_named_with_the_known_ones(case: test_forms.Case) -> None:

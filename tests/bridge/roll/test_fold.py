@@ -82,6 +82,28 @@ def test_a_first_layer_that_differs_is_peeled() -> None:
     assert [c for c, _, _ in loops(rolled)] == [5]
 
 
+def chain(count: int, *calls) -> Graph:
+    return build(programs.Repeated(count, calls))
+
+
+def test_thin_layers_are_a_loop_when_there_are_many_with_weights_of_their_own() -> None:
+    assert loops(roll(chain(12, OWN, SIN))) == [(12, 2, [])]
+    assert loops(roll(chain(40, OWN, SIN))) == [(40, 2, [])]  # not twenty of two layers
+    assert loops(roll(chain(8, OWN))) == [(8, 1, [])]
+
+
+def test_a_few_thin_layers_and_operators_without_weights_are_not() -> None:
+    shared = programs.Call("aten.mul.Tensor", (0,), source="shared")
+    for graph in (chain(7, OWN, SIN), chain(12, SIN), chain(12, shared, SIN)):
+        assert loops(roll(graph)) == []
+
+
+def test_projections_of_one_tensor_are_not_layers() -> None:
+    # each reads the same value: nothing goes from one to the next
+    items = [programs.Call("aten.mul.Tensor", (k,), source="own") for k in range(10)]
+    assert loops(roll(build(SIN, *items))) == []
+
+
 def test_a_scalar_that_differs_by_layer_is_stacked() -> None:
     scaled = programs.Call("aten.mul.Scalar", (0,), (0.5, 0.1))
     rolled = roll(build(programs.Repeated(5, (OWN, scaled, SIN))), Least(nodes=1, saved=1))

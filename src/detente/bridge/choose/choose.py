@@ -2,7 +2,7 @@
 
 By default a closed rule picks and one form is compiled, so the first step waits for nothing else. Only when its
 planned memory does not fit is the next smaller form compiled. With ``tune`` every form is compiled and measured,
-and the result is remembered.
+and the result is remembered: later the same program runs in that form at once, with ``tune`` or without.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from detente.bridge.choose.choice import Choice, Considered
-from detente.bridge.choose.forms import FORMS, Shaped, available, loops, shape
+from detente.bridge.choose.forms import FORMS, NO_LAYERS, Shaped, available, loops, saved, shape
 from detente.bridge.choose.memory import Memory, memory
 from detente.bridge.choose.remember import fingerprint, recall, remember
 from detente.bridge.graph import Graph
 from detente.bridge.refusal import refuse
+from detente.bridge.roll.find import LAYERS
 from detente.bridge.roll.fold import roll
 
 Compiled = TypeVar("Compiled")
@@ -30,6 +31,9 @@ ROLL_FROM = 8
 DEFAULT = "rolled+dots"
 # Of the memory that is there, what a plan may use: the process holds more than the program's buffers.
 USABLE = 0.95
+# Every form is measured this often, in turn, and its fastest step counts: what else the machine did meanwhile must
+# not choose.
+ROUNDS = 3
 _LADDER = ("unrolled", "rolled+dots", "rolled+full", "inside")
 
 
@@ -68,16 +72,17 @@ def choose(
     Raises Refused for a ``form`` that this program cannot run in. When nothing fits ``limit_bytes`` the smallest
     form is returned and ``choice.why`` says so: the plan is an estimate on some backends, and the device decides.
     """
-    refused = available(graph, whole)
+    rolled = roll(graph)
+    refused = available(graph, whole, rolled)
     if form is not None:
         if form not in FORMS:
             raise ValueError(f"form is {form!r}; it is one of {', '.join(FORMS)}")
         if refused[form]:
             raise refuse("form", f"this program cannot run as {form!r}: {refused[form]}")
-    work = _Work(graph, build, executable, alike, refused, limit_bytes)
+    work = _Work(graph, rolled, build, executable, alike, refused, limit_bytes)
     if form is not None:
         return work.done(form, "asked for")
-    key = fingerprint(graph, (extra, whole, limit_bytes)) if folder is not None else ""
+    key = name(graph, whole, limit_bytes, extra) if folder is not None else ""
     stored = recall(folder, key)
     if stored is not None and not refused.get(stored.form, "unknown"):
         return work.done(stored.form, stored.why, stored)
@@ -86,6 +91,11 @@ def choose(
         remember(folder, key, chosen.choice)
         return chosen
     return work.by_rule()
+
+
+def name(graph: Graph, whole: str, limit_bytes: int | None, extra: Any) -> str:
+    """Under which a program's tuned choice is remembered; arguments as of ``choose``."""
+    return fingerprint(graph, (extra, whole, limit_bytes))
 
 
 def alike_of(rule: Any) -> Callable[[str], Hashable]:
@@ -97,22 +107,24 @@ class _Work(Generic[Compiled]):
     def __init__(
         self,
         graph: Graph,
+        rolled: Graph,
         build: Callable[[Shaped], Compiled],
         executable: Callable[[Compiled], Any],
         alike: Callable[[str], Hashable],
         refused: dict[str, str],
         limit: int | None,
     ) -> None:
-        self.graph, self.build, self.executable, self.alike = graph, build, executable, alike
+        self.graph, self.rolled = graph, rolled
+        self.build, self.executable, self.alike = build, executable, alike
         self.refused, self.limit = refused, limit
-        self.iterations = loops(roll(graph))
+        self.iterations = loops(rolled)
         self.made: dict[str, tuple[Shaped, Compiled, Memory | None, float]] = {}
         self.seconds: dict[str, float] = {}
 
     def make(self, form: str) -> Memory | None:
         """Compile one form, once."""
         if form not in self.made:
-            shaped = shape(self.graph, FORMS[form], self.alike)
+            shaped = shape(self.graph, FORMS[form], self.alike, self.rolled)
             start = perf_counter()
             compiled = self.build(shaped)
             self.made[form] = (shaped, compiled, memory(self.executable(compiled)), perf_counter() - start)
@@ -122,13 +134,7 @@ class _Work(Generic[Compiled]):
         return self.limit is None or planned is None or planned.peak <= USABLE * self.limit
 
     def by_rule(self) -> Chosen[Compiled]:
-        deepest = max(self.iterations, default=0)
-        if not deepest:
-            first, why = "unrolled", "no repeated layers were found"
-        elif deepest < ROLL_FROM:
-            first, why = "unrolled", f"the longest repeat has {deepest} layers; loops pay from {ROLL_FROM}"
-        else:
-            first, why = DEFAULT, f"a repeat of {deepest} layers; loops pay from {ROLL_FROM}"
+        first, why = self.rule()
         ladder = [first, *_LADDER[_LADDER.index(first) + 1 :]]
         for form in (f for f in ladder if not self.refused[f]):
             if self.fits(self.make(form)):
@@ -138,22 +144,38 @@ class _Work(Generic[Compiled]):
             min(self.made, key=self.peak), f"nothing fits {self.limit} bytes; this is the smallest"
         )
 
+    def rule(self) -> tuple[str, str]:
+        """The form to begin with, and why."""
+        deepest = max(self.iterations, default=0)
+        if not deepest:
+            return "unrolled", NO_LAYERS
+        if deepest < ROLL_FROM:
+            return "unrolled", f"the longest repeat has {deepest} layers; loops pay from {ROLL_FROM}"
+        most = max(s for c, s in zip(self.iterations, saved(self.rolled), strict=True) if c >= ROLL_FROM)
+        if most < LAYERS.saved:
+            return "unrolled", (
+                f"a repeat of {deepest} layers saves {most} operators; loops pay from {LAYERS.saved}, "
+                "in compile time (in memory sooner)"
+            )
+        return DEFAULT, f"a repeat of {deepest} layers; loops pay from {ROLL_FROM}"
+
     def peak(self, form: str) -> int:
         planned = self.made[form][2]
         return 0 if planned is None else planned.peak
 
     def measured(self, tune: Callable[[Compiled], float]) -> Chosen[Compiled]:
-        """Compile every form, measure those that fit, take the fastest."""
-        for form, reason in self.refused.items():
-            if reason:
-                continue
-            planned = self.make(form)
-            if self.fits(planned):
-                self.seconds[form] = tune(self.made[form][1])
-        if not self.seconds:
+        """Compile every form, measure those that fit, in turn, take the fastest."""
+        possible = [form for form, reason in self.refused.items() if not reason]
+        fitting = [form for form in possible if self.fits(self.make(form))]
+        if not fitting:
             return self.by_rule()
+        for _ in range(ROUNDS):
+            for form in fitting:
+                seconds = tune(self.made[form][1])
+                self.seconds[form] = min(seconds, self.seconds.get(form, seconds))
         best = min(self.seconds, key=lambda f: self.seconds[f])
-        return self.done(best, f"the fastest of {len(self.seconds)} measured forms")
+        several = f"the fastest of {len(fitting)} measured forms"
+        return self.done(best, several if len(fitting) > 1 else "the only form that is possible and fits")
 
     def done(self, form: str, why: str, stored: Choice | None = None) -> Chosen[Compiled]:
         self.make(form)

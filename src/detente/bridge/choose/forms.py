@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from detente.bridge.graph import Graph
 from detente.bridge.passes.connected import connected
 from detente.bridge.roll.backward import loops_updated
+from detente.bridge.roll.find import LAYERS
 from detente.bridge.roll.fold import ROLL, roll
 from detente.bridge.roll.lower import with_remat
 from detente.bridge.roll.stacks import Stacks, stacked
@@ -63,6 +64,12 @@ FORMS: dict[str, Form] = {
 }
 
 
+NO_LAYERS = (
+    f"no layers that repeat were found (a layer is {LAYERS.nodes} operators or more, {LAYERS.count} times or more, "
+    f"and its repeats save {LAYERS.saved} operators; or fewer, with weights of its own, {LAYERS.thin} times or more)"
+)
+
+
 @dataclass(frozen=True)
 class Shaped:
     """A program's graph in one form. ``stacks`` says which names of torch each stacked input holds."""
@@ -72,8 +79,14 @@ class Shaped:
     stacks: Stacks
 
 
-def shape(graph: Graph, form: Form, alike: Callable[[str], Hashable] = lambda name: None) -> Shaped:
+def shape(
+    graph: Graph,
+    form: Form,
+    alike: Callable[[str], Hashable] = lambda name: None,
+    rolled: Graph | None = None,
+) -> Shaped:
     """``graph`` in ``form``. ``alike(name)`` is equal for parameters that one optimizer rule may update as a stack.
+    ``rolled`` is ``roll(graph)``, where the caller has it.
 
     Parameters that torch leaves without a gradient are never stacked with others, so that an optimizer leaves
     them alone in every form. Pure; a few milliseconds per hundred nodes.
@@ -81,7 +94,8 @@ def shape(graph: Graph, form: Form, alike: Callable[[str], Hashable] = lambda na
     if not form.rolled:
         return Shaped(form, graph, Stacks())
     reached = connected(graph)
-    slim, stacks = stacked(roll(graph), lambda name: (alike(name), name in reached))
+    looped = roll(graph) if rolled is None else rolled
+    slim, stacks = stacked(looped, lambda name: (alike(name), name in reached))
     return Shaped(form, with_remat(slim, None if form.inside else form.policy), stacks)
 
 
@@ -90,11 +104,16 @@ def loops(graph: Graph) -> tuple[int, ...]:
     return tuple(n.args[1] for n in graph.nodes if n.op == ROLL)
 
 
-def available(graph: Graph, whole: str = "") -> dict[str, str]:
+def saved(graph: Graph) -> tuple[int, ...]:
+    """Operators that each of ``loops(graph)`` saves against its layers written out."""
+    return tuple((n.args[1] - 1) * len(n.args[0].nodes) for n in graph.nodes if n.op == ROLL)
+
+
+def available(graph: Graph, whole: str = "", rolled: Graph | None = None) -> dict[str, str]:
     """Form name -> empty, or why this program cannot run in it. ``whole``: why all gradients must exist before the
-    first update (clipping by their global norm), if they must."""
-    slim, _ = stacked(roll(graph))
-    without = "" if loops(slim) else "no repeated layers were found"
+    first update (clipping by their global norm), if they must. ``rolled`` as in ``shape``."""
+    slim, _ = stacked(roll(graph) if rolled is None else rolled)
+    without = "" if loops(slim) else NO_LAYERS
     inside = without
     if not without and not loops_updated(slim):
         inside = "no loop owns trainable parameters of its own outside torch.utils.checkpoint"

@@ -26,13 +26,14 @@ def update_inside(program: Program, rule: Any, names: Sequence[str]) -> Callable
                 return param, kept
             members = program.members(name)
             first = members[0]
-            if row is not None:
+            groups = [rule.group_of[m] for m in members]
+            mine = hyper
+            if row is not None and len(set(groups)) > 1:
                 # a slice of a stack is updated under its first member's name, with its own group's numbers
-                rows = jnp.stack([hyper[rule.group_of[m]] for m in members])
-                numbers = {**dict(enumerate(hyper)), rule.group_of[first]: rows[row]}
-                mine = tuple(numbers[k] for k in range(len(hyper)))
-            else:
-                mine = hyper
+                distinct = sorted(set(groups))
+                table = jnp.stack([hyper[group] for group in distinct])
+                own = table[jnp.asarray([distinct.index(group) for group in groups])[row]]
+                mine = tuple(own if k == groups[0] else numbers for k, numbers in enumerate(hyper))
             params, states = rule.apply({first: param}, {first: grad}, {first: kept}, mine)
             return params[first], states[first]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,15 @@ SCHEMA = "detente/choice/1"
 
 def fingerprint(graph: Graph, extra: Any = None, device: Any = None) -> str:
     """Equal for the same program on the same kind of device with the same compiler; constants count by name and
-    shape. ``extra`` is whatever else changes the executable (optimizer, precision); its ``repr`` must be stable."""
+    shape. What the batch calls its leaves does not count, so a choice that the command line made of a model serves the
+    user's own program. ``extra`` is whatever else changes the executable (optimizer, precision); its ``repr`` must be
+    stable."""
     device = device or jax.devices()[0]
-    where = (device.platform, device.device_kind, jax.__version__, jaxlib.__version__)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    where = (device.platform, device.device_kind, cores, jax.__version__, jaxlib.__version__)
+    inputs = [replace(i, name="") if i.kind == "batch" else i for i in graph.inputs]
     nodes = [(n.id, n.op, n.args, n.kwargs, n.out, n.draw, n.marks) for n in graph.nodes]
-    text = repr((where, graph.inputs, nodes, graph.outputs, extra))
+    text = repr((where, inputs, nodes, graph.outputs, extra))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -47,6 +52,6 @@ def remember(folder: Path | None, key: str, choice: Choice) -> None:
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    fresh = folder / f".{key}.tmp"
+    fresh = folder / f".{key}.{os.getpid()}"
     fresh.write_text(json.dumps({"schema": SCHEMA, **asdict(choice)}, indent=1))
     fresh.replace(folder / f"{key}.json")

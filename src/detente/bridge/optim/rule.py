@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 
 from detente.bridge.graph import Aval
@@ -176,11 +177,15 @@ class Rule:
                     continue
                 program = self.program_of(members)
                 step = inner.setdefault(id(program), jax.jit(partial(update, program)))
+                groups = [self.group_of[member] for member in members]
+                numbers, axis = rows[groups[0]], None
+                if len(set(groups)) > 1:
+                    # one gather: an operand per layer would make a program that grows with depth
+                    distinct = sorted(set(groups))
+                    table = jax.numpy.stack([rows[group] for group in distinct])
+                    numbers, axis = table[np.array([distinct.index(group) for group in groups])], 0
                 if name in stacks:
-                    numbers = jax.numpy.stack([rows[self.group_of[member]] for member in members])
-                    step = jax.vmap(step)
-                else:
-                    numbers = rows[self.group_of[name]]
+                    step = jax.vmap(step, in_axes=(0, 0, 0, axis))
                 new_params[name], fresh = step(param, grad, state[name], numbers)
                 new_state[name] = {**state[name], **fresh}
         return new_params, new_state

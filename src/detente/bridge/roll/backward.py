@@ -156,14 +156,23 @@ class _Backward:
             outputs = evaluate(body, {i.id: a for i, a in zip(body.inputs, args, strict=True)}, inner)
             return outputs, inner.word()
 
+        still_rows = tuple(None if k in parameters else r for k, r in enumerate(rows))
+        own_stacks = {name: rows[k] for k, name in parameters.items()}
+
         def ahead(carry: Any, x: Any) -> tuple[Any, Any]:
             carried, word = carry
-            k, own_rows = x
+            k, still = x
+            # The barrier ties the weights to this turn of the loop. Without it a compiler that widens bfloat16 for its
+            # products moves the widening of the whole stack out of the loop, and holds every weight a second time.
+            here, held = lax.optimization_barrier((k, own_stacks))
+            mine = {n: lax.dynamic_index_in_dim(s, here, keepdims=False) for n, s in held.items()}
+            own_rows = tuple(mine[parameters[j]] if j in parameters else r for j, r in enumerate(still))
             outputs, own_word = layer(k, carried, own_rows, shared)
             following = (outputs[: len(firsts)], jnp.minimum(word, own_word))
             return following, (carried, outputs[len(firsts) :])
 
-        (last, word), (kept, ys) = lax.scan(ahead, (firsts, jnp.int32(NO_FAULT)), (steps, rows), length=count)
+        first = (firsts, jnp.int32(NO_FAULT))
+        (last, word), (kept, ys) = lax.scan(ahead, first, (steps, still_rows), length=count)
         self.trace.words.append(word)
         results = (*last, *ys)
         self.values[node.id] = results
@@ -185,9 +194,8 @@ class _Backward:
             ]
             d_last = _pick(given[: len(firsts)], moves_carry)
             d_ys = _pick(given[len(firsts) :], moves_result[len(firsts) :])
-            stacks = {name: rows[k] for k, name in parameters.items()}
+            stacks = own_stacks
             states = {name: self.state.get(name) for name in stacks}
-            still_rows = tuple(None if k in parameters else r for k, r in enumerate(rows))
             d_shared = tuple(jnp.zeros_like(v) for v in _pick(shared, moves_shared))
 
             def behind(carry: Any, x: Any) -> tuple[Any, Any]:

@@ -17,11 +17,14 @@ from detente.bridge.roll.wiring import Wiring, wire
 @dataclass(frozen=True)
 class Least:
     """What is worth a loop. A block of fewer nodes is no layer (three projections of one tensor, a chain of
-    additions): a loop over it would only serialise what XLA does well. The same holds of a loop that saves little."""
+    additions): a loop over it would only serialise what XLA does well. The same holds of a loop that saves little.
+    The exception is a *thin* layer (``Linear, Tanh``): few nodes, but weights of its own in each of many iterations,
+    and a value that goes from one to the next. Its loop saves no compile time and a lot of memory."""
 
     nodes: int = 5  # in the block
     count: int = 2  # iterations
     saved: int = 24  # (iterations - 1) * nodes
+    thin: int = 8  # iterations of a block of fewer nodes
 
 
 LAYERS = Least()
@@ -41,8 +44,28 @@ def find(tape: Tape, least: Least = LAYERS) -> list[Wiring]:
 
 
 def _best(tape: Tape, low: int, high: int, least: Least) -> Wiring | None:
+    thick = _saving(tape, stretches(tape.token, low, high, least.nodes, least.count), least)
+    few = Least(nodes=1, count=least.thin, saved=least.thin - 1)
+    thin = _saving(tape, stretches(tape.token, low, high, 1, least.thin, least.nodes - 1), few)
+    found = [w for w in (thick, thin) if w is not None and (w is thick or _is_layer(tape, w))]
+    return min(found, key=lambda w: w.rank, default=None)
+
+
+def _is_layer(tape: Tape, wiring: Wiring) -> bool:
+    """Whether each iteration hands something on and reads parameters that no other iteration reads."""
+    kinds = [i.kind for i in tape.graph.inputs]
+    for slot, (kind, _, _) in enumerate(wiring.reads):
+        mine = set(wiring.sources[:, slot].tolist())
+        own = kind == "external" and len(mine) == wiring.count
+        if own and all(v < len(kinds) and kinds[v] == "parameter" for v in mine):
+            return wiring.carries > 0
+    return False
+
+
+def _saving(tape: Tape, candidates: list[Stretch], least: Least) -> Wiring | None:
+    """The loop that saves most nodes."""
     best: Wiring | None = None
-    for stretch in stretches(tape.token, low, high, least.nodes, least.count):
+    for stretch in candidates:
         if stretch.saved < (least.saved if best is None else best.saved):
             break
         candidate = _rotations(tape, stretch, least)

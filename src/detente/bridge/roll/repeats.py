@@ -27,10 +27,16 @@ class Stretch:
 
 
 def stretches(
-    token: np.ndarray, low: int, high: int, minimum_nodes: int, minimum_count: int
+    token: np.ndarray,
+    low: int,
+    high: int,
+    minimum_nodes: int,
+    minimum_count: int,
+    maximum_nodes: int | None = None,
 ) -> list[Stretch]:
-    """All maximal stretches inside ``token[low:high]`` with a block of at least ``minimum_nodes`` nodes that
-    fits ``minimum_count`` times; the largest saving first, then the shortest block, then the earliest.
+    """All maximal stretches inside ``token[low:high]`` with a block of at least ``minimum_nodes`` nodes (and at most
+    ``maximum_nodes``) that fits ``minimum_count`` times; the largest saving first, then the shortest block, then the
+    earliest.
 
     Quadratic in ``high - low`` with a numpy comparison per period: 2,000 nodes take about 15 ms.
 
@@ -39,7 +45,10 @@ def stretches(
     """
     window = token[low:high]
     found = []
-    for period in range(minimum_nodes, len(window) // minimum_count + 1):
+    longest = len(window) // minimum_count
+    if maximum_nodes is not None:
+        longest = min(longest, maximum_nodes)
+    for period in range(minimum_nodes, longest + 1):
         same = window[:-period] == window[period:]
         needed = (minimum_count - 1) * period
         if np.count_nonzero(same) < needed:

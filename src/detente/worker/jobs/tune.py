@@ -1,0 +1,66 @@
+"""Tune: every form of a model's training step compiled and measured, and the choice remembered for later processes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import asdict
+
+import numpy as np
+
+from detente.records.evidence import Evidence
+from detente.records.job import Job
+from detente.stacks.torch_eager import installed_versions, optimizer_for
+from detente.worker.events import Events
+from detente.workloads.catalogue import find_size, find_workload
+
+VARIABLE = "DETENTE_BRIDGE_CACHE"
+
+
+def run(job: Job, events: Events) -> Evidence:
+    """The choice under the probe key ``choice``, its text under ``text``. ``job.options["cache"]`` is the user's own
+    ``DETENTE_BRIDGE_CACHE`` (None: not set), because what is found out here is for their programs."""
+    told = job.options.get("cache")
+    if told is None:
+        os.environ.pop(VARIABLE, None)
+    else:
+        os.environ[VARIABLE] = told
+    events.phase("import")
+    import torch
+
+    from detente import bridge
+    from detente.bridge.cache.entry import folder
+
+    events.phase("build")
+    workload = find_workload(job.cell.workload)
+    size = find_size(workload, job.cell.size)
+    definition = importlib.import_module(workload.definitions["torch"])
+    torch.manual_seed(job.seed)
+    module = definition.build(size)
+    arrays = workload.batch(size, np.random.default_rng(job.seed))
+    batch = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+    dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    if (
+        len(dtypes) == 1
+    ):  # workloads hand over float32; a model that was made in another precision is fed in its own
+        (dtype,) = dtypes
+        batch = {n: t.to(dtype) if t.is_floating_point() else t for n, t in batch.items()}
+    optimizer = optimizer_for(definition, job.cell.contract, module, workload.optimizer)
+
+    events.phase("first")
+    step = bridge.compile(
+        module,
+        lambda m, b: definition.loss(m, b)[0],
+        optimizer,
+        example_batch=batch,
+        certificate="none",
+        tune=True,
+    )
+    float(step(batch))
+    choice, place = step.choice, folder()
+    return Evidence(
+        "ok",
+        "done",
+        versions=installed_versions("torch", "jax", "transformers"),
+        probes={"choice": asdict(choice), "text": str(choice), "folder": str(place) if place else ""},
+    )

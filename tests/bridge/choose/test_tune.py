@@ -1,0 +1,135 @@
+"""``tune=True`` and ``detente bridge tune``: really measured, remembered, and found by programs that do not ask."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from detente import bridge
+from detente.bridge.choose.forms import FORMS
+
+MODEL = """
+import torch
+from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.seen += 2**40
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+def loss(model, batch):
+    return model(batch[0]).sub(batch[1]).pow(2).mean()
+
+
+def training():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Layer() for _ in range(9))).double()
+    batch = (torch.randn(4, 8, dtype=torch.float64), torch.randn(4, 8, dtype=torch.float64))
+    return model, loss, batch, torch.optim.AdamW(model.parameters(), lr=1e-2)
+"""
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The model above, compiled with a cache folder of this test's own."""
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "deep.py"
+    file.write_text(MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "deep", raising=False)
+    deep = importlib.import_module("deep")
+
+    def make(**options: Any) -> tuple[Any, Any]:
+        model, loss, batch, optimizer = deep.training()
+        options = {"certificate": "none", "seed": 0, **options}
+        return bridge.compile(model, loss, optimizer, example_batch=batch, **options), batch
+
+    return make
+
+
+def choices(folder: Path) -> list[Any]:
+    return [json.loads(f.read_text()) for f in (folder / "cache" / "choices").glob("*.json")]
+
+
+def test_tuning_measures_remembers_and_takes_the_place_of_the_rule(compiled: Any, tmp_path: Path) -> None:
+    plain, batch = compiled()
+    assert not plain.choice.measured and not plain.programs[0].cached
+    tuned, _ = compiled(tune=True)
+    rows = {c.form: c for c in tuned.choice.considered}
+    assert tuned.choice.measured and set(rows) == set(FORMS)
+    assert all(c.seconds is not None and c.seconds > 0 and c.peak_bytes for c in rows.values())
+    assert tuned.choice.form == min(rows, key=lambda f: rows[f].seconds)
+    assert [c["form"] for c in choices(tmp_path)] == [tuned.choice.form]
+    # measuring ran on copies: the state is where it was, int64 buffers included
+    assert [float(tuned(batch)) for _ in range(3)] == pytest.approx(
+        [float(plain(batch)) for _ in range(3)], rel=1e-12
+    )
+    assert int(tuned.state_dict()["3.seen"]) == 3 * 2**40
+    later, _ = compiled()
+    assert later.choice == tuned.choice and later.programs[0].cached
+
+
+def test_a_choice_outlives_the_program_and_replaces_one_of_the_rule(compiled: Any, tmp_path: Path) -> None:
+    tuned, _ = compiled(tune=True)
+    for file in (tmp_path / "cache").glob("*.program"):
+        file.unlink()
+    again, _ = compiled()
+    assert again.choice == tuned.choice and not again.programs[0].cached
+    (kept,) = (tmp_path / "cache" / "choices").glob("*.json")
+    text = kept.read_text()
+    kept.unlink()
+    for file in (tmp_path / "cache").glob("*.program"):
+        file.unlink()
+    ruled, _ = compiled()
+    assert not ruled.choice.measured
+    kept.write_text(text)  # as if another process had tuned meanwhile
+    last, _ = compiled()
+    assert last.choice == tuned.choice and not last.programs[0].cached
+
+
+def test_a_form_that_is_asked_for_is_neither_measured_nor_remembered(compiled: Any, tmp_path: Path) -> None:
+    compiled(tune=True)
+    asked, _ = compiled(form="rolled+full")
+    assert (asked.choice.form, asked.choice.measured, asked.choice.why) == ("rolled+full", False, "asked for")
+    assert len(choices(tmp_path)) == 1
+
+
+def test_a_model_of_one_form_is_tuned_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
+    model = nn.Linear(3, 2)
+    step = bridge.compile(
+        model,
+        lambda m, x: m(x).pow(2).sum(),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        example_batch=torch.ones(2, 3),
+        certificate="none",
+        tune=True,
+    )
+    assert (step.choice.form, step.choice.why) == ("unrolled", "the only form that is possible and fits")
+
+
+def test_the_command_tunes_for_the_users_own_program(detente: Any, compiled: Any, tmp_path: Path) -> None:
+    target = f"{tmp_path / 'deep.py'}:training"
+    done = detente("bridge", "tune", target, "--format", "json", DETENTE_BRIDGE_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["schema"] == "detente/bridge-tune/1" and told["folder"] == str(tmp_path / "cache")
+    assert told["choice"]["measured"] and len(told["choice"]["considered"]) == len(FORMS)
+    step, _ = compiled()
+    assert step.choice.measured and step.choice.form == told["choice"]["form"]
+    text = detente("bridge", "tune", target, DETENTE_BRIDGE_CACHE=str(tmp_path / "cache"))
+    assert text.stdout.startswith(f"{step.choice.form}: {step.choice.why}") and "remembered in" in text.stdout
