@@ -132,3 +132,31 @@ def test_the_masks_of_transformers_without_attention_mask_are_recognised(kind, c
         given = dict(node.kwargs)
         assert len(node.args) <= 3 and given.get("attn_mask") is None
         assert bool(given.get("is_causal", False)) == causal
+
+
+class Spells(nn.Module):
+    """Connectionist temporal classification; ``lengths`` says how the lengths are given."""
+
+    def __init__(self, lengths, reduction):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.lengths, self.reduction = nn.Linear(4, 5), lengths, reduction
+
+    def forward(self, batch):
+        x, labels = batch
+        logits = self.linear(x).log_softmax(-1)
+        sizes = [7, 6], [3, 2]
+        if self.lengths == "tensor":
+            sizes = tuple(torch.tensor(s) for s in sizes)
+        return nn.functional.ctc_loss(logits, labels, *sizes, reduction=self.reduction, zero_infinity=True)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "reduction", "layout"),
+    [("list", "mean", "padded"), ("tensor", "sum", "padded"), ("tensor", "mean", "joined")],
+)
+def test_ctc_loss_is_captured(lengths, reduction, layout, same_function):
+    """torch itself refuses to trace it: the size of what it keeps for its backward pass depends on the lengths."""
+    x = torch.randn(7, 2, 4, generator=torch.Generator().manual_seed(1))
+    labels = torch.tensor([[1, 2, 2], [3, 4, 0]]) if layout == "padded" else torch.tensor([1, 2, 2, 3, 4])
+    same_function(Spells(lengths, reduction), lambda m, b: m(b), (x, labels), steps=1)

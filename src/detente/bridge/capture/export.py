@@ -15,6 +15,7 @@ from torch import nn
 
 from detente.bridge.capture import batch as batches
 from detente.bridge.capture.causal import without_mask_hints
+from detente.bridge.capture.ctc import keep_ctc
 from detente.bridge.capture.functions import keep_functions, unkept
 from detente.bridge.capture.hooks import keep_hooks, rewire
 from detente.bridge.capture.neutral import convert
@@ -140,7 +141,13 @@ def _export(
     if not flat:
         raise refuse("batch", "the batch holds no tensor")
     with torch.enable_grad(), keep_metadata(), keep_checkpoints() as regions, keep_functions(regions) as kept:
-        with keep_hooks(kept) as hooks, without_mask_hints(), without_torchs_log(), warnings.catch_warnings():
+        with (
+            keep_hooks(kept) as hooks,
+            keep_ctc(),
+            without_mask_hints(),
+            without_torchs_log(),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")
             try:
                 exported = torch.export.export(program, flat, strict=False)

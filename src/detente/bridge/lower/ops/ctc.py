@@ -72,7 +72,7 @@ def _lengths(value: Any) -> jax.Array:
     return value if isinstance(value, jax.Array) else jnp.asarray(np.asarray(value, np.int64))
 
 
-@lowers("aten.ctc_loss.Tensor", "aten.ctc_loss.IntList")
+@lowers("aten.ctc_loss.Tensor", "aten.ctc_loss.IntList", "detente.ctc_loss.default")
 def _ctc_loss(
     call: Any,
     log_probs: jax.Array,
