@@ -61,6 +61,31 @@ def test_a_module_that_names_float32_runs_in_float64_with_the_same_random_number
         assert float((ours - exact).norm()) <= 1e-12 * float(exact.norm())
 
 
+def test_grouped_products_have_a_float64_form():
+    torch.manual_seed(0)
+    a, b, c = torch.randn(6, 4), torch.randn(3, 4, 8), torch.randn(6, 8)
+    ends = torch.tensor([1, 4, 6], dtype=torch.int32)
+    cases = [(a, b, ends), (b.mT.contiguous(), a.mT, ends), (a.mT, c, ends), (b.mT.contiguous(), b, None)]
+    for left, right, offs in cases:
+        with widened():
+            found = torch.ops.aten._grouped_mm(left.double(), right.double(), offs)
+        assert found.dtype == torch.float64
+        assert torch.allclose(found.float(), _by_hand(left, right, offs), rtol=1e-5, atol=1e-5)
+
+
+def _by_hand(left, right, offs):
+    if offs is None:
+        return left @ right
+    number = torch.bucketize(torch.arange(6), offs, right=True)
+    if left.ndim == 2 and right.ndim == 3:
+        return torch.stack([left[i] @ right[number[i]] for i in range(6)])
+    if left.ndim == 3:
+        return torch.stack([left[number[i]] @ right[:, i] for i in range(6)], 1)
+    return torch.stack(
+        [sum(torch.outer(left[:, i], right[i]) for i in range(6) if number[i] == g) for g in range(3)]
+    )
+
+
 def test_the_default_dtype_comes_back():
     with pytest.raises(ReadsBits), widened():
         assert torch.zeros(2).dtype == torch.float64

@@ -86,9 +86,9 @@ class _Questions(TorchFunctionMode):
                 if all(part is not None for part in parts):
                     return func(args[0], tuple(i for part in parts for i in part))
         if name == "masked_select" and len(args) == 2 and not kwargs:
-            x, mask = torch.broadcast_tensors(*args)
-            found = self.places(mask) if mask.ndim else None
-            return plain() if found is None else x[found]
+            shape = torch.broadcast_shapes(*(part.shape for part in args))
+            found = self.places(args[1].expand(shape)) if shape else None
+            return plain() if found is None else args[0].expand(shape)[found]
         return plain()
 
 
