@@ -4,8 +4,9 @@
     PYTHONPATH=src:tests/bridge/semantics python benchmarks/semantics_torchax.py --only "BatchNorm in eval" --no-page
 
 FOLDER holds the package ``torchax`` (a checkout, or a site-packages); without it an installed one is taken. Every case
-runs in a process of its own with a time limit, torchax twice: with its defaults, and in its accuracy mode (64 bits,
-full-precision products, torch's result dtypes). Writes docs/results/semantics-torchax.md. No timing is taken.
+runs in a process of its own with a time limit, on torchax with its defaults, and where that does not pass in its
+accuracy mode, too (64 bits, full-precision products, torch's result dtypes). Writes
+docs/results/semantics-torchax.md. No timing is taken.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Column:
 COLUMNS = (
     Column("detente", "Détente"),
     Column("torchax", "torchax", "defaults"),
-    Column("torchax", "torchax, accuracy mode", "accuracy"),
+    Column("torchax", "torchax, the better of both modes", "accuracy"),
 )
 SIGNS = {"same": "right", "refused": "refused", "wrong": "WRONG", "fails": "error"}
 
@@ -99,7 +100,6 @@ def page(found: dict[tuple[str, Column], Outcome], cases: Sequence[Case], note: 
         chosen = [c for c in cases if group in ("", c.group)]
         return f"{sum(found[c.name, column].passed for c in chosen)} of {len(chosen)}"
 
-    either = sum(any(found[c.name, k].passed for k in COLUMNS if k.subject == "torchax") for c in cases)
     silent = [
         sum(all(found[c.name, k].kind == "wrong" for k in COLUMNS if k.subject == "torchax") for c in cases),
         sum(found[c.name, COLUMNS[0]].kind == "wrong" for c in cases),
@@ -122,8 +122,7 @@ def page(found: dict[tuple[str, Column], Outcome], cases: Sequence[Case], note: 
         ),
         "| **all** | " + " | ".join(f"**{score(c)}**" for c in COLUMNS) + " |",
         "",
-        f"torchax passes {either} of {len(cases)} in one of its modes at least. Silently wrong in both of them: "
-        f"{silent[0]}; Détente: {silent[1]}.",
+        f"Silently wrong, in both of its modes: {silent[0]} of {len(cases)}; Détente: {silent[1]}.",
     ]
     for group in dict.fromkeys(c.group for c in cases):
         lines += [
@@ -158,7 +157,8 @@ def main() -> int:
     found: dict[tuple[str, Column], Outcome] = {}
     for number, case in enumerate(cases):
         for column in COLUMNS:
-            found[case.name, column] = asked(case, column)
+            known = found.get((case.name, COLUMNS[1])) if column == COLUMNS[2] else None
+            found[case.name, column] = known if known and known.passed else asked(case, column)
         cells = "; ".join(f"{k.title}: {_cell(found[case.name, k])}" for k in COLUMNS)
         print(f"{number + 1}/{len(cases)} {case.name} | {cells}", flush=True)
     version = f"torchax {torchax.__version__}" + (f" (commit {given.commit})" if given.commit else "")
@@ -173,11 +173,12 @@ def main() -> int:
 
 NOTE = """\
 torchax is used as its own training examples use it: `torch.func.functional_call` under `interop.jax_value_and_grad`
-under `interop.jax_jit`. Where there is a choice it is made in torchax's favour: tensors that a model makes without
-naming a device are made on torchax's device, the seed is given to torchax's generator, too, a gradient of zeros counts
-as PyTorch's None, int32 counts as int64 where the values are equal, and no case asks for PyTorch's own random numbers.
-Its newest release, 0.0.13, does not import with this torch (`aten.prod` has no overload `dim_Dimname`), so this is its
-main branch, unchanged. No code of torchax is used in Détente."""
+under `interop.jax_jit`. What does not pass with its defaults runs again in its accuracy mode (64 bits, full-precision
+products, PyTorch's result dtypes). Where there is a choice it is made in torchax's favour: tensors that a model makes
+without naming a device are made on torchax's device, the seed is given to torchax's generator, too, a gradient of
+zeros counts as PyTorch's None, int32 counts as int64 where the values are equal, and no case asks for PyTorch's own
+random numbers. Its newest release, 0.0.13, does not import with this torch (`aten.prod` has no overload
+`dim_Dimname`), so this is its main branch, unchanged. No code of torchax is used in Détente."""
 
 
 if __name__ == "__main__":

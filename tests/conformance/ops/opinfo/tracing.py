@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.fx import GraphModule
 
+from detente.bridge.capture.ctc import keep_ctc
 from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref
 
 
@@ -55,8 +56,9 @@ def graph_of(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> G
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # The flattened list: a tensor that comes twice must stay two inputs, so none is aliased.
-        exported = torch.export.export(_Holder(function), tuple(tensors), strict=False)
-        exported = exported.run_decompositions({})
+        with keep_ctc():  # torch cannot trace ctc_loss; everything else is torch's own export
+            exported = torch.export.export(_Holder(function), tuple(tensors), strict=False)
+            exported = exported.run_decompositions({})
     values: dict[Any, Any] = {}
     inputs: list[Input] = []
     constants: dict[str, Any] = {}
