@@ -63,5 +63,9 @@ def run_job(job: Job, events: Events) -> Evidence:
 
 
 def _one_line(error: BaseException) -> str:
+    """What failed. A heading ("... (1 reason):") says nothing without the line that follows it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}"[:400] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return f"{type(error).__name__}: {said}"[:400]

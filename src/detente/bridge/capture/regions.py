@@ -35,10 +35,34 @@ def checkpoint_region(number: int) -> Iterator[None]:
     inside = (*_open.get(), number)
     token = _open.set(inside)
     try:
-        with torch.fx.traceback.annotate({REGION: inside}):
+        with getattr(torch.fx.traceback, "annotate", _noted)({REGION: inside}):
             yield
     finally:
         _open.reset(token)
+
+
+@contextmanager
+def _noted(notes: dict[str, Any]) -> Iterator[None]:
+    """``annotate`` for torch 2.9, which copies these notes from node to node and has no function that makes them."""
+    marks: Any = torch.fx.traceback
+    before = marks.current_meta.get("custom")
+    marks.current_meta["custom"] = {**(before or {}), **notes}
+    try:
+        yield
+    finally:
+        marks.current_meta["custom"] = before or {}
+
+
+def _bare_outputs(create: Any) -> Any:
+    """torch 2.9 asserts that the node of a program's outputs carries no notes, and makes them itself."""
+
+    def create_node(self: Any, kind: str, *args: Any, **kwargs: Any) -> Any:
+        node = create(self, kind, *args, **kwargs)
+        if kind == "output":
+            node.meta.clear()
+        return node
+
+    return create_node
 
 
 @contextmanager
@@ -91,12 +115,16 @@ def keep_metadata() -> Iterator[None]:
         return nullcontext() if "_torchdynamo_disable" in notes else noting(notes)
 
     marks: Any = torch.fx.traceback
-    noting = marks.annotate
-    annotate.__wrapped__ = noting.__wrapped__  # type: ignore[attr-defined]  (torch's own rules look for it)
-    marks.annotate = annotate
+    noting = getattr(marks, "annotate", None)  # not there in torch 2.9
+    if noting is not None:
+        annotate.__wrapped__ = noting.__wrapped__  # type: ignore[attr-defined]  (torch's own rules look for it)
+        marks.annotate = annotate
     tracer: Any = torch.fx.proxy.TracerBase
     frames = tracer._filter_traceback_frames
     tracer._filter_traceback_frames = user_frames
+    create = tracer.create_node
+    if noting is None:
+        tracer.create_node = _bare_outputs(create)
     wrap.WrapWithSetGradEnabled.__call__ = watched(plain[0], 1)
     wrap.WrapWithAutocast.__call__ = watched(plain[1], 4)
     try:
@@ -104,6 +132,8 @@ def keep_metadata() -> Iterator[None]:
             yield
     finally:
         tracer._filter_traceback_frames = frames
-        marks.annotate = noting
+        tracer.create_node = create
+        if noting is not None:
+            marks.annotate = noting
         for kind, call in zip(kinds, plain, strict=True):
             kind.__call__ = call

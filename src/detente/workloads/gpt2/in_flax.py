@@ -17,6 +17,9 @@ from detente.workloads.gpt2.spec import EPSILON
 from detente.workloads.weights import WeightRule
 from detente.workloads.workload import Size
 
+# A list of modules; before 0.12 Flax took a plain one and had no name for it.
+Modules = getattr(nnx, "List", list)
+
 
 @dataclass(frozen=True)
 class Dtypes:
@@ -102,7 +105,7 @@ class GPT2(nnx.Module):
 
             self.h = stacked(rngs)
         else:
-            self.h = nnx.List(Block(hidden, heads, dtypes=dtypes, rngs=rngs) for _ in range(size["layers"]))
+            self.h = Modules(Block(hidden, heads, dtypes=dtypes, rngs=rngs) for _ in range(size["layers"]))
         self.ln_f = layer_norm(hidden, dtypes, rngs)
         self.scan = scan
         self.compute = dtypes.compute

@@ -15,6 +15,9 @@ from flax import nnx
 from detente.workloads.weights import WeightRule
 from detente.workloads.workload import Size
 
+# A list of modules; before 0.12 Flax took a plain one and had no name for it.
+Modules = getattr(nnx, "List", list)
+
 
 class BatchNorm(nnx.Module):
     """Batch normalisation over the last axis with torch's running buffers.
@@ -91,8 +94,8 @@ class ResNet(nnx.Module):
                 stride = 2 if stage and not block else 1
                 row.append(Block(channels, width << stage, stride, conv=conv, norm=norm))
                 channels = width << stage
-            rows.append(nnx.List(row))
-        self.stages = nnx.List(rows)
+            rows.append(Modules(row))
+        self.stages = Modules(rows)
         self.fc = nnx.Linear(channels, size["classes"], rngs=rngs, **dtypes)
 
     def __call__(self, images: jax.Array) -> jax.Array:
