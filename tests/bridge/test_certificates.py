@@ -16,6 +16,7 @@ from torch import nn
 from detente import bridge
 from detente.bridge import certify, short
 from detente.bridge.capture.export import capture
+from detente.bridge.eager import EagerStep
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -226,3 +227,20 @@ def test_another_process_finds_the_certificate(tmp_path):
     record["rows"][0]["error"] = 1.0  # one that did not pass is not believed
     file.write_text(json.dumps(record))
     assert told().startswith("1 True False")
+
+
+def test_a_gradient_of_few_elements_is_judged_by_what_torch_usually_errs():
+    """torch's own error of four numbers may be next to nothing by luck; it is never taken for more than its median."""
+    few, many, names = torch.ones(4), torch.ones(4096), [f"w{i}" for i in range(30)]
+    exact = {n: many.double() for n in names} | {"few": few.double(), "wide": many.double()}
+    plain = {n: many + 1e-5 for n in names} | {"few": few + 1e-7, "wide": many + 1e-7}
+
+    def judged(error):
+        ours = {n: many + 1e-5 for n in names} | {"few": few + error, "wide": many + error}
+        measured = certify.Measured(torch.ones(()), ours, {}, frozenset(), 2.0**-23)
+        steps = [EagerStep(torch.ones((), dtype=g["few"].dtype), None, g, {}) for g in (plain, exact)]
+        return {r.name: r.ok for r in certify._rows(measured, {}, *steps, 0.0) if r.kind == "gradient"}
+
+    found = judged(3e-5)  # three times what torch errs in the others
+    assert found["few"] and not found["wide"] and all(found[n] for n in names)
+    assert not judged(1e-4)["few"]

@@ -5,6 +5,9 @@ at most four times torch's own error at this precision, plus a floor (64 eps of 
 gradients and buffers, 2e-5 of rms(update) for updates in float32, scaled by eps for other dtypes). Tensors
 whose float64 rms is under 1e-6 of the largest of their kind are listed, not judged: their gradient is
 rounding alone (key biases in attention).
+torch's own error of a gradient of a few elements is luck (two rms errors of four elements each differ by more than the
+margin once in a hundred times): under 64 elements it counts as at least the median of its own relative errors over all
+gradients, of which there must be twenty.
 Updates are compared on the elements whose gradient is not rounding (see ``_well_conditioned``), and torch's own error
 of one is at least the 95th percentile of its own relative errors over all updates, of which there must be twenty: the
 referee's rule (judge/parity.py), because an update has heavy tails.
@@ -32,6 +35,7 @@ Numbers = Callable[[], Callable[[int], AbstractContextManager[Any] | None] | Non
 MARGIN = 4.0
 NEGLIGIBLE = 1e-6
 POOLED_LEAST = 20
+FEW = 64
 
 
 @dataclass(frozen=True)
@@ -277,6 +281,7 @@ def _rows(measured: Measured, before: Any, plain: EagerStep, exact: EagerStep, s
 
     yield _row("loss", "loss", measured.loss, plain.loss, exact.loss, max(64 * eps, slack), 0.0)
     largest = max((_rms(g.double()) for g in exact.gradients.values() if g is not None), default=0.0)
+    typical = _pooled(_pairs(plain, exact, NEGLIGIBLE * largest), 0.5)
     for name, expected in exact.gradients.items():
         ours, theirs = measured.gradients.get(name), plain.gradients[name]
         if expected is None or theirs is None or ours is None:
@@ -284,7 +289,8 @@ def _rows(measured: Measured, before: Any, plain: EagerStep, exact: EagerStep, s
             yield Row("gradient", name, 0.0 if same else float("inf"), 0.0, 0.0)
             continue
         small = _rms(expected.double()) < NEGLIGIBLE * largest
-        yield _row("gradient", name, ours, theirs, expected, floor(theirs), 0.0, not small)
+        own = typical if expected.numel() < FEW else 0.0
+        yield _row("gradient", name, ours, theirs, expected, floor(theirs), 0.0, not small, own)
     rows: list[tuple[str, list[torch.Tensor], float, float, bool]] = []
     for name, expected in exact.values.items():
         if name not in measured.values:
@@ -307,14 +313,21 @@ def _rows(measured: Measured, before: Any, plain: EagerStep, exact: EagerStep, s
         yield _row("update", name, moved[0], moved[1], moved[2], share, stored, judged, pooled)
 
 
-def _pooled(moved: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """The 95th percentile of torch's own relative errors over all updates; 0 under twenty."""
+def _pairs(plain: EagerStep, exact: EagerStep, least: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """torch's own and the exact gradients whose rms is not under ``least``."""
+    found = ((plain.gradients[name], gradient) for name, gradient in exact.gradients.items())
+    wide = [(t.double(), g.double()) for t, g in found if t is not None and g is not None]
+    return [(t, g) for t, g in wide if _rms(g) >= least]
+
+
+def _pooled(moved: Sequence[tuple[torch.Tensor, torch.Tensor]], quantile: float = 0.95) -> float:
+    """A quantile of torch's own relative errors over all tensors of a kind; 0 under twenty."""
     shares = sorted(
         share
         for theirs, exact in moved
         if _rms(exact) > 0 and math.isfinite(share := _rms(theirs - exact) / _rms(exact))
     )
-    return shares[int(0.95 * (len(shares) - 1))] if len(shares) >= POOLED_LEAST else 0.0
+    return shares[int(quantile * (len(shares) - 1))] if len(shares) >= POOLED_LEAST else 0.0
 
 
 def _row(
