@@ -75,6 +75,7 @@ class Case:
 
 
 def error_of(error: BaseException) -> str:
-    """An exception in one line."""
-    first = next((line for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first.strip()}"[:300]
+    """An exception in one line: its first, and the next one where the first announces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return f"{type(error).__name__}: {text}"[:300]

@@ -109,7 +109,7 @@ VALUES: tuple[tuple[str, str, str, Any, tuple[torch.Tensor, ...]], ...] = (
     (
         "narrowing of floats to int8",
         "list",
-        "through a wider integer, the low bits",
+        "the low bits on the CPU (undefined in C++)",
         lambda x: (x.to(torch.int8), x.to(torch.uint8)),
         (torch.tensor([300.0, -129.5, 127.9, 0.5]),),
     ),

@@ -98,7 +98,7 @@ def hook(self, x):
 
 
 def autocast(self, x):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
         y = self.linear(x)
         z = F.layer_norm(y, (4,))
     return (y * z).float().sum(), [y, z]
