@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from detente import bridge
 from detente.bridge.capture.draws import draws
 from detente.bridge.capture.export import capture
 from detente.bridge.graph import node_refs, refs
@@ -116,3 +117,35 @@ def test_a_call_that_does_not_draw_counts_none():
         draws(torch.ops.aten.rand.default, ([3],), {}) == 1
         and draws(torch.ops.aten.add.Tensor, (X, X), {}) == 0
     )
+
+
+class Switching(nn.Module):
+    """Puts another part in place in its first forward, with the same weights, as BigBird's attention does (and draws
+    random numbers to make it)."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.part = nn.Sequential(nn.Linear(4, 4))
+        self.switched = False
+
+    def forward(self, x):
+        if not self.switched:
+            other = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+            other[0] = self.part[0]
+            self.part, self.switched = other, True
+        return self.part(x)
+
+
+def test_a_part_that_forward_replaces(same_function):
+    same_function(Switching(), lambda m, b: m(b).pow(2).mean(), X, steps=1)
+    model = Switching()
+    step = bridge.compile(
+        model,
+        lambda m, b: m(b).pow(2).mean(),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        example_batch=X,
+    )
+    step(X), float(step(X))
+    assert step.certificate.ok and step.programs[0].captured.draws == 3
+    assert len(model.part) == 1 and not model.switched

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,25 @@ def capture(model: nn.Module, loss: Loss, batch: Any) -> Captured:
 
     Raises Refused with every reason that could be found in one pass.
     """
+    with _same_parts(model):
+        return _capture(model, loss, batch)
+
+
+@contextmanager
+def _same_parts(model: nn.Module) -> Iterator[None]:
+    """A forward may put another part in place (BigBird's attention for short sequences does). torch.export takes back
+    what it writes to attributes, and not this: half of a change would stay."""
+    before = [(part._modules, dict(part._modules)) for part in model.modules()]
+    try:
+        yield
+    finally:
+        for table, parts in before:
+            if table != parts:
+                table.clear()
+                table.update(parts)
+
+
+def _capture(model: nn.Module, loss: Loss, batch: Any) -> Captured:
     reasons: list[Reason] = list(unkept(model))
     held = weights(model)
     tensors, layout = batches.flatten(batch)
