@@ -1,17 +1,19 @@
 """The semantics suite on torchax, beside Détente: which cases each gets right, and what it says or does instead.
 
     PYTHONPATH=src:tests/bridge/semantics python benchmarks/semantics_torchax.py --torchax FOLDER --commit HASH
-    PYTHONPATH=src:tests/bridge/semantics python benchmarks/semantics_torchax.py --only "BatchNorm in eval" --no-page
+    PYTHONPATH=src:tests/bridge/semantics python benchmarks/semantics_torchax.py --only "BatchNorm in eval"
 
 FOLDER holds the package ``torchax`` (a checkout, or a site-packages); without it an installed one is taken. Every case
 runs in a process of its own with a time limit, on torchax with its defaults, and where that does not pass in its
 accuracy mode, too (64 bits, full-precision products, torch's result dtypes). Writes
-docs/results/semantics-torchax.md. No timing is taken.
+docs/results/semantics-torchax.md, and beside it the records that it is made of; with ``--only`` those of the other
+cases are kept. No timing is taken.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import platform
 import re
@@ -28,6 +30,7 @@ from suite.subjects import subject
 from suite.table import BY_NAME, CASES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "results" / "semantics-torchax.md"
+RECORDS = PAGE.with_suffix(".jsonl")
 LIMIT_S = 120
 
 
@@ -86,9 +89,35 @@ def asked(case: Case, column: Column) -> Outcome:
         process.join()
 
 
-def _cell(found: Outcome) -> str:
+def _shown(found: Outcome) -> Outcome:
+    """Without the folders of this machine, and no longer than a cell."""
     why = re.sub(r"(/[\w.+-]+){2,}/", "", found.why).replace("|", "/").replace("\n", " ").strip()
-    why = why if len(why) <= 110 else why[:107] + "..."
+    return Outcome(found.kind, why if len(why) <= 110 else why[:107] + "...")
+
+
+def _stored() -> dict[tuple[str, Column], Outcome]:
+    """The records of the last run, of the cases that still exist."""
+    by_title = {column.title: column for column in COLUMNS}
+    rows = [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
+    return {
+        (row["case"], by_title[row["column"]]): Outcome(row["kind"], row["why"])
+        for row in rows
+        if row["case"] in BY_NAME
+    }
+
+
+def _store(found: dict[tuple[str, Column], Outcome]) -> None:
+    rows = [
+        {"case": case.name, "column": column.title, "kind": known.kind, "why": known.why}
+        for case in CASES
+        for column in COLUMNS
+        if (known := found.get((case.name, column)))
+    ]
+    RECORDS.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def _cell(found: Outcome) -> str:
+    why = found.why
     sign = SIGNS[found.kind]
     return sign if found.kind == "same" or not why else f"{sign}: {why}"
 
@@ -147,7 +176,6 @@ def main() -> int:
     parser.add_argument("--torchax", type=Path, help="folder that holds the package torchax")
     parser.add_argument("--commit", default="", help="of that checkout, for the page")
     parser.add_argument("--only", nargs="+", choices=sorted(BY_NAME), metavar="CASE")
-    parser.add_argument("--no-page", action="store_true")
     given = parser.parse_args()
     if given.torchax is not None:
         sys.path.insert(0, str(given.torchax))
@@ -155,18 +183,19 @@ def main() -> int:
     import torchax
 
     cases = [c for c in CASES if given.only is None or c.name in given.only]
-    found: dict[tuple[str, Column], Outcome] = {}
+    found = _stored() if given.only else {}
     for number, case in enumerate(cases):
         for column in COLUMNS:
             known = found.get((case.name, COLUMNS[1])) if column == COLUMNS[2] else None
-            found[case.name, column] = known if known and known.passed else asked(case, column)
+            found[case.name, column] = known if known and known.passed else _shown(asked(case, column))
         cells = "; ".join(f"{k.title}: {_cell(found[case.name, k])}" for k in COLUMNS)
         print(f"{number + 1}/{len(cases)} {case.name} | {cells}", flush=True)
     version = f"torchax {torchax.__version__}" + (f" (commit {given.commit})" if given.commit else "")
     others = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "jax", "transformers"))
     note = f"{version}, {others}, Python {platform.python_version()}, CPU. {NOTE}"
-    if not given.no_page:
-        PAGE.write_text(page(found, cases, note))
+    _store(found)
+    done = [c for c in CASES if all((c.name, column) in found for column in COLUMNS)]
+    PAGE.write_text(page(found, done, note))
     bad = [c.name for c in cases if not found[c.name, COLUMNS[0]].passed]
     print(f"Détente: {len(cases) - len(bad)} of {len(cases)}" + (f"; not: {', '.join(bad)}" if bad else ""))
     return 1 if bad else 0
