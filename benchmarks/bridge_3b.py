@@ -12,6 +12,7 @@ they exist for one layer at a time. The peak is what XLA planned before the firs
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import platform
 import resource
@@ -109,15 +110,20 @@ def train(shape: str, tokens: int, steps: int, lr: float, form: str, certificate
         f"{step.choice.form}: {sum(p.numel() for p in model.parameters()):,} parameters, ready in {ready:.0f} s"
     )
     say(f"planned: arguments {gib(planned.argument)}, peak {gib(planned.peak)}; the process has {gib(rss())}")
-    losses, seconds, growths = [], [], []
+    losses, seconds, growths, residents = [], [], [], []
     for count in range(steps):
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, or the step would not show
         reset_peak()
         held, start = rss(), time.perf_counter()
         losses.append(float(step(ids)))
         step.wait()
         seconds.append(time.perf_counter() - start)
         growths.append(peak_since_reset() - held)
-        say(f"step {count}: loss {losses[-1]:.4f}, {seconds[-1]:.0f} s, peak {gib(peak())} resident")
+        residents.append(held)
+        say(
+            f"step {count}: loss {losses[-1]:.4f}, {seconds[-1]:.0f} s, {gib(held)} resident before it, "
+            f"{gib(held + growths[-1])} at most, {gib(peak())} at most so far"
+        )
     if step.certificate is not None:
         say(str(step.certificate))
     return {
@@ -131,6 +137,7 @@ def train(shape: str, tokens: int, steps: int, lr: float, form: str, certificate
         "planned_peak": planned.peak,
         "planned_growth": planned.growth,
         "without": before,
+        "held": residents,
         "measured_growth": growths,
         "measured_peak": peak(),
         "losses": losses,
@@ -184,14 +191,16 @@ def page(row: dict[str, Any], command: str) -> str:
     import torch
     import transformers
 
-    last = row["measured_growth"][-1]
+    # of the later steps the one that grew most: memory that the process kept from a step does not show in the next
+    grown = max(1, *row["measured_growth"][1:])
     versions = f"jax {jax.__version__}, torch {torch.__version__}, transformers {transformers.__version__}"
     return "\n".join(
         [
             "# A 3 B model trained on a CPU machine of 24 GiB",
             "",
-            f"`{command}`; {versions}, Python {platform.python_version()}, {os.cpu_count()} CPU cores,",
-            f"{gib(psutil.virtual_memory().total)} of memory.",
+            f"`{command.strip()}`",
+            f"({versions}, Python {platform.python_version()}; {os.cpu_count()} CPU cores,",
+            f"{gib(psutil.virtual_memory().total)} of memory).",
             "",
             f"`transformers`' Llama with the configuration of Llama-3.2 3B: {row['parameters']:,} parameters in",
             f"{row['layers']} layers, embeddings tied, bfloat16, one sequence of {row['tokens']} tokens, SGD with",
@@ -203,8 +212,10 @@ def page(row: dict[str, Any], command: str) -> str:
             f"| weights alone | {gib(2 * row['parameters'])} |",
             f"| planned by XLA: peak of the step | {gib(row['planned_peak'])} |",
             f"| planned by XLA: growth over the step | {gib(row['planned_growth'])} |",
-            f"| measured: growth of resident memory over the last step | {gib(last)} "
-            f"(planned / measured {row['planned_growth'] / last:.2f}) |",
+            f"| measured: growth of resident memory over a step after the first | {gib(grown)} "
+            f"(planned / measured {row['planned_growth'] / grown:.2f}) |",
+            f"| measured: growth over the first step, which also stacks the layers | "
+            f"{gib(row['measured_growth'][0])} |",
             f"| the process before it compiled (torch, jax, transformers imported) | {gib(row['without'])} |",
             f"| measured: most resident memory in the process's whole life, initialisation included | "
             f"{gib(row['measured_peak'])} |",
@@ -212,11 +223,13 @@ def page(row: dict[str, Any], command: str) -> str:
             "Weights and gradients together, in an ordinary step, would be "
             f"{gib(4 * row['parameters'])} before any activation; in float32 {gib(8 * row['parameters'])}.",
             "",
-            "| step | loss | seconds |",
-            "|---|---|---|",
+            "| step | loss | resident before | most resident | seconds |",
+            "|---|---|---|---|---|",
             *(
-                f"| {k} | {value:.4f} | {s:.0f} |"
-                for k, (value, s) in enumerate(zip(row["losses"], row["seconds"], strict=True))
+                f"| {k} | {value:.4f} | {gib(held)} | {gib(held + growth)} | {s:.0f} |"
+                for k, (value, held, growth, s) in enumerate(
+                    zip(row["losses"], row["held"], row["measured_growth"], row["seconds"], strict=True)
+                )
             ),
             "",
             f"Initialisation, export and compilation took {row['ready_s']:.0f} s. Other work ran on the machine: the "
@@ -239,6 +252,8 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--limit-gib", type=float, default=20.0, help="end this process above so much memory")
     parser.add_argument("--no-page", action="store_true")
     arguments = parser.parse_args(given)
+    if arguments.steps < 2:
+        parser.error("--steps is at least 2: the first step also stacks the layers")
     watch(int(arguments.limit_gib * 2**30))
     row = train(
         arguments.shape,

@@ -49,10 +49,10 @@ class State:
         with x64():
             values = self.stacks.split(self.values)
             self.values = {}  # the rows of a stack go as soon as it is made: nothing is held twice
-            self.values = stacks.gather(values, jnp.stack)
+            self.values = stacks.gather(values, _stack)
             if born:
                 optimizer, self._optimizer = self.stacks.split(self.optimizer, _row), {}
-                self._optimizer = stacks.gather(optimizer, stacked)
+                self._optimizer = stacks.gather(optimizer, lambda rows: jax.block_until_ready(stacked(rows)))
         self.stacks = stacks
 
     def by_torch_names(self) -> tuple[Arrays, dict[str, Arrays]]:
@@ -78,6 +78,11 @@ class State:
             with x64():
                 return self.values[whole][row]
         return self.values[name]
+
+
+def _stack(rows: list[Any]) -> Any:
+    """Waited for: a host that runs ahead of the device would hold every row and every stack at once."""
+    return jax.block_until_ready(jnp.stack(rows))
 
 
 def _row(leaves: Any, k: int) -> Any:
