@@ -32,6 +32,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers of xdist share the cores out. Where two sessions each ask for all of them, a barrier of OpenMP waits for
+    the scheduler: a step of 10 ms was seen to take 2 s, and a process to make no progress in 10 minutes."""
+    name, count = os.environ.get("PYTEST_XDIST_WORKER"), os.environ.get("PYTEST_XDIST_WORKER_COUNT")
+    if name and count and hasattr(os, "sched_setaffinity"):
+        mine = sorted(os.sched_getaffinity(0))[int(name.removeprefix("gw")) :: int(count)]
+        if mine:
+            os.sched_setaffinity(0, mine)
+
+
 # Files whose tests share long sessions: first, or one worker ends a quarter of an hour after the other. In the order
 # of what they took; `pytest --durations=30` says what that is now.
 LONGEST = ("tests/museum/", "tests/session/", "tests/conformance/stacks/", "tests/bridge/")

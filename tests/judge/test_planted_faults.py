@@ -212,11 +212,15 @@ def test_one_stutter_of_the_machine_is_no_early_clock():
 
 
 def test_one_stutter_within_a_process_is_no_early_clock_either():
-    """One of three waits met a quiet moment that no read met."""
+    """One of three waits met a quiet moment that no read met; or the only reading of 2k steps met a busy one."""
     stutter = probe(
         "slope", t_k=0.8, waits=[0.8, 1.02, 1.01], read_t_k=1.0, reads=[1.0, 1.01, 1.03], doubles=[2.0, 2.1]
     )
     assert quiet(judge(make_session(plant={"jax": stutter})))
+    neighbour = probe(
+        "slope", t_k=1.0, waits=[1.0, 1.1], t_2k=2.9, doubles=[2.9], read_t_k=1.0, reads=[1.0, 1.1]
+    )
+    assert quiet(judge(make_session(plant={"jax": neighbour})))
     early = probe(
         "slope", t_k=0.8, waits=[0.8, 0.81, 0.8], read_t_k=1.0, reads=[1.0, 1.01, 1.03], doubles=[1.6, 1.6]
     )

@@ -278,11 +278,11 @@ class Undonated(JaxJit):
 # -- the harness ------------------------------------------------------------------------------------------------
 
 
-class OneThread(TorchEager):
+class OtherThreads(TorchEager):
     """torch's own Timer uses one thread by default; XLA uses every core."""
 
     def start(self, device: str, precision: str, threads: int) -> str:
-        return super().start(device, precision, 1)
+        return super().start(device, precision, 1 if threads > 1 else 2)
 
 
 class _BreaksRunning(TorchRunning):

@@ -11,7 +11,7 @@ PLANTED = {
     "Unsynchronised": Planted("void", "clock-stops-early"),
     "ReadsBack": Planted("void", "regions-differ"),
     "Stale": Planted("void", "stale-inputs"),
-    "OneThread": Planted("warn", "threads-differ"),
+    "OtherThreads": Planted("warn", "threads-differ"),
     "OptimizerOutside": Planted("void", "optimizer-outside"),
 }
 
