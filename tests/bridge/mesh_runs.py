@@ -21,6 +21,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import detente
+from detente.bridge.lower.precision import x64
 from detente.bridge.random.keys import step_key
 
 STEPS, BATCH, LENGTH = 4, 8, 24
@@ -99,7 +100,7 @@ def train():
     """One entry per mesh; the one of one device with another seed too, those of eight twice with the same."""
     ids = torch.randint(256, (BATCH, LENGTH), generator=torch.Generator().manual_seed(1))
     f = detente.functional(gpt2(), lambda m, ids: m(ids, labels=ids).loss, ids)
-    with jax.enable_x64(True):
+    with x64():
         found = {"one": runs(f, ids.numpy(), *MESHES["data"], 1, (7, 8))}
         for name, rules in MESHES.items():
             for devices in (2, 4, 8):

@@ -14,6 +14,7 @@ from flax import nnx
 from transformers import ResNetConfig, ResNetForImageClassification
 
 from detente import bridge
+from detente.bridge.lower.precision import x64
 from detente.workloads.resnet import in_flax, spec
 from detente.workloads.weights import to_canonical, to_framework
 
@@ -124,7 +125,7 @@ def by_hand(weights):
 
 def test_a_torch_resnet_under_optax_equals_the_hand_written_jax_run(model):
     start = {canonical(n): t.detach().numpy().copy() for n, t in model.state_dict().items()}
-    with jax.enable_x64(True):
+    with x64():
         losses, norms, tensors = through_the_bridge(model)
         own_losses, own_norms, own_tensors = by_hand(start)
     np.testing.assert_allclose(losses, own_losses, rtol=1e-9)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from detente import bridge
+from detente.bridge.lower.precision import x64
 
 X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 
@@ -65,7 +66,7 @@ def exact():
 
 def test_gradients_per_example_are_those_of_torch_func(exact):
     held, of, x, _, single = exact
-    with jax.enable_x64(True):
+    with x64():
         each = jax.jit(jax.vmap(jax.grad(single), in_axes=(None, 0)))(single.params, x.numpy()[:, None])
     theirs = torch.func.vmap(torch.func.grad(of), in_dims=(None, 0))(held, x[:, None])
     assert each["first.weight"].shape == (4, 5, 3)
@@ -81,7 +82,7 @@ def test_gradient_through_an_inner_update_is_torchs(exact):
         moved = jax.tree.map(lambda p, g: p - rate * g, params, inner)
         return f(moved, 2 * x.numpy())
 
-    with jax.enable_x64(True):
+    with x64():
         value, outer = jax.jit(jax.value_and_grad(adapted))(f.params)
     leaves = {n: p.clone().requires_grad_() for n, p in held.items()}
     inner = torch.autograd.grad(of(leaves, x), list(leaves.values()), create_graph=True)
@@ -95,7 +96,7 @@ def test_gradient_through_an_inner_update_is_torchs(exact):
 def test_an_ensemble_by_vmap_and_products_with_the_hessian(exact):
     held, of, x, f, _ = exact
     scales = np.array([0.5, 1.0, 2.0])
-    with jax.enable_x64(True):
+    with x64():
         members = jax.tree.map(lambda p: jnp.stack([s * p for s in scales]), f.params)
         together = jax.vmap(f, in_axes=(0, None))(members, x.numpy())
         gradient = jax.grad(lambda p: f(p, x.numpy()))

@@ -15,6 +15,7 @@ from detente.bridge.capture.export import capture
 from detente.bridge.choose.choose import alike_of
 from detente.bridge.choose.forms import FORMS, Shaped, available, shape
 from detente.bridge.graph import Graph
+from detente.bridge.lower.precision import x64
 from detente.bridge.optim.rule import trace
 from detente.bridge.passes.connected import connected
 from detente.bridge.place import to_jax
@@ -68,7 +69,7 @@ class Case:
         self.hyper = self.rule.hyper(self.optimizer)
 
     def joined(self, shaped: Shaped) -> tuple[Any, Any]:
-        with jax.enable_x64(True):
+        with x64():
             values = shaped.stacks.join(self.values, jnp.stack)
             state = shaped.stacks.join(self.state, lambda rows: jax.tree.map(lambda *r: jnp.stack(r), *rows))
         return values, state
@@ -84,7 +85,7 @@ class Case:
         shaped = shape(self.graph, FORMS[form], alike_of(self.rule))
         compiled = self.build(shaped)
         values, state = self.joined(shaped)
-        with jax.enable_x64(True):
+        with x64():
             values, state = jax.tree.map(jnp.copy, (values, state))
         losses = []
         for k in range(count):
@@ -92,7 +93,7 @@ class Case:
             changed, state, loss, _, _ = compiled(values, state, self.batch, self.hyper, seed, number)
             values = {**values, **changed}
             losses.append(float(loss))
-        with jax.enable_x64(True):
+        with x64():
             split = shaped.stacks.split(values)
             states = shaped.stacks.split(state, lambda s, k: jax.tree.map(lambda x: x[k], s))
         return losses, split, states

@@ -10,6 +10,7 @@ from torch import nn
 
 from detente import bridge
 from detente.bridge.capture.export import capture
+from detente.bridge.lower.precision import x64
 from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.masks import ATTENTION, recognise_masks
 from detente.bridge.program import Program
@@ -40,7 +41,7 @@ def test_group_norm_is_a_plain_reduction(same_function):
     program = Program(captured.graph)
     values = {n: t.detach().numpy() for n, t in captured.weights.tensors.items()}
     run = program.gradients(program.connected)
-    with jax.enable_x64(True):
+    with x64():
         text = jax.jit(run).lower(values, [IMAGE.numpy()], step_key(0, 0)).as_text()
     assert "stablehlo.reduce" in text and "stablehlo.while" not in text
 

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from detente import bridge
 from detente.bridge.capture.export import capture
+from detente.bridge.lower.precision import x64
 from detente.bridge.program import Program
 from detente.bridge.random.keys import step_key
 
@@ -152,7 +153,7 @@ def test_checkpoint_is_recomputed():
     captured = capture(Net(checkpointed), loss, X)
     program = Program(captured.graph)
     values = {n: t.detach().numpy() for n, t in captured.weights.tensors.items()}
-    with jax.enable_x64(True):
+    with x64():
         text = str(jax.make_jaxpr(program.gradients(program.connected))(values, [X.numpy()], step_key(0, 0)))
     assert text.count("remat") == 2 or text.count("checkpoint[") == 2
 

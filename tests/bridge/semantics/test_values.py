@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from detente import bridge
+from detente.bridge.lower.precision import x64
 from detente.bridge.place import from_jax
 
 NAN = float("nan")
@@ -33,7 +34,7 @@ def compare(function, *tensors, exact=True):
         return model.weight * 1.0, list(results) if isinstance(results, tuple | list) else [results]
 
     f = bridge.functional(One(), loss, tensors)
-    with jax.enable_x64(True):
+    with x64():
         _, (ours, _) = jax.jit(f.apply)(f.params, tuple(t.numpy() for t in tensors))
     _, theirs = loss(One(), tensors)
     for array, torchs in zip(ours, theirs, strict=True):

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from detente import bridge
 from detente.bridge.capture.export import capture
+from detente.bridge.lower.precision import x64
 from detente.bridge.place import from_jax, place
 from detente.bridge.program import Program
 from detente.bridge.random.keys import step_key
@@ -64,7 +65,7 @@ def _text(model: Any, case: Case, batch: Any) -> str:
     captured = capture(model, case.loss, batch)
     program = Program(captured.graph)
     values = {n: t.detach().numpy() for n, t in captured.weights.tensors.items()}
-    with jax.enable_x64(True):
+    with x64():
         made = jax.make_jaxpr(program.gradients(program.connected))(
             values, place(batch).arrays, step_key(0, 0)
         )
