@@ -82,6 +82,17 @@ def test_the_fastest_of_all_is_claimed_only_when_it_is_decided_against_all():
     )
 
 
+def test_what_is_settled_between_other_rows_leads():
+    cells = (f.cell("a", 1.0), f.cell("b", 1.1), f.cell("c", 2.0))
+    open_ = [f.verdict("b", "a", "UNDECIDED", 1.1, blocks=5), f.verdict("c", "a", "UNDECIDED", 2.0, blocks=5)]
+    settled = f.verdict("c", "b", "SLOWER", 1.8)
+    result = with_cells(*cells, verdicts=(*open_, settled))
+    assert said(result) == [
+        "b is 1.80x faster than c. Between a and each of b and c: no reliable difference (5 processes)."
+    ]
+    assert [s.leads for s in headline(result.session, groups_of(result)[0])] == [True, False]
+
+
 def test_a_verdict_that_contradicts_the_medians_is_said():
     cells = (f.cell("a", 1.0), f.cell("b", 1.01))
     (text,) = said(with_cells(*cells, verdicts=(f.verdict("b", "a", "FASTER", 0.9),)))

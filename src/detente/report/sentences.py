@@ -122,7 +122,8 @@ def headline(session: SessionHead, group: Group) -> tuple[Statement, ...]:
     fine.sort(key=lambda c: c.steady_s.median if c.steady_s else float("inf"))
     first = fine[0].label
     views = [v for v in (_seen_from(first, c.label, group.verdicts) for c in fine[1:]) if v is not None]
-    return _ranking(first, views, group, len(fine))
+    others = [v for v in group.verdicts if first not in (v.a, v.b)]
+    return _ranking(first, views, others, group, len(fine))
 
 
 def _drifting(group: Group) -> tuple[Statement, ...]:
@@ -170,34 +171,28 @@ def _listed(parts: Sequence[Words]) -> Words:
     return words(*found)
 
 
-def _ranking(first: str, views: Sequence[Verdict], group: Group, rows: int) -> tuple[Statement, ...]:
+def _ranking(
+    first: str, views: Sequence[Verdict], others: Sequence[Verdict], group: Group, rows: int
+) -> tuple[Statement, ...]:
+    """``views``: the row of the lowest median against the rest. ``others``: pairs without it. What is settled is said
+    before what is open."""
     by = {word: [v for v in views if v.word == word] for word in (*TONES,)}
-    beaten, same, open_ = by["FASTER"], by["SAME"], [*by["LEANS"], *by["UNDECIDED"]]
+    beaten, same = by["FASTER"], by["SAME"]
     said: list[Statement] = []
-    gains = _listed([words(times(v), " than ", strong(v.b)) for v in beaten])
     if same:
         names = _listed([words(strong(first)), *(words(strong(v.b)) for v in same)])
         text = words(names, f" run at the same speed, within {margin(group.margin)}")
-        text = words(text, "; ", strong(first), " is ", gains, ".") if beaten else words(text, ".")
+        text = words(text, "; ", strong(first), " is ", _gains(beaten), ".") if beaten else words(text, ".")
         said.append(Statement(text, "good", leads=True))
     elif beaten:
         # "Fastest of all" is claimed only when it is decided against every other row.
-        if len(beaten) == rows - 1 and rows > 2:
-            said.append(
-                Statement(
-                    words(strong(first), f" is the fastest of {rows}: ", gains, "."), "good", leads=True
-                )
-            )
-        else:
-            said.append(Statement(words(strong(first), " is ", gains, "."), "good", leads=True))
-    for v in open_:
-        sentence = pair_sentence(v)
-        text = words(
-            sentence[0].text[:1].upper() + sentence[0].text[1:]
-            if sentence[0].style == "plain"
-            else sentence[0]
-        )
-        said.append(Statement(words(text, sentence[1:], "."), "warn", leads=not said))
+        whole = len(beaten) == rows - 1 and rows > 2
+        title = f" is the fastest of {rows}: " if whole else " is "
+        said.append(Statement(words(strong(first), title, _gains(beaten), "."), "good", leads=True))
+    if not said:  # what is settled leads, though it be of other rows
+        said += [replace(s, leads=i == 0) for i, s in enumerate(_elsewhere(others))]
+    for text in (*(words(pair_sentence(v), ".") for v in by["LEANS"]), *_open(first, by["UNDECIDED"])):
+        said.append(Statement(_capital(text), "warn", leads=not said))
     # The row with the lowest median lost a verdict: possible where blocks and medians disagree. It must be
     # said.
     for v in (*by["SLOWER"], *by["VOID"]):
@@ -205,6 +200,39 @@ def _ranking(first: str, views: Sequence[Verdict], group: Group, rows: int) -> t
     if not said:
         said.append(Statement(words("No pair of this comparison has a verdict."), "warn", leads=True))
     return tuple(said)
+
+
+def _gains(beaten: Sequence[Verdict]) -> Words:
+    return _listed([words(times(v), " than ", strong(v.b)) for v in beaten])
+
+
+def _elsewhere(others: Sequence[Verdict]) -> list[Statement]:
+    """What is settled between rows of which none has the lowest median, a sentence for each winner."""
+    wins: dict[str, list[Verdict]] = {}
+    for v in (flipped(v) if v.word == "SLOWER" else v for v in others):
+        if v.word == "FASTER":
+            wins.setdefault(v.a, []).append(v)
+    said = [Statement(words(strong(a), " is ", _gains(beaten), "."), "good") for a, beaten in wins.items()]
+    same = [v for v in others if v.word == "SAME"]
+    return said + [Statement(words(pair_sentence(v), "."), "good") for v in same]
+
+
+def _open(first: str, undecided: Sequence[Verdict]) -> list[Words]:
+    """One sentence for all pairs that are undecided; how many blocks each lacks stands in the table of pairs."""
+    if len(undecided) < 2:
+        return [words(pair_sentence(v), ".") for v in undecided]
+    have = count(undecided[0].blocks, "process", "processes")
+    names = _listed([words(strong(v.b)) for v in undecided])
+    needed = {v.needed for v in undecided}
+    more = f"; about {needed.pop()} needed" if len(needed) == 1 and None not in needed else ""
+    return [
+        words("between ", strong(first), " and ", names, f" there is no reliable difference ({have}{more}).")
+    ]
+
+
+def _capital(text: Words) -> Words:
+    head = text[0]
+    return words(head.text[:1].upper() + head.text[1:] if head.style == "plain" else head, text[1:])
 
 
 def void_rows(group: Group) -> tuple[Statement, ...]:
