@@ -39,7 +39,7 @@ from detente.report.page import (
     table_of,
     words,
 )
-from detente.report.sentences import TONES, Group, headline, interval, times, void_rows
+from detente.report.sentences import SETTLED, TONES, Group, headline, interval, times, void_rows
 
 _ORDER = ("ok", "void", "oom", "failed", "skipped")
 
@@ -67,8 +67,10 @@ def compose(result: Result) -> Page:
 
 def _overview(session: SessionHead, groups: tuple[Group, ...]) -> tuple[Part, ...]:
     firsts = [(g, headline(session, g)) for g in groups]
-    settled = sum(all(s.tone == "good" for s in said) for _, said in firsts)
-    lead = f"{len(groups)} comparisons, {settled if settled < len(groups) else 'all'} of them settled."
+    pairs = [v for g in groups for v in g.verdicts]
+    settled = sum(v.word in SETTLED for v in pairs)
+    share = settled if settled < len(pairs) else "all"
+    lead = f"{len(groups)} comparisons; {share} of {count(len(pairs), 'pair')} settled."
     items = [
         Statement(words(strong(f"{_group_title(g)}."), " ", said[0].words), said[0].tone)
         for g, said in firsts
@@ -173,7 +175,7 @@ def _basis(session: SessionHead, group: Group) -> tuple[Statement, ...]:
     if group.aa is not None and session.state != "drifting":
         floor = (
             f"widened by the A/A pair from 2 % to {margin(group.margin)}"
-            if group.margin > 0.02005
+            if margin(group.margin) != margin(0.02)
             else margin(group.margin)
         )
         ends = group.aa.low, group.aa.high

@@ -20,6 +20,8 @@ TONES: dict[str, Tone] = {
     "VOID": "bad",
 }
 
+# Words that say something of a pair. VOID says why nothing can be said.
+SETTLED = frozenset({"FASTER", "SLOWER", "SAME"})
 
 STATES = {"oom": "ran out of memory", "void": "is void", "failed": "failed", "skipped": "is skipped"}
 
@@ -225,9 +227,8 @@ def _open(first: str, undecided: Sequence[Verdict]) -> list[Words]:
     names = _listed([words(strong(v.b)) for v in undecided])
     needed = {v.needed for v in undecided}
     more = f"; about {needed.pop()} needed" if len(needed) == 1 and None not in needed else ""
-    return [
-        words("between ", strong(first), " and ", names, f" there is no reliable difference ({have}{more}).")
-    ]
+    said = f": no reliable difference ({have}{more})."
+    return [words("between ", strong(first), " and each of ", names, said)]
 
 
 def _capital(text: Words) -> Words:
