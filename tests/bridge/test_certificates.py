@@ -244,3 +244,45 @@ def test_a_gradient_of_few_elements_is_judged_by_what_torch_usually_errs():
     found = judged(3e-5)  # three times what torch errs in the others
     assert found["few"] and not found["wide"] and all(found[n] for n in names)
     assert not judged(1e-4)["few"]
+
+
+class Cancelling(nn.Module):
+    """Two examples, whose difference BatchNorm makes large: the roundings of what came before decide the gradient."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last = nn.Linear(8, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.norm(self.first(1.0 + 1e-4 * x))))
+
+
+def test_torchs_own_error_is_measured_again_where_a_tensor_fails(monkeypatch):
+    """By steps from parameters that are off by one rounding: a wrong program gains nothing by it, because the module
+    does not magnify them."""
+    nudged = []
+    plain = certify._nudge
+    monkeypatch.setattr(certify, "_nudge", lambda model, seed: (nudged.append(seed), plain(model, seed)))
+    model = Net()
+    step = compiled(model)
+    step(X), float(step(X))
+    assert step.certificate.ok and nudged == []
+    other = Cancelling()
+    step = bridge.compile(other, loss, torch.optim.SGD(other.parameters(), lr=0.1), example_batch=X[:2])
+    step(X[:2]), float(step(X[:2]))
+    assert step.certificate.ok, step.certificate
+
+
+def test_a_wrong_gradient_fails_all_the_same(monkeypatch):
+    from detente.bridge.lower.table import TABLE
+
+    entry = TABLE["aten.gelu.default"]
+    wrong = dataclasses.replace(
+        entry, lower=lambda call, x, **named: entry.lower(call, x, **named) * (1 + 1e-4)
+    )
+    monkeypatch.setitem(TABLE, "aten.gelu.default", wrong)
+    step = compiled(Net())
+    step(X)
+    with pytest.raises(bridge.Refused, match="certificate"):
+        float(step(X))
