@@ -138,14 +138,16 @@ def test_the_masks_of_transformers_without_attention_mask_are_recognised(kind, c
 class Spells(nn.Module):
     """Connectionist temporal classification; ``lengths`` says how the lengths are given."""
 
-    def __init__(self, lengths, reduction):
+    def __init__(self, lengths, reduction, normalised=True):
         super().__init__()
         torch.manual_seed(0)
         self.linear, self.lengths, self.reduction = nn.Linear(4, 5), lengths, reduction
+        self.normalised = normalised
 
     def forward(self, batch):
         x, labels = batch
-        logits = self.linear(x).log_softmax(-1)
+        logits = self.linear(x)
+        logits = logits.log_softmax(-1) if self.normalised else logits
         sizes = [7, 6], [3, 2]
         if self.lengths == "tensor":
             sizes = tuple(torch.tensor(s) for s in sizes)
@@ -153,11 +155,17 @@ class Spells(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "reduction", "layout"),
-    [("list", "mean", "padded"), ("tensor", "sum", "padded"), ("tensor", "mean", "joined")],
+    ("lengths", "reduction", "layout", "normalised"),
+    [
+        ("list", "mean", "padded", True),
+        ("tensor", "sum", "padded", True),
+        ("tensor", "mean", "joined", True),
+        ("list", "sum", "joined", False),
+    ],
 )
-def test_ctc_loss_is_captured(lengths, reduction, layout, same_function):
-    """torch itself refuses to trace it: the size of what it keeps for its backward pass depends on the lengths."""
+def test_ctc_loss_is_captured(lengths, reduction, layout, normalised, same_function):
+    """torch itself refuses to trace it: the size of what it keeps for its backward pass depends on the lengths. Its
+    gradient takes the scores for normalised ones, and is no derivative where they are not."""
     x = torch.randn(7, 2, 4, generator=torch.Generator().manual_seed(1))
     labels = torch.tensor([[1, 2, 2], [3, 4, 0]]) if layout == "padded" else torch.tensor([1, 2, 2, 3, 4])
-    same_function(Spells(lengths, reduction), lambda m, b: m(b), (x, labels), steps=1)
+    same_function(Spells(lengths, reduction, normalised), lambda m, b: m(b), (x, labels), steps=1)
