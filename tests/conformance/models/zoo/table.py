@@ -22,7 +22,8 @@ by one number, depths and vocabularies capped, what Python's or numpy's generato
 sizes builds under 30 M parameters and trains one step in eager PyTorch, batch of two, within 40 s.
 
 **passed**: `detente.compile(..., certificate="full")` certified the step (loss, every gradient, every buffer,
-every update) and a second comparison with eager PyTorch, which shares no code with the certificate, agrees.
+every update) and a second comparison with eager PyTorch, which shares no code with the certificate, agrees (both
+measure PyTorch's own error three times instead of once where the first look fails).
 **refused**: the bridge said no, with the user's file and line. **uncertified**: the certificate failed and the
 step raised. **wrong**: certified, and the second comparison disagrees. **crashed**: anything else. **outside**: not in
 the run, with the reason below. **not tried**: the run was stopped before.
