@@ -24,8 +24,8 @@ from detente.bridge.roll.fold import roll
 
 Compiled = TypeVar("Compiled")
 
-# Loops of at least this many iterations run rolled. Below, written-out layers are faster by more than their compile
-# time is worth (benchmarks/bridge_memory.py --depths measures both).
+# Loops of at least this many iterations run rolled; below, written-out layers compile in seconds and XLA fuses across
+# them (benchmarks/bridge_forms.py measures step and compile time at each depth).
 ROLL_FROM = 8
 # The default policy of a rolled program: a bare loop keeps more than XLA keeps of written-out layers.
 DEFAULT = "rolled+dots"
