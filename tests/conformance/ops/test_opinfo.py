@@ -100,16 +100,30 @@ def _runs(name: str, dtype: torch.dtype, limit: int | None) -> list[Run | Except
         if together is not None:
             return list(together)
     bundle, references = _prepared(name, dtype, limit)
+    alone = any(gap.every for gap in gaps_of(name, str(dtype).removeprefix("torch.")))
+    return _divided(bundle, references, alone)
+
+
+def _divided(bundle: list[Sample], references: list[Run], alone: bool) -> list[Run | Exception]:
+    """One program, and where a sample spoils it two of half the size, down to the sample; or (``alone``) every sample
+    by itself, where all are known to fail."""
+    if not bundle:
+        return []
+    if alone and len(bundle) > 1:
+        return [
+            run
+            for pair in zip(bundle, references, strict=True)
+            for run in _divided(*([x] for x in pair), True)
+        ]
     try:
         return list(in_jax(bundle, references))
-    except Exception:  # one sample spoils the bundle: find which
-        runs: list[Run | Exception] = []
-        for sample, reference in zip(bundle, references, strict=True):
-            try:
-                runs += in_jax([sample], [reference])
-            except Exception as error:
-                runs.append(error)
-        return runs
+    except Exception as error:
+        if len(bundle) == 1:
+            return [error]
+    half = len(bundle) // 2
+    return _divided(bundle[:half], references[:half], alone) + _divided(
+        bundle[half:], references[half:], alone
+    )
 
 
 def _judged(name: str, dtype: torch.dtype, limit: int | None) -> list[tuple[str, str]]:
