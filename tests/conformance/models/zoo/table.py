@@ -29,7 +29,7 @@ step raised. **wrong**: certified, and the second comparison disagrees. **crashe
 the run, with the reason below. **not tried**: the run was stopped before.
 
 Versions: {versions}. One process per architecture, CPU, float32, LLVM's optimisation of XLA's programs off.
-A record's `commit` is the state of the sources that it was made with.
+A record's `commit` is the state of the sources that it was made with (`+`: with uncommitted work beside it).
 """
 
 
