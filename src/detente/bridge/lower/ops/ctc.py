@@ -92,7 +92,7 @@ def _ctc_loss(
     losses = ctc(log_probs, targets, input_lengths, target_lengths, blank)
     # ATen's gradient is that of normalised scores: exp(log_probs) more than the derivative of the recursion. After a
     # log_softmax both are one; a user who leaves it out gets ATen's.
-    inside = jnp.arange(log_probs.shape[0])[:, None, None] < input_lengths[None, :, None]
+    inside = jnp.arange(log_probs.shape[0])[:, None, None] < jnp.asarray(input_lengths)[None, :, None]
     mass = jnp.sum(jnp.where(inside, jnp.exp(log_probs), 0), (0, 2))
     losses = losses + (mass - lax.stop_gradient(mass))
     if zero_infinity:
