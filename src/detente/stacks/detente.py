@@ -245,7 +245,8 @@ class Detente(JaxJit):
         import torch
 
         torch.set_num_threads(threads)  # the export and the user's module run in torch
-        importlib.import_module("detente.bridge.entry")  # an import, like jax's own, and no part of a first step
+        # An import, like jax's own, and no part of a first step.
+        importlib.import_module("detente.bridge.entry")
         return super().start(device, precision, threads)
 
     def versions(self) -> dict[str, str]:
