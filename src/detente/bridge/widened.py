@@ -84,7 +84,8 @@ class Widened(TorchDispatchMode):
         if fixed:
             return func(*args, **kwargs)
         args, kwargs = pytree.tree_map(_value, (args, kwargs))
-        return pytree.tree_map(_value, _EXACT.get(func, func)(*args, **kwargs))
+        exact: Any = _EXACT.get(func, func)
+        return pytree.tree_map(_value, exact(*args, **kwargs))
 
 
 def _dtype(value: Any) -> Any:

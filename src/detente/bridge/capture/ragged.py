@@ -54,10 +54,9 @@ def begun(name: str, node: FxNode, literal: Literal, emit: Emit) -> Any:
     x, mask = node.args[0], node.args[1]
     if isinstance(mask, list | tuple):
         mask = mask[0] if mask and all(i is None for i in mask[1:]) else None
-    shapes = _shape(x), _shape(mask)
-    if not isinstance(mask, FxNode) or None in shapes or mask.meta["val"].dtype != torch.bool:
+    whole, part = _shape(x), _shape(mask)
+    if mask is None or whole is None or part is None or mask.meta["val"].dtype != torch.bool:
         return None
-    whole, part = shapes
     if not part or whole[: len(part)] != part or (name == "aten.masked_select.default" and whole != part):
         return None
     rows = (literal(x), literal(mask))
@@ -129,7 +128,7 @@ def _argument(node: FxNode, position: int, name: str) -> Any:
 
 def _shape(node: Any) -> tuple[int, ...] | None:
     """The shape, where it is known."""
-    value = node.meta.get("val") if isinstance(node, FxNode) else None
+    value: Any = node.meta.get("val") if isinstance(node, FxNode) else None
     if not isinstance(value, torch.Tensor) or any(not isinstance(n, int) for n in value.shape):
         return None
     return tuple(value.shape)

@@ -115,7 +115,7 @@ def keep_metadata() -> Iterator[None]:
         return nullcontext() if "_torchdynamo_disable" in notes else noting(notes)
 
     marks: Any = torch.fx.traceback
-    noting = getattr(marks, "annotate", None)  # not there in torch 2.9
+    noting: Any = getattr(marks, "annotate", None)  # not there in torch 2.9
     if noting is not None:
         annotate.__wrapped__ = noting.__wrapped__  # type: ignore[attr-defined]  (torch's own rules look for it)
         marks.annotate = annotate

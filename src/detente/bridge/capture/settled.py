@@ -82,7 +82,7 @@ class _Questions(TorchFunctionMode):
         if name == "__getitem__":
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
             if any(_is_mask(i) for i in index):
-                parts = [self.places(i) if _is_mask(i) else (i,) for i in index]
+                parts: list[Any] = [self.places(i) if _is_mask(i) else (i,) for i in index]
                 if all(part is not None for part in parts):
                     return func(args[0], tuple(i for part in parts for i in part))
         if name == "masked_select" and len(args) == 2 and not kwargs:
