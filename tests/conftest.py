@@ -54,6 +54,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """A test draws the same numbers alone, in the whole run and tomorrow. Where it never imports torch, nothing is
+    imported for it."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
