@@ -28,8 +28,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from detente.bridge.certificate import Certificate, Row
 from detente.bridge.eager import EagerStep, eager_step
-from detente.bridge.refusal import Reason, Refused
+from detente.bridge.refusal import Refused
 from detente.bridge.widened import widened
 
 Numbers = Callable[[], Callable[[int], AbstractContextManager[Any] | None] | None]
@@ -39,92 +40,6 @@ NEGLIGIBLE = 1e-6
 POOLED_LEAST = 20
 FEW = 64
 NUDGES = (1, 2)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One tensor. ``error`` and ``reference_error`` are rms distances to the float64 reference (to torch
-    eager, where the module has no float64 form); ``allowed`` is what ``error`` may be."""
-
-    kind: str  # loss, gradient, buffer, update
-    name: str
-    error: float
-    reference_error: float
-    allowed: float
-    judged: bool = True
-
-    @property
-    def ok(self) -> bool:
-        return not self.judged or self.error <= self.allowed
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """``level`` is ``full`` or ``short``; ``reference`` says what the errors are measured against. ``of`` says which
-    part of the model was compared (``short``), ``stored`` when it was written to the bridge's cache (empty: it was
-    made in this process)."""
-
-    level: str
-    reference: str
-    rows: tuple[Row, ...]
-    versions: Mapping[str, str]
-    of: str = ""
-    stored: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return all(row.ok for row in self.rows)
-
-    @property
-    def failed(self) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if not row.ok)
-
-    def __str__(self) -> str:
-        kinds = {
-            kind: [r for r in self.rows if r.kind == kind]
-            for kind in ("loss", "gradient", "buffer", "update")
-        }
-        parts = []
-        for kind, rows in kinds.items():
-            judged = [r for r in rows if r.judged]
-            if rows:
-                worst = max((r.error / r.allowed for r in judged if r.allowed), default=0.0)
-                aside = f", {len(rows) - len(judged)} too small to judge" if len(judged) != len(rows) else ""
-                parts.append(
-                    f"{len(judged)} {kind}{'s' if len(judged) != 1 else ''} (worst {worst:.2f} of allowed{aside})"
-                )
-        state = "passed" if self.ok else f"FAILED ({len(self.failed)} tensors)"
-        note = (f" of {self.of}" if self.of else "") + (f", stored {self.stored}" if self.stored else "")
-        return f"certificate {self.level}{note} {state} against {self.reference}: " + ", ".join(parts)
-
-    def record(self) -> dict[str, Any]:
-        """Plain JSON."""
-        rows = [vars(row) | {"ok": row.ok} for row in self.rows]
-        return {
-            "schema": "detente/certificate/1",
-            "level": self.level,
-            "reference": self.reference,
-            "of": self.of,
-            "stored": self.stored,
-            "ok": self.ok,
-            "versions": dict(self.versions),
-            "rows": rows,
-        }
-
-    @staticmethod
-    def of_record(record: Mapping[str, Any]) -> Certificate:
-        """The inverse of ``record``. Raises KeyError, TypeError or ValueError for anything else."""
-        if record["schema"] != "detente/certificate/1":
-            raise ValueError(record["schema"])
-        rows = tuple(Row(**{k: v for k, v in row.items() if k != "ok"}) for row in record["rows"])
-        return Certificate(
-            record["level"],
-            record["reference"],
-            rows,
-            record["versions"],
-            record["of"],
-            record["stored"],
-        )
 
 
 @dataclass(frozen=True)
@@ -202,19 +117,6 @@ def _exact_step(model: nn.Module, loss: Any, optimizer: Any, then: Then) -> tupl
         except Exception:  # a module that names its dtypes multiplies float32 with float64
             continue
     return None, "torch eager at the same precision (the module does not run in float64)"
-
-
-def refusal(certificate: Certificate) -> Refused:
-    """What a failed certificate raises: every tensor that differs, worst first."""
-    worst = sorted(certificate.failed, key=lambda r: r.error / (r.allowed or 1e-300), reverse=True)
-    return Refused(
-        Reason(
-            "certificate",
-            f"{row.kind} {row.name}: rms error {row.error:.3g}, allowed {row.allowed:.3g} "
-            f"(torch's own {row.reference_error:.3g})",
-        )
-        for row in worst[:20]
-    )
 
 
 def _state_before(model: nn.Module, optimizer: torch.optim.Optimizer, then: Then) -> dict[str, torch.Tensor]:

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from detente.bridge import certify, checkpoint
+from detente.bridge import checkpoint
 from detente.bridge.birth import Births
-from detente.bridge.certificates import Before, Certifier, Open
+from detente.bridge.certificate import Certificate, refusal
+from detente.bridge.certifier import Before, Certifier, Open
 from detente.bridge.choose.choice import Choice
 from detente.bridge.eager import eager_step
 from detente.bridge.examine import check
@@ -255,12 +256,12 @@ class Step:
         return self._state.values, self._state.optimizer
 
     @property
-    def certificate(self) -> certify.Certificate | None:
+    def certificate(self) -> Certificate | None:
         """The first program's certificate; None before its second step, and without one."""
         return self.certificates[0] if self.programs else None
 
     @property
-    def certificates(self) -> tuple[certify.Certificate | None, ...]:
+    def certificates(self) -> tuple[Certificate | None, ...]:
         """One for each of ``programs``; None where it was not made (yet)."""
         return tuple(self._variants.certificates.get(key) for key in self._variants.made)
 
@@ -337,7 +338,7 @@ class Step:
 
     # -- certificates -----------------------------------------------------------------------------------------
 
-    def settled(self) -> certify.Certificate:
+    def settled(self) -> Certificate:
         """The certificate of the program that ran last, made now if it is still open; raises nothing."""
         self._make_certificate()
         return next(reversed(self._variants.certificates.values()))
@@ -347,7 +348,7 @@ class Step:
         self._make_certificate()
         for certificate in self._variants.certificates.values():
             if not certificate.ok:
-                raise certify.refusal(certificate)
+                raise refusal(certificate)
 
     def _make_certificate(self) -> None:
         first, self._open = self._open, None

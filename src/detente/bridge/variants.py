@@ -20,7 +20,7 @@ from detente.bridge.capture.batch import Layout
 from detente.bridge.capture.export import Captured, capture
 from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.weights import Weights, weights
-from detente.bridge.certify import Certificate
+from detente.bridge.certificate import Certificate
 from detente.bridge.choose.choice import Choice
 from detente.bridge.choose.choose import alike_of, choose
 from detente.bridge.choose.choose import name as choice_name

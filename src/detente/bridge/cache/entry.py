@@ -23,7 +23,7 @@ from jax.experimental import serialize_executable
 from detente.bridge.cache.describe import content, describe, describe_module, digest
 from detente.bridge.capture.export import Captured
 from detente.bridge.capture.weights import Weights
-from detente.bridge.certify import Certificate
+from detente.bridge.certificate import Certificate
 from detente.bridge.choose.choice import Choice
 from detente.bridge.program import Compiled
 from detente.bridge.roll.stacks import Stacks

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from detente.bridge import certify, short
+from detente.bridge.certificate import Certificate
 from detente.bridge.graph import Graph
 from detente.bridge.lower.driver import every_node
 from detente.bridge.meta import fill
@@ -97,7 +98,7 @@ class Certifier:
         held = before() if cut is None else None
         return Open(variant, batch, arrays, count, groups, mode, held, cut)
 
-    def settle(self, first: Open, state: State, rule: Update) -> certify.Certificate:
+    def settle(self, first: Open, state: State, rule: Update) -> Certificate:
         """The opened step against torch eager."""
         if first.cut is not None:
             return self._short(first.cut, first)
@@ -140,7 +141,7 @@ class Certifier:
 
         return numbers
 
-    def _short(self, cut: short.Cut, first: Open) -> certify.Certificate:
+    def _short(self, cut: short.Cut, first: Open) -> Certificate:
         """The full certificate of the model with two repeats of each block: in the same form, unless two repeats are
         too little to roll."""
         from detente.bridge.step import Step
