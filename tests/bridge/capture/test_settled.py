@@ -111,3 +111,13 @@ def test_a_program_without_questions_is_captured_once(monkeypatch):
 
     monkeypatch.setattr(export, "answers", lambda *_: pytest.fail("asked"))
     capture(Words(), lambda m, b: m.embed(b).sum(), IDS)
+
+
+def test_what_else_is_wrong_is_said_instead_of_a_question_that_is_settled():
+    def writes(model, ids):
+        ids.masked_fill_(ids == -100, 0)
+        return plain(model, ids)
+
+    with pytest.raises(bridge.Refused) as caught:
+        capture(Words(), writes, IDS)
+    assert [reason.code for reason in caught.value.reasons] == ["batch"]

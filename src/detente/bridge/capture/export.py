@@ -126,6 +126,9 @@ def _capture(model: nn.Module, loss: Loss, batch: Any) -> Captured:
     return captured
 
 
+_ASKED = {"control-flow", "dynamic-shape"}  # codes of what a question about values is refused with
+
+
 def _settled(
     model: nn.Module,
     loss: Loss,
@@ -136,14 +139,18 @@ def _settled(
     refused: Refused,
 ) -> Captured | None:
     """The program for the answers that this batch gives to what Python asks of values, where nothing but the batch
-    decides them; else None, and the refusal stands."""
-    if not {reason.code for reason in refused.reasons} <= {"control-flow", "dynamic-shape"}:
+    decides them; else None, and the refusal stands. Raises Refused for what is wrong besides the questions."""
+    if not {reason.code for reason in refused.reasons} <= _ASKED:
         return None
     try:
         found = answers(model, loss, batch)
         captured = _export(model, loss, layout, tensors, held, found)
+    except Refused as second:
+        if _ASKED.isdisjoint(reason.code for reason in second.reasons):
+            raise  # with the answers given, something else stands in the way: that is what there is to mend
+        return None
     except Exception:
-        return None  # refused in the same way, or for something else besides: the first refusal says it
+        return None  # the first refusal says it
     return None if unsettled(captured.graph) else captured
 
 
