@@ -338,6 +338,15 @@ def test_a_compiled_stack_that_gives_no_program_away_is_not_checked_for_baked_in
     assert findings["weights-baked-in"] == "unchecked"
 
 
+def test_the_numbers_of_an_optimizer_are_no_weights_of_a_toy():
+    """A linear layer of 21 parameters, 84 bytes of them; its step of AdamW holds 92 bytes of scalars."""
+    from detente.judge.rules.computed import constants_allowed
+
+    assert constants_allowed(84) >= 92
+    assert constants_allowed(100_000) == 25_000
+    assert constants_allowed(2**30) == pytest.approx(2**30 / 10)
+
+
 def test_flags_that_the_framework_sets_on_import_are_its_default():
     flags = {"XLA_FLAGS": " --xla_cpu_enable_fast_math=false"}
     given, own = probe("facts", tuning=flags), probe("environment", after=flags)

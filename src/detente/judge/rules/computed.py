@@ -11,6 +11,7 @@ LEAST_FLOPS = 0.98
 # Arguments that a program does not use (counters of random streams) are dropped by jit.
 LEAST_ARGUMENTS = 0.99
 MEGABYTE = 2**20
+SCALARS = 4096
 
 
 def _removed(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
@@ -36,8 +37,9 @@ def _removed(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
 
 def constants_allowed(weights: int) -> float:
     """Bytes of captured constants that are no folded weights: a causal mask, position numbers, a few scalars.
-    1 MB for models above 4 MB, a tenth of the weights for large ones, a quarter for tiny ones."""
-    return max(min(MEGABYTE, weights / 4), weights / 10)
+    1 MB for models above 4 MB, a tenth of the weights for large ones, a quarter for small ones, and always room for the
+    numbers of an optimizer: a step of Adam holds about a hundred bytes of them, more than the weights of a toy."""
+    return max(SCALARS, min(MEGABYTE, weights / 4), weights / 10)
 
 
 def _baked(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
@@ -166,7 +168,8 @@ RULES = (
         what="Weights enter the program as constants, and what depends on them alone is folded at compile time.",
         why="Captured by closure, a network had no product left: 8,192 instead of 2.1 G FLOPs, 470 times as fast.",
         evidence=("weights.bytes", "program.constants_bytes|facts.constant_bytes|facts.argument_bytes"),
-        detected="Bytes of constants in the captured program (over 1 MB, or a tenth of the weights of a large model), "
+        detected="Bytes of constants in the captured program (over 1 MB, or a tenth of the weights of a large model, or a "
+        "quarter of those of a small one; 4 kB are always allowed), "
         "and argument bytes that must cover the whole state.",
         fix="Pass parameters as arguments of the compiled function; switch Inductor's freezing off.",
         waive="When deployment with frozen weights is the question: on every side, under a contract that says so.",
