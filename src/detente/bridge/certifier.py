@@ -7,18 +7,22 @@ A certificate is made once per program. What it needs of the step is held until 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from torch import nn
 
 from detente.bridge import certify, short
+from detente.bridge.birth import Births
 from detente.bridge.certificate import Certificate
 from detente.bridge.graph import Graph
 from detente.bridge.lower.driver import every_node
+from detente.bridge.lower.precision import x64
 from detente.bridge.meta import fill
 from detente.bridge.place import from_jax, to_jax
 from detente.bridge.refusal import Refused
@@ -61,6 +65,7 @@ class Open:
     batch: Any
     arrays: list[Any]
     count: int
+    hyper: Any
     groups: list[dict[str, Any]]
     mode: tuple[bool, ...]
     before: Before | None
@@ -85,6 +90,7 @@ class Certifier:
         batch: Any,
         arrays: list[Any],
         count: int,
+        hyper: Any,
         mode: tuple[bool, ...],
         before: Callable[[], Before | None],
         value: Callable[[str], torch.Tensor] | None,
@@ -96,25 +102,31 @@ class Certifier:
         if self.options.certificate == "short":
             cut = short.cut(self.model, self.optimizer, variant.captured.graph, value)
         held = before() if cut is None else None
-        return Open(variant, batch, arrays, count, groups, mode, held, cut)
+        return Open(variant, batch, arrays, count, hyper, groups, mode, held, cut)
 
     def settle(self, first: Open, state: State, rule: Update) -> Certificate:
         """The opened step against torch eager."""
         if first.cut is not None:
             return self._short(first.cut, first)
-        program = first.variant.compiled.program
         live = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
         tensors = live if first.before is None else first.before.values
-        own = [n for name in first.variant.compiled.own for n in program.members(name)]
         before = State({name: to_jax(tensors[name]) for name in state.names()}, {})
         before.arrange(first.variant.stacks)
         gradients = self.gradients(first.variant, before.values, first.arrays, first.count)
         del before
-        buffers = frozenset(n for name in program.written for n in program.members(name))
-        changed = {n: from_jax(state.value(n)) for n in own}
-        measured = certify.Measured(
-            from_jax(first.loss), gradients, changed, buffers, coarsest(program.graph)
-        )
+        measured = self._measured(first, gradients, first.loss, state)
+
+        def again(values: Mapping[str, torch.Tensor]) -> certify.Measured:
+            held = State({n: to_jax(values[n]) for n in state.names()}, self._optimizer_state(first, rule))
+            held.arrange(first.variant.stacks)
+            gradients = self.gradients(first.variant, held.values, first.arrays, first.count)
+            numbers = np.uint32(self.options.seed), np.uint32(first.count)
+            changed, held.optimizer, loss, *_ = first.variant.compiled(
+                held.values, held.optimizer, first.arrays, first.hyper, *numbers
+            )
+            held.values.update(changed)
+            return self._measured(first, gradients, loss, held)
+
         restore = None if first.before is None else first.before.restore
         parts = self.options.accumulate
         then = certify.Then(
@@ -126,7 +138,24 @@ class Certifier:
             rule.clip_live,
             restore,
         )
-        return certify.certify(measured, self.model, self.loss, self.optimizer, then)
+        return certify.certify(measured, self.model, self.loss, self.optimizer, then, again)
+
+    def _measured(self, first: Open, gradients: Any, loss: Any, after: State) -> certify.Measured:
+        compiled = first.variant.compiled
+        program = compiled.program
+        own = [n for name in compiled.own for n in program.members(name)]
+        buffers = frozenset(n for name in program.written for n in program.members(name))
+        changed = {n: from_jax(after.value(n)) for n in own}
+        return certify.Measured(from_jax(loss), gradients, changed, buffers, coarsest(program.graph))
+
+    def _optimizer_state(self, first: Open, rule: Update) -> Any:
+        """That of before the step, by torch's names."""
+        if first.before is not None and first.before.optimizer is not None:
+            with x64():
+                return jax.tree.map(jnp.asarray, first.before.optimizer)
+        if first.before is None and self.optimizer.state:
+            return rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+        return Births(rule.init, frozenset(rule.programs)).at(first.hyper)
 
     def _numbers(self, variant: Variant, count: int) -> certify.Numbers:
         from detente.bridge.random import twin

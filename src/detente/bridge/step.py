@@ -93,7 +93,7 @@ class Step:
         if self.options.certificate != "none" and self._variants.certificate(variant) is None:
             mode, value = self._watch.mode, None if self._live else self._host_value
             self._open = self._certifier.open(
-                variant, placed.original, placed.arrays, self.count, mode, self._before, value
+                variant, placed.original, placed.arrays, self.count, hyper, mode, self._before, value
             )
         return self._run(variant, placed.arrays, hyper)
 

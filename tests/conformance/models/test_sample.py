@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import os
 import subprocess
@@ -56,18 +58,20 @@ def test_the_second_comparison_finds_a_wrong_step():
     architecture = next(a for a in architectures() if a.name == "DistilBertForTokenClassification")
     built = build(architecture)
     built.model.eval()  # no random numbers
-    before = {name: tensor.clone() for name, tensor in built.model.state_dict().items()}
-    value = loss(built.model, built.batch)
-    value.backward()
-    optimizer(built.model).step()
-    after = {name: tensor.clone() for name, tensor in built.model.state_dict().items()}
-    built.model.load_state_dict(before)
-    right = float(value.detach())
-    assert disagreement(built, right, after, 0) == ""
-    assert "loss" in disagreement(built, right * 1.01, after, 0)
-    name = max(after, key=lambda n: float((after[n] - before[n]).norm()))
-    short = after | {name: before[name] + 0.98 * (after[name] - before[name])}
-    assert name in disagreement(built, right, short, 0)
+
+    def run(weights, loss_by=1.0, moved_by=1.0):
+        model = copy.deepcopy(built.model)
+        model.load_state_dict(weights or built.model.state_dict())
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        value = loss(model, built.batch)
+        value.backward()
+        optimizer(model).step()
+        after = {name: before[name] + moved_by * (t - before[name]) for name, t in model.state_dict().items()}
+        return float(value.detach()) * loss_by, after
+
+    assert disagreement(built, run, 0) == ""
+    assert "loss" in disagreement(built, functools.partial(run, loss_by=1.01), 0)
+    assert "update" in disagreement(built, functools.partial(run, moved_by=0.98), 0)
 
 
 def test_every_listed_class_is_on_the_page_once():

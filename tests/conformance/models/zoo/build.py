@@ -80,6 +80,7 @@ def _at(kind: Any, configuration: Any, architecture: Architecture, size: Size, s
         raise Unbuilt(f"{count:,} parameters")
     torch.manual_seed(SEED)
     model = kind(config)
+    _enliven(model)
     model.train()
     failure: Exception | None = None
     for batch in batches(model, architecture.task, size):
@@ -98,6 +99,15 @@ def _at(kind: Any, configuration: Any, architecture: Architecture, size: Size, s
         except Exception as error:
             failure = error
     raise failure or Unbuilt("no batch")
+
+
+def _enliven(model: nn.Module) -> None:
+    """Draw the matrices that are zero everywhere. A router of zeros ties all experts, and torch does not say which of
+    equal values ``topk`` takes; behind a gate of zeros nothing would be compared."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1 and parameter.is_floating_point() and not parameter.any():
+                parameter.normal_(std=0.02)
 
 
 def _count(model: nn.Module) -> int:

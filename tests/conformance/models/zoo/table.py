@@ -18,12 +18,13 @@ Made by `make coverage` (`python -m zoo`, `tests/conformance/models/zoo`); the r
 The list is generated from transformers' auto mappings ({tasks}); every model class counts once and no name is
 taken out by hand. One rule on attribute names shrinks every configuration (`zoo/shrink.py`): widths are divided
 by one number, depths and vocabularies capped, what Python's or numpy's generator would decide in forward
-(layer drop, SpecAugment) set to zero; dropout stays on. An architecture is *in the run* when one of the rule's
+(layer drop, SpecAugment) set to zero; dropout stays on; matrices that start as zeros are drawn, because a
+router of zeros ties all experts. An architecture is *in the run* when one of the rule's
 sizes builds under 30 M parameters and trains one step in eager PyTorch, batch of two, within 40 s.
 
 **passed**: `detente.compile(..., certificate="full")` certified the step (loss, every gradient, every buffer,
 every update) and a second comparison with eager PyTorch, which shares no code with the certificate, agrees (both
-measure PyTorch's own error three times instead of once where the first look fails).
+look again from weights that are one rounding away where the first look fails).
 **refused**: the bridge said no, with the user's file and line. **uncertified**: the certificate failed and the
 step raised. **wrong**: certified, and the second comparison disagrees. **crashed**: anything else. **outside**: not in
 the run, with the reason below. **not tried**: the run was stopped before.
