@@ -169,7 +169,8 @@ RULES = (
         why="Captured by closure, a network had no product left: 8,192 instead of 2.1 G FLOPs, 470 times as fast.",
         evidence=("weights.bytes", "program.constants_bytes|facts.constant_bytes|facts.argument_bytes"),
         detected="Bytes of constants in the captured program (over 1 MB, or a tenth of the weights of a large model, "
-        "or a quarter of those of a small one; 4 kB are always allowed), and argument bytes that must cover the whole state.",
+        "or a quarter of those of a small one; 4 kB are always allowed), and argument bytes that must cover the "
+        "whole state.",
         fix="Pass parameters as arguments of the compiled function; switch Inductor's freezing off.",
         waive="When deployment with frozen weights is the question: on every side, under a contract that says so.",
         example="@jax.jit\ndef step(x): return model(params, x)   # params from the closure",
