@@ -44,7 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 # Files whose tests share long sessions: first, or one worker ends a quarter of an hour after the other. In the order
 # of what they took; `pytest --durations=30` says what that is now.
-LONGEST = ("tests/museum/", "tests/session/", "tests/conformance/stacks/", "tests/bridge/")
+LONGEST = (
+    "tests/museum/",
+    "tests/conformance/ops/",
+    "tests/session/",
+    "tests/conformance/stacks/",
+    "tests/bridge/",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

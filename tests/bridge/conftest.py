@@ -9,6 +9,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from tests.quick_xla import compile_quickly
+
+compile_quickly()
+
 
 class Double(TorchFunctionMode):
     """Code that names float32 (an RMSNorm that widens for itself) names float64 here, on both sides."""

@@ -1,4 +1,4 @@
-"""Run a session and press Ctrl-C in a phase of its own: ``python interrupted.py PHASE KIND``; prints JSON."""
+"""Run a session, press Ctrl-C and continue it: ``python interrupted.py PHASE/KIND/TIMES...``; prints JSON."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ REQUEST = Request(
 )
 
 
-def main(phase: str, kind: str) -> None:
-    """Twice in the phase; then, in the continued session, once in the same phase; then to the end."""
+def main(presses: list[str]) -> None:
+    """Each press in turn, in the session that the one before it left; then to the end."""
     told, spool = [], None
-    for times in (2, 1, 0):
-        pressed = _Press(phase, kind, times)
+    for press in [*presses, "//0"]:
+        pressed = _Press(*press.split("/"))
         session = run_session(REQUEST, pressed, resume=spool)
         spool = Path(data_folder() / "sessions" / f"{session.id}.jsonl")
         told.append(
@@ -46,8 +46,8 @@ def main(phase: str, kind: str) -> None:
 class _Press:
     """A sink that sends SIGINT when a worker of ``kind`` enters ``phase``, the first time."""
 
-    def __init__(self, phase: str, kind: str, times: int) -> None:
-        self.phase, self.where, self.times = phase, "block 1" if kind == "time" else kind, times
+    def __init__(self, phase: str, kind: str, times: str) -> None:
+        self.phase, self.where, self.times = phase, "block 1" if kind == "time" else kind, int(times)
         self.done = False
 
     def __call__(self, event: Progress) -> None:
@@ -59,4 +59,4 @@ class _Press:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1:])

@@ -27,33 +27,47 @@ def cell(result: dict[str, Any], label: str) -> dict[str, Any]:
     return next(c for c in result["cells"] if c["label"] == label)
 
 
-@pytest.mark.parametrize(
-    ("stack", "status", "says"),
-    [
-        ("Killed", "failed", "killed by SIGKILL in phase 'first'"),
-        ("Raising", "failed", "RuntimeError: the planted error"),
-        ("Greedy", "oom", "memory"),
-        ("Nan", "void", "not finite"),
-        ("Wrong", "void", "gradient weight"),
-    ],
-)
-def test_a_cell_that_goes_wrong_says_so_and_the_others_are_kept(
-    detente: Any, stack: str, status: str, says: str
-) -> None:
-    code, result, errors = compare(detente, "torch-eager", stack)
-    bad, good = cell(result, stack), cell(result, "torch-eager")
+# Each beside torch-eager in one session: (status, what the reason says).
+WRONG = {
+    "Killed": ("failed", "killed by SIGKILL in phase 'first'"),
+    "Raising": ("failed", "RuntimeError: the planted error"),
+    "Nan": ("void", "not finite"),
+    "Wrong": ("void", "gradient weight"),
+}
+
+
+@pytest.fixture(scope="module")
+def faulty(detente: Any) -> tuple[int, dict[str, Any], str]:
+    return compare(detente, "torch-eager", *WRONG)
+
+
+@pytest.mark.parametrize("stack", WRONG)
+def test_a_cell_that_goes_wrong_says_so(faulty: tuple[int, dict[str, Any], str], stack: str) -> None:
+    status, says = WRONG[stack]
+    bad = cell(faulty[1], stack)
     assert bad["status"] == status, bad["reason"]
     assert says in bad["reason"], bad["reason"]
+
+
+def test_the_others_are_kept(faulty: tuple[int, dict[str, Any], str]) -> None:
+    code, result, errors = faulty
+    good = cell(result, "torch-eager")
     assert good["status"] == "ok" and good["steady_s"]["processes"] == 1, good["reason"]
-    # Out of memory is a result; a void or failed cell that was named is not.
-    assert code == (0 if status == "oom" else 1)
+    assert code == 1  # a void or failed cell that was named
     assert all(v["word"] == "VOID" and v["ratio"] is None for v in result["verdicts"])
     assert "Traceback" not in errors
 
 
-def test_a_parity_failure_names_the_first_differing_tensor(detente: Any) -> None:
-    _, result, _ = compare(detente, "torch-eager", "Wrong")
-    parity = cell(result, "Wrong")["parity"]
+def test_out_of_memory_is_a_result(detente: Any) -> None:
+    code, result, errors = compare(detente, "torch-eager", "Greedy")
+    bad, good = cell(result, "Greedy"), cell(result, "torch-eager")
+    assert bad["status"] == "oom" and "memory" in bad["reason"], bad["reason"]
+    assert good["status"] == "ok" and code == 0, good["reason"]
+    assert "Traceback" not in errors
+
+
+def test_a_parity_failure_names_the_first_differing_tensor(faulty: tuple[int, dict[str, Any], str]) -> None:
+    parity = cell(faulty[1], "Wrong")["parity"]
     assert parity["same_precision"] == "failed"
     assert (parity["worst"]["kind"], parity["worst"]["name"]) == ("gradient", "weight")
 

@@ -29,45 +29,59 @@ PHASES = [
     ("first", "memory"),
     ("reading", "memory"),
 ]
-FRESH = [("import", "prove"), ("third", "prove"), ("import", "prepare"), ("reference-fp64", "prepare")]
+FRESH = [("import", "prepare"), ("reference-fp64", "prepare"), ("import", "prove"), ("third", "prove")]
 WHOLE = ["prove", "time", "memory"]
 
 
-def interrupt(phase: str, kind: str, home: Path) -> list[dict[str, Any]]:
+def interrupt(home: Path, presses: list[tuple[str, str]], times: int) -> list[dict[str, Any]]:
+    """What every interrupted session told. The last one goes to the end, and is whole."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "interrupted.py"), phase, kind],
+        [
+            sys.executable,
+            str(HERE / "interrupted.py"),
+            *(f"{phase}/{kind}/{times}" for phase, kind in presses),
+        ],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         check=False,
         env={**os.environ, "DETENTE_HOME": str(home)},
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    told: list[dict[str, Any]] = json.loads(done.stdout)
-    # The continued session is whole: the same processes as one that nobody interrupted.
-    assert told[-1]["kept"] == WHOLE
-    assert (told[-1]["note"], told[-1]["statuses"]) == ("", ["ok"])
+    *told, last = json.loads(done.stdout)
+    # The same processes as one that nobody interrupted.
+    assert (last["kept"], last["note"], last["statuses"]) == (WHOLE, "", ["ok"])
+    assert [t["pressed"] for t in told] == [True] * len(presses)
     return told
 
 
-@pytest.mark.parametrize(("phase", "kind"), PHASES)
-def test_twice_leaves_no_trace_of_the_process_and_once_keeps_it(phase: str, kind: str, home: Path) -> None:
-    twice, once, _ = interrupt(phase, kind, home)
-    before = WHOLE.index(kind)
-    assert (twice["pressed"], twice["note"], twice["kept"]) == (True, "interrupted", WHOLE[:before])
+def test_twice_leaves_no_trace_of_the_process(home: Path) -> None:
+    """In every phase, one after the other, in one session that is continued each time."""
+    told = interrupt(home, PHASES, 2)
+    assert [t["note"] for t in told] == ["interrupted"] * len(PHASES)
+    assert [t["kept"] for t in told] == [WHOLE[: WHOLE.index(kind)] for _, kind in PHASES]
+
+
+@pytest.mark.parametrize(("phase", "kind"), [("import", "time"), ("steady", "time"), ("reading", "memory")])
+def test_once_finishes_the_process_and_keeps_it(phase: str, kind: str, home: Path) -> None:
+    (once,) = interrupt(home, [(phase, kind)], 1)
     # Once in the last process of all: it finishes, and then nothing was interrupted.
     note = "" if kind == "memory" else "interrupted"
-    assert (once["pressed"], once["note"], once["kept"]) == (True, note, WHOLE[: before + 1])
+    assert (once["note"], once["kept"]) == (note, WHOLE[: WHOLE.index(kind) + 1])
 
 
-@pytest.mark.parametrize(("phase", "kind"), FRESH)
-def test_proof_and_preparation_can_be_interrupted(phase: str, kind: str, tmp_path: Path) -> None:
+def test_proof_and_preparation_can_be_interrupted(tmp_path: Path) -> None:
     """In a home of its own: weights that were half written must not count as prepared."""
-    twice, once, _ = interrupt(phase, kind, tmp_path)
-    assert (twice["pressed"], twice["note"], twice["kept"]) == (True, "interrupted", [])
-    assert (once["pressed"], once["note"]) == (True, "interrupted")
-    assert once["kept"] == (["prove"] if kind == "prove" else [])
+    told = interrupt(tmp_path, FRESH, 2)
+    assert [t["note"] for t in told] == ["interrupted"] * len(FRESH)
+    assert [t["kept"] for t in told] == [[]] * len(FRESH)
+
+
+def test_once_in_proof_or_preparation_finishes_it(tmp_path: Path) -> None:
+    prepared, proved = interrupt(tmp_path, [FRESH[1], FRESH[3]], 1)
+    assert (prepared["note"], prepared["kept"]) == ("interrupted", [])
+    assert (proved["note"], proved["kept"]) == ("interrupted", ["prove"])
 
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:

@@ -1,7 +1,4 @@
-"""PyTorch's own samples for every operator: forward, gradient and jit in float64, and again in bfloat16.
-
-The default run takes up to four samples of an operator (two in bfloat16); ``-m ops`` takes all of them.
-"""
+"""One operator's samples through torch and through the bridge, and what is said of the difference."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from known_gaps import GAPS, gaps_of
+from known_gaps import gaps_of
 from opinfo.judging import Tolerance, problems
 from opinfo.samples import OPS, Run, Sample, differentiable, in_jax, in_torch, samples
 from opinfo.tolerances import TOLERANCES
@@ -161,42 +158,14 @@ def _check(name: str, dtype: torch.dtype, limit: int | None) -> None:
         pytest.xfail("; ".join(gap.reason for gap in gaps if any(gap.excuses(p) for _, p in bad)))
 
 
-def _exactly(name: str, limit: int | None) -> None:
+def exactly(name: str, limit: int | None) -> None:
     dtype = _exact_dtype(name)
     if dtype is None:
         pytest.skip(f"{name} has none of {EXACT}")
     _check(name, dtype, limit)
 
 
-def _roughly(name: str, limit: int | None) -> None:
+def roughly(name: str, limit: int | None) -> None:
     if torch.bfloat16 not in OPS[name].supported_dtypes("cpu"):
         pytest.skip(f"torch has no bfloat16 {name} on the CPU")
     _check(name, torch.bfloat16, limit)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_exact(name: str) -> None:
-    _exactly(name, 4)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_bfloat16(name: str) -> None:
-    _roughly(name, 2)
-
-
-@pytest.mark.ops
-@pytest.mark.parametrize("name", NAMES)
-def test_exact_every_sample(name: str) -> None:
-    _exactly(name, None)
-
-
-@pytest.mark.ops
-@pytest.mark.parametrize("name", NAMES)
-def test_bfloat16_every_sample(name: str) -> None:
-    _roughly(name, None)
-
-
-def test_gaps_name_operators() -> None:
-    """A row about an operator that does not exist would excuse nothing and hide a typing error."""
-    unknown = sorted({op for gap in GAPS for op in gap.ops} - OPS.keys())
-    assert not unknown

@@ -1,0 +1,20 @@
+"""PyTorch's own samples for every operator in bfloat16, within a reviewed tolerance (``opinfo/tolerances.py``).
+
+The default run takes up to two samples of an operator; ``-m ops`` takes all of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+from opinfo.checking import NAMES, roughly
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bfloat16(name: str) -> None:
+    roughly(name, 2)
+
+
+@pytest.mark.ops
+@pytest.mark.parametrize("name", NAMES)
+def test_bfloat16_every_sample(name: str) -> None:
+    roughly(name, None)
