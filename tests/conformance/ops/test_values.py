@@ -99,6 +99,57 @@ def test_gradient(name: str) -> None:
     np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-6, atol=1e-7)
 
 
+def test_equal_bounds_of_clamp_take_no_gradient_from_below() -> None:
+    x, lower, upper = torch.ones(4), torch.tensor([1.0, 2.0, 2.0, 0.0]), torch.tensor([1.0, 2.0, 1.0, 3.0])
+
+    def loss(*given: torch.Tensor) -> torch.Tensor:
+        return torch.clamp(*given).sum()
+
+    leaves = [t.clone().requires_grad_() for t in (x, lower, upper)]
+    wanted = torch.autograd.grad(loss(*leaves), leaves)
+    for mine, theirs in zip(gradient_in_table(loss, x, lower, upper), wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs.numpy())
+
+
+LONG = 4096
+SPREAD_CASES: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], tuple[int, ...]]] = {
+    "expand": (lambda x, w: x.expand(LONG, 8) * w, (8,)),
+    "expand_as": (lambda x, w: x.expand_as(w) * w, (1, 8)),
+    "broadcast_to": (lambda x, w: torch.broadcast_to(x, (LONG, 8)) * w, (8,)),
+    "broadcast_tensors": (lambda x, w: torch.broadcast_tensors(x, w)[0] * w, (8,)),
+    "repeat": (lambda x, w: x.repeat(LONG, 2) * w, (4,)),
+    "tile": (lambda x, w: torch.tile(x, (LONG, 1)) * w, (8,)),
+    "repeat_interleave": (lambda x, w: x.repeat_interleave(LONG, 0) * w, (1, 8)),
+    "where": (lambda x, w: torch.where(w > 0, x, w) * w, (8,)),
+    "add": (lambda x, w: (w + x) * w, (8,)),
+    "mul": (lambda x, w: (w * x) * w, (8,)),
+    "kron": (lambda x, w: torch.kron(x, w[:, :1]).view(8, LONG).T * w, (8, 1)),
+    "bias of a convolution": (
+        lambda x, w: F.conv1d(w.T[None], torch.ones(8, 1, 1).to(w), x, groups=8)[0].T * w,
+        (8,),
+    ),
+    "bias of a linear layer": (lambda x, w: F.linear(w, torch.eye(8).to(w), x) * w, (8,)),
+}
+
+
+@pytest.mark.parametrize("name", SPREAD_CASES)
+def test_the_gradient_of_what_is_broadcast_is_summed_in_float32(name: str) -> None:
+    """Four thousand terms in bfloat16: rounded after each, the sum would be off by whole units."""
+    function, shape = SPREAD_CASES[name]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=generator).bfloat16()
+    w = torch.randn(LONG, 8, generator=generator).bfloat16()
+
+    def gradient(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(function(x, w).to(torch.float64).sum(), x)[0].double()
+
+    exact, theirs = gradient(x.double(), w.double()), gradient(x, w)
+    mine = gradient_in_table(lambda x, w: function(x, w).float().sum(), x, w)[0].astype(np.float64)
+    allowed = 2 * (theirs - exact).abs().max() + 2**-8 * exact.abs().max()
+    assert np.abs(mine - exact.numpy()).max() <= allowed
+
+
 @pytest.mark.parametrize(
     ("dtype", "values"),
     [

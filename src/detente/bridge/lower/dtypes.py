@@ -6,6 +6,7 @@ here and rounds once at the end, as ATen's kernels do (``opmath`` in ATen's sour
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -37,6 +38,12 @@ def wide(dtype: Any) -> np.dtype:
     """The dtype that ATen computes in for ``dtype``: float32 for float16 and bfloat16, else ``dtype`` itself."""
     dtype = jnp.dtype(dtype)
     return jnp.dtype(jnp.float32) if dtype.name in _REDUCED else dtype
+
+
+def spread(x: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """``x`` broadcast to ``shape``. The gradient of what is broadcast is a sum, and ATen sums 16-bit floats in float32
+    and rounds once; JAX's transpose sums in the dtype that was broadcast."""
+    return jnp.broadcast_to(x.astype(wide(x.dtype)), tuple(shape)).astype(x.dtype)
 
 
 def is_float(dtype: Any) -> bool:

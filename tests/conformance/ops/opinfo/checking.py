@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 import torch
 from known_gaps import gaps_of
+
 from opinfo.judging import Tolerance, problems
 from opinfo.samples import OPS, Run, Sample, differentiable, in_jax, in_torch, samples
 from opinfo.tolerances import TOLERANCES

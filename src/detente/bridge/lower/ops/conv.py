@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from detente.bridge.lower.dtypes import cast, out_dtype
+from detente.bridge.lower.dtypes import cast, out_dtype, wide
 from detente.bridge.lower.table import lowers
 
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
@@ -28,7 +28,11 @@ def _numbers(n: int) -> tuple[str, str, str]:
 
 
 def _with_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
-    return y if bias is None else y + cast(bias, y.dtype).reshape(-1, *(1,) * (y.ndim - 2))
+    if bias is None:
+        return y
+    # in float32: the bias' gradient is a sum over batch and space
+    column = cast(bias, wide(y.dtype)).reshape(-1, *(1,) * (y.ndim - 2))
+    return cast(cast(y, wide(y.dtype)) + column, y.dtype)
 
 
 def convolve(

@@ -101,7 +101,7 @@ def _outer(call: Any, a: jax.Array, b: jax.Array) -> jax.Array:
 @lowers("aten.kron.default")
 def _kron(call: Any, a: jax.Array, b: jax.Array) -> jax.Array:
     dtype = out_dtype(call)
-    return jnp.kron(cast(a, dtype), cast(b, dtype))
+    return cast(jnp.kron(cast(a, wide(dtype)), cast(b, wide(dtype))), dtype)
 
 
 @lowers("aten.einsum.default")

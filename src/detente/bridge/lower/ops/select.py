@@ -14,7 +14,8 @@ from detente.bridge.lower.table import lowers
 @lowers("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
 def _where(call: Any, condition: jax.Array, a: Any, b: Any) -> jax.Array:
     dtype = out_dtype(call)
-    return jnp.where(condition != 0, cast(a, dtype), cast(b, dtype))
+    # in float32 for 16-bit floats: where one side is broadcast, its gradient is a sum
+    return cast(jnp.where(condition != 0, cast(a, wide(dtype)), cast(b, wide(dtype))), dtype)
 
 
 @lowers(
@@ -34,7 +35,9 @@ def _clamp(call: Any, x: jax.Array, min: Any = None, max: Any = None) -> jax.Arr
         above = x > upper
         # With min > max torch returns max everywhere.
         below = x < lower_
-        result = jnp.where(below, lower_, x)
+        # Where the bounds are equal, torch gives neither of them a gradient from below.
+        bound = jnp.where(lower_ < upper, lower_, jax.lax.stop_gradient(lower_))
+        result = jnp.where(below, bound, x)
         result = jnp.where(above | (below & (lower_ > upper)), upper, result)
     elif lower is not None:
         result = jnp.where(x < lower, lower, x)

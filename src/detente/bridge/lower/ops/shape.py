@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from detente.bridge.lower.dtypes import cast, is_bool, out_dtype
+from detente.bridge.lower.dtypes import cast, is_bool, out_dtype, spread
 from detente.bridge.lower.table import lowers
 
 for _name in (
@@ -104,12 +104,12 @@ def _unflatten(call: Any, x: jax.Array, dim: int, sizes: Sequence[int]) -> jax.A
 @lowers("aten.expand.default", "aten.expand_copy.default")
 def _expand(call: Any, x: jax.Array, size: Sequence[int], implicit: bool = False) -> jax.Array:
     lead = len(size) - x.ndim
-    return jnp.broadcast_to(x, tuple(x.shape[i - lead] if n == -1 else n for i, n in enumerate(size)))
+    return spread(x, [x.shape[i - lead] if n == -1 else n for i, n in enumerate(size)])
 
 
 @lowers("aten.expand_as.default")
 def _expand_as(call: Any, x: jax.Array, other: jax.Array) -> jax.Array:
-    return jnp.broadcast_to(x, other.shape)
+    return spread(x, other.shape)
 
 
 @lowers("aten.broadcast_to.default")
@@ -119,7 +119,8 @@ def _broadcast_to(call: Any, x: jax.Array, size: Sequence[int]) -> jax.Array:
 
 @lowers("aten.broadcast_tensors.default")
 def _broadcast_tensors(call: Any, tensors: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    return tuple(jnp.broadcast_arrays(*tensors))
+    shape = jnp.broadcast_shapes(*(x.shape for x in tensors))
+    return tuple(spread(x, shape) for x in tensors)
 
 
 @lowers("aten.meshgrid.default", "aten.meshgrid.indexing")
@@ -327,19 +328,35 @@ def _stack(call: Any, tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
 
 @lowers("aten.repeat.default")
 def _repeat(call: Any, x: jax.Array, repeats: Sequence[int]) -> jax.Array:
-    return jnp.tile(x, tuple(repeats)) if repeats else x
+    return _tiled(x, repeats)
 
 
 @lowers("aten.tile.default")
 def _tile(call: Any, x: jax.Array, dims: Sequence[int]) -> jax.Array:
-    return jnp.tile(x, tuple(dims))
+    return _tiled(x, dims)
+
+
+def _tiled(x: jax.Array, repeats: Sequence[int]) -> jax.Array:
+    """Every axis laid down ``repeats`` times, as a broadcast along a new axis before each."""
+    repeats = (1,) * (x.ndim - len(repeats)) + tuple(repeats)
+    shape = (1,) * (len(repeats) - x.ndim) + x.shape
+    pairs = [(1, n) for n in shape]
+    whole = spread(
+        x.reshape([m for pair in pairs for m in pair]),
+        [m for times, n in zip(repeats, shape, strict=True) for m in (times, n)],
+    )
+    return whole.reshape([times * n for times, n in zip(repeats, shape, strict=True)])
 
 
 @lowers("aten.repeat_interleave.self_int")
 def _repeat_interleave(
     call: Any, x: jax.Array, repeats: int, dim: int | None = None, output_size: int | None = None
 ) -> jax.Array:
-    return jnp.repeat(x if dim is not None else x.reshape(-1), repeats, axis=dim or 0)
+    x, axis = (x.reshape(-1), 0) if dim is None or x.ndim == 0 else (x, dim % x.ndim)
+    whole = spread(
+        x[(slice(None),) * (axis + 1) + (None,)], (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :])
+    )
+    return whole.reshape(*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :])
 
 
 @lowers("aten.flip.default")
