@@ -49,12 +49,21 @@ def places(model, ids):
     return picked * int((ids != 0).sum(1).max()) + torch.masked_select(model(ids).sum(-1), ids == 1).sum()
 
 
-@pytest.mark.parametrize("loss", [plain, chosen_rows, places])
+def sizes(model, ids):
+    """A 0-d tensor where torch wants a number: Longformer's most global tokens of a row."""
+    most = (ids != 0).sum(1).max()
+    kept = torch.arange(most) < (ids != 0).sum(1, keepdim=True)
+    filled = model(ids).new_zeros(len(ids), most, 10)
+    filled[torch.where(kept)] = model(ids)[torch.where(ids != 0)]
+    return filled.pow(2).mean()
+
+
+@pytest.mark.parametrize("loss", [plain, chosen_rows, places, sizes])
 def test_the_example_batch_answers(loss, same_function):
     same_function(Words(), loss, IDS)
 
 
-@pytest.mark.parametrize("loss", [plain, chosen_rows, places])
+@pytest.mark.parametrize("loss", [plain, chosen_rows, places, sizes])
 def test_another_answer_is_a_fault_at_the_line_that_asks(loss):
     model = Words()
     step = bridge.compile(

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from detente.bridge.capture.where import foreign
 from detente.bridge.graph import Graph, Node, node_refs
@@ -35,6 +36,9 @@ SETTLED = (
 
 # calls by name, and what they ask: the number itself, whether it is true, where the true elements are
 _NUMBERS = {"__bool__": "bool", "is_nonzero": "bool", "__int__": "int", "__index__": "int", "item": "int"}
+
+# calls that make a tensor, and the argument from which on a 0-d tensor is asked for its number by torch itself
+_SIZED = {"arange": 0, "zeros": 0, "ones": 0, "empty": 0, "new_zeros": 1, "new_ones": 1, "new_empty": 1}
 
 
 @dataclass
@@ -69,6 +73,8 @@ class _Questions(TorchFunctionMode):
             return func(*args, **kwargs)
 
         name = getattr(func, "__name__", "")
+        if (start := _SIZED.get(name)) is not None:
+            return func(*args[:start], *pytree.tree_map(self._size, args[start:]), **kwargs)
         if not args or not isinstance(args[0], torch.Tensor):
             return plain()
         if name in _NUMBERS and args[0].numel() == 1:
@@ -90,6 +96,10 @@ class _Questions(TorchFunctionMode):
             found = self.places(args[1].expand(shape)) if shape else None
             return plain() if found is None else args[0].expand(shape)[found]
         return plain()
+
+    def _size(self, value: Any) -> Any:
+        known = isinstance(value, torch.Tensor) and value.ndim == 0 and not value.is_floating_point()
+        return self.number("size", value, value.item) if known else value
 
 
 def _is_mask(index: Any) -> bool:
