@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from detente.bridge.lower.dtypes import cast, highest, lowest, out_dtype
+from detente.bridge.lower.dtypes import cast, highest, lowest, out_dtype, wide
 from detente.bridge.lower.table import lowers
 
 
@@ -49,7 +49,9 @@ def _segment_reduce(
     unsafe: bool = False,
     initial: Any = None,
 ) -> jax.Array:
-    kind = out_dtype(call)
+    out = out_dtype(call)
+    kind = wide(out)
+    data = cast(data, kind)
     if offsets is None:
         assert lengths is not None
         ends = jnp.cumsum(lengths, -1)
@@ -63,7 +65,7 @@ def _segment_reduce(
     member = (places >= starts[..., None]) & (places < ends[..., None])
     member = member.reshape(member.shape + (1,) * (data.ndim - axis - 1))
     values = jnp.expand_dims(data, axis)
-    identity = {"sum": 0, "mean": 0, "prod": 1, "max": lowest(kind), "min": highest(kind)}[reduce]
+    identity = {"sum": 0, "mean": 0, "prod": 1, "max": lowest(out), "min": highest(out)}[reduce]
     start = identity if initial is None else initial
     kept = jnp.where(member, values, jnp.asarray(identity, kind))
     over = axis + 1
@@ -71,14 +73,14 @@ def _segment_reduce(
     if reduce in ("sum", "mean"):
         total = jnp.sum(kept, over) + jnp.asarray(start, kind)
         if reduce == "sum":
-            return cast(total, kind)
+            return cast(total, out)
         empty = jnp.asarray(jnp.nan if initial is None else initial, kind)
-        return cast(jnp.where(count == 0, empty, total / jnp.maximum(count, 1).astype(kind)), kind)
+        return cast(jnp.where(count == 0, empty, total / jnp.maximum(count, 1).astype(kind)), out)
     if reduce == "prod":
-        return cast(jnp.prod(kept, over) * jnp.asarray(start, kind), kind)
+        return cast(jnp.prod(kept, over) * jnp.asarray(start, kind), out)
     extreme = jnp.max(kept, over) if reduce == "max" else jnp.min(kept, over)
     bound = jnp.asarray(start, kind)
     if initial is None:
-        return cast(extreme, kind)
+        return cast(extreme, out)
     beyond = extreme > bound if reduce == "max" else extreme < bound
-    return cast(jnp.where(lax.stop_gradient(beyond) | jnp.isnan(extreme), extreme, bound), kind)
+    return cast(jnp.where(lax.stop_gradient(beyond) | jnp.isnan(extreme), extreme, bound), out)
