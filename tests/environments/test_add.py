@@ -169,10 +169,12 @@ def test_interrupted_it_leaves_an_unfinished_one_and_a_second_try_finishes_it(
     )  # fmt: skip
     script = tmp_path / "go.py"
     script.write_text(
-        "import sys\n"
+        "import signal, sys\n"
         "from detente.environments import add as room\n"
         "from detente.environments.installer import Installer\n"
         "from tests_recipe import recipe\n"
+        # a test run in the background of a shell inherits that Ctrl-C is ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"room.choose_installer = lambda: Installer('pip', {copied.create!r}, (sys.executable, {str(slow)!r}), ())\n"
         "try:\n"
         "    room.add(room.plan(recipe), lambda line: None)\n"
