@@ -12,6 +12,8 @@ from jax import lax
 from jax.scipy import linalg as scipy_linalg
 
 from detente.bridge.lower.dtypes import cast, is_complex, out_dtype, wide
+from detente.bridge.lower.ops.pointwise import absolute
+from detente.bridge.lower.ops.reduce import axes, vector_norm
 from detente.bridge.lower.table import lowers
 from detente.bridge.refusal import refuse
 
@@ -267,8 +269,16 @@ def _matrix_norm(
     dtype: Any = None,
 ) -> jax.Array:
     kind = out_dtype(call)
-    x = jnp.moveaxis(x if dtype is None else cast(x, kind), tuple(dim), (-2, -1))
-    y = jnp.linalg.norm(x, ord, (-2, -1))
+    x = cast(x, wide(x.dtype) if dtype is None or is_complex(x.dtype) else wide(kind))
+    x = jnp.moveaxis(x, tuple(dim), (-2, -1))
+    if ord == "fro":
+        y = vector_norm(x, 2.0, (x.ndim - 2, x.ndim - 1), False)
+    elif ord in ("nuc", 2, -2):
+        y = jnp.linalg.norm(x, ord, (-2, -1))
+    else:
+        # sums of columns (1) or rows (inf), and the largest of them, or the smallest where the order is negative
+        sums = jnp.sum(absolute(x), -2 if abs(ord) == 1 else -1)
+        y = jnp.max(sums, -1, initial=None if sums.shape[-1] else 0) if ord > 0 else jnp.min(sums, -1)
     if keepdim:
         for d in sorted(d % x.ndim for d in dim):
             y = jnp.expand_dims(y, d)
@@ -279,9 +289,8 @@ def _matrix_norm(
 def _norm(
     call: Any, x: jax.Array, ord: Any = None, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> jax.Array:
-    from detente.bridge.lower.ops.reduce import axes, vector_norm
-
     over = axes(x, dim)
     if ord is None or len(over) == 1:
+        x = cast(x, wide(x.dtype) if dtype is None or is_complex(x.dtype) else wide(out_dtype(call)))
         return cast(vector_norm(x, 2.0 if ord is None else float(ord), over, keepdim), out_dtype(call))
     return _matrix_norm(call, x, ord, over, keepdim, dtype)
