@@ -39,7 +39,6 @@ GAPS: tuple[Gap, ...] = (
             "repeat_interleave",
             "tensor_split",
             "narrow",
-            "index_put",
             "__getitem__",
             "nn.functional.one_hot",
         ),
