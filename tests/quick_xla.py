@@ -9,7 +9,9 @@ FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=
 
 
 def compile_quickly() -> None:
-    """For this process alone: XLA reads its flags once, and what is started from here never sees them."""
+    """For this process alone: XLA reads its flags once, and what is started from here never sees them. A program that
+    this process puts into the bridge's cache is not to be loaded by another: jax 0.10 then looks for functions that
+    LLVM did not emit (``NOT_FOUND: Function … not found``)."""
     import jax
 
     before = os.environ.get("XLA_FLAGS")

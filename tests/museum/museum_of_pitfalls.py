@@ -19,11 +19,13 @@ class Planted(NamedTuple):
     rule: str
 
 
-def judged(detente: Any, contract: str, exhibits: Iterable[str]) -> dict[str, dict[str, Any]]:
+def judged(
+    detente: Any, contract: str, exhibits: Iterable[str], fair: Iterable[str] = FAIR
+) -> dict[str, dict[str, Any]]:
     """The cells of `compare gpt2 --size tiny` under ``contract``, by label: ``exhibits`` and the fair rows."""
     done = detente(
         *("compare", "gpt2", "--size", "tiny", "--contract", contract, "--format", "json"),
-        *("--stacks", ",".join([*FAIR, *(EXHIBITS + name for name in exhibits)])),
+        *("--stacks", ",".join([*fair, *(EXHIBITS + name for name in exhibits)])),
         *("--blocks", "1", "--no-aa", "--no-memory"),
         timeout=1500,
     )

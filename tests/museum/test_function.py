@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from museum_of_pitfalls import FAIR, Cells, Planted, assert_caught, assert_fair, judged
+from museum_of_pitfalls import Cells, Planted, assert_caught, assert_fair, judged
 
+FAIR = ("torch-eager",)  # every exhibit here is a torch row
 PLANTED = {
     "ErfGelu": Planted("void", "not-the-same-function"),
     "Epsilon": Planted("void", "not-the-same-function"),
@@ -19,7 +20,7 @@ PLANTED = {
 
 @pytest.fixture(scope="module")
 def cells(detente: Any) -> Cells:
-    return judged(detente, "train-step", PLANTED)
+    return judged(detente, "train-step", PLANTED, FAIR)
 
 
 @pytest.mark.timeout(1800)
