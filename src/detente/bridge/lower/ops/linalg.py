@@ -13,7 +13,7 @@ from jax.scipy import linalg as scipy_linalg
 
 from detente.bridge.lower.dtypes import cast, is_complex, out_dtype, wide
 from detente.bridge.lower.ops.pointwise import absolute
-from detente.bridge.lower.ops.reduce import axes, vector_norm
+from detente.bridge.lower.ops.reduce import axes, linalg_vector_norm, vector_norm
 from detente.bridge.lower.table import lowers
 from detente.bridge.refusal import refuse
 
@@ -291,6 +291,5 @@ def _norm(
 ) -> jax.Array:
     over = axes(x, dim)
     if ord is None or len(over) == 1:
-        x = cast(x, wide(x.dtype) if dtype is None or is_complex(x.dtype) else wide(out_dtype(call)))
-        return cast(vector_norm(x, 2.0 if ord is None else float(ord), over, keepdim), out_dtype(call))
+        return linalg_vector_norm(call, x, 2.0 if ord is None else ord, dim, keepdim, dtype)
     return _matrix_norm(call, x, ord, over, keepdim, dtype)

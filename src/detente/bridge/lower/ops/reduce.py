@@ -237,7 +237,7 @@ def vector_norm(x: jax.Array, order: float, over: tuple[int, ...], keepdim: bool
 
 
 @lowers("aten.linalg_vector_norm.default")
-def _linalg_vector_norm(
+def linalg_vector_norm(
     call: Any, x: jax.Array, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None
 ) -> jax.Array:
     kind = out_dtype(call)
