@@ -30,14 +30,20 @@ def calibrate(running: Running, next_batch: Callable[[], Any], step_s: float, sa
     """Steps to queue between two readings, so that a block lasts at least ``block_s``; ``step_s`` is a first guess.
 
     A first guess from single steps is too long for small programs (it pays for waking the threads and for the
-    read), so the number grows until a whole block says that it is long enough; 1.25 leaves room for jitter. It is
-    bounded: a stack that does not wait would let the queue grow until dispatching alone fills a block.
+    read), so the number grows until a whole block says that it is long enough; 1.25 leaves room for jitter.
+
+    A stack that does not wait says so of no block: there the loss that is read afterwards tells how long the work
+    was, and growth ends, or a process of seconds takes ten minutes. Where the clock is right that read finds a
+    finished scalar.
     """
     steps = max(1, math.ceil(1.25 * sampling.block_s / max(step_s, 1e-6)))
     most = _READ_FACTOR * steps
     while True:
-        wall_s = sample(running, next_batch, steps)[0].wall_ns / 1e9
-        if wall_s >= 1.1 * sampling.block_s or steps >= most:
+        start = time.perf_counter()
+        taken, last = sample(running, next_batch, steps)
+        running.loss(last)
+        whole_s, wall_s = time.perf_counter() - start, taken.wall_ns / 1e9
+        if wall_s >= 1.1 * sampling.block_s or whole_s >= 2 * sampling.block_s or steps >= most:
             return steps
         grown = math.ceil(steps * 1.25 * sampling.block_s / max(wall_s, 1e-6))
         steps = min(most, max(steps + 1, grown))

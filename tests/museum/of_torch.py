@@ -1,7 +1,8 @@
-"""The museum of unfair benchmarks: each stack here is honest but for one planted pitfall.
+"""The museum of unfair benchmarks, its torch rows: each stack here is honest but for one planted pitfall.
 
-They are stacks of a user's own (``tests/museum/exhibits.py:Unsynchronised``), so that each fault runs through the
-real worker, the real probes and the real judge.
+They are stacks of a user's own (``tests/museum/of_torch.py:Unsynchronised``), so that each fault runs through the
+real worker, the real probes and the real judge. JAX's are in ``of_jax.py``: a module that imports both frameworks has
+planted ``two-frameworks`` in every row of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from detente.stacks.catalogue import STACKS
-from detente.stacks.jax_jit import JaxJit, JaxRunning
 from detente.stacks.protocol import CompileCount
 from detente.stacks.torch_dynamo_private import DynamoCounters
 from detente.stacks.torch_eager import TorchEager, TorchRunning
@@ -183,52 +183,7 @@ class Dropout(TorchEager):
     running = _DropoutRunning
 
 
-# -- what is computed -------------------------------------------------------------------------------------------
-
-
-class _DiscardedRunning(JaxRunning):
-    def _region(self, region: str) -> Any:
-        whole, donated = super()._region(region)
-        jax = self.jax
-
-        def step(params: Any, rest: Any, state: Any, batch: Any) -> Any:
-            loss, _, rest, _ = whole.__wrapped__(params, rest, state, batch)
-            # The planted fault: nothing of the backward pass leaves the program, so XLA deletes it.
-            return loss, params, rest, state
-
-        return jax.jit(step, donate_argnums=donated), donated
-
-
-class Discarded(JaxJit):
-    """Gradients are computed and thrown away under jit: dead code."""
-
-    running = _DiscardedRunning
-
-
-class _ConstantsRunning(JaxRunning):
-    """Weights by closure: the forward program folds them in."""
-
-    def load(self, tensors: Mapping[str, np.ndarray]) -> None:
-        super().load(tensors)
-        jax, params, rest = self.jax, self.params, self.rest
-        self.jitted = jax.jit(lambda _, __, ___, batch: self._captured(params, rest, batch))
-
-    def _captured(self, params: Any, rest: Any, batch: Any) -> Any:
-        loss, (outputs, _) = self._loss(params, rest, batch)
-        return loss, outputs
-
-    def _arguments(self) -> tuple[Any, ...]:
-        return None, None, None, self._example
-
-    def step(self, batch: Any) -> Any:
-        self._example = batch
-        return self.jitted(None, None, None, batch)
-
-
-class Constants(JaxJit):
-    """Weights captured by a jitted closure become constants of the program."""
-
-    running = _ConstantsRunning
+# -- what is fed to it ------------------------------------------------------------------------------------------
 
 
 class _StaleRunning(TorchRunning):
@@ -242,37 +197,6 @@ class Stale(TorchEager):
     """Every step sees the first batch."""
 
     running = _StaleRunning
-
-
-class _RecompilingRunning(JaxRunning):
-    """A new program every few steps, as a loop over unpadded shapes makes."""
-
-    calls = 0
-
-    def step(self, batch: Any) -> Any:
-        self.calls += 1
-        if self.calls > 3:
-            jnp = self.jax.numpy
-            self.jax.jit(lambda x: x * float(self.calls))(jnp.zeros(self.calls))
-        return super().step(batch)
-
-
-class Recompiling(JaxJit):
-    """Compiles inside the window."""
-
-    running = _RecompilingRunning
-
-
-class _UndonatedRunning(JaxRunning):
-    def _region(self, region: str) -> Any:
-        whole, _ = super()._region(region)
-        return self.jax.jit(whole.__wrapped__), ()
-
-
-class Undonated(JaxJit):
-    """Two copies of the state: nothing is donated."""
-
-    running = _UndonatedRunning
 
 
 # -- the harness ------------------------------------------------------------------------------------------------
