@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import quick_xla
 
 DOCS = Path(__file__).parents[2] / "docs"
 RUN = Path(__file__).parent / "run_page.py"
@@ -18,7 +21,15 @@ PAGES = ("bridge-from-scratch.md", "bridge.md")
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_runs_and_prints_what_it_shows(name, tmp_path):
     command = [sys.executable, "-W", "ignore", str(RUN), str(DOCS / name)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        cwd=tmp_path,
+        env={**os.environ, "XLA_FLAGS": quick_xla.FLAGS},
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -232,9 +232,7 @@ def gradients(graph: Graph, values: Any, leaves: Any, stacks: Any) -> Any:
         (value, (_, buffers, _)), found = program.gradients(names)(values, leaves, step_key(0, 0))
         return (value, buffers), found
 
-    # no time for the code generator: what is compared is the program
-    quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    return jax.jit(run, compiler_options=quick)(values, leaves)
+    return jax.jit(run)(values, leaves)
 
 
 def compare_all(got: dict[str, Any], want: dict[str, Any], scale: float) -> None:

@@ -26,13 +26,12 @@ from detente.bridge.lower.faults import NO_FAULT, Sites
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.lower.table import TABLE
 from opinfo.tracing import graph_of, to_numpy
+from tests.quick_xla import OPTIONS
 
 load_table()
 # torch writes a structured trace of every export to whoever listens, and pytest's capture listens to all.
 logging.getLogger("torch.__trace").propagate = False
 
-# Samples are tiny: LLVM's optimisations cost more than they give.
-_QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def title(op: Any) -> str:
@@ -174,7 +173,7 @@ def in_jax(bundle: Sequence[Sample], references: Sequence[Run]) -> list[Run]:
             return forward(floats, values), []
 
         inputs = ([arrays[i] for i in moving], arrays)
-        compiled = jax.jit(program).lower(*inputs).compile(_QUICK)
+        compiled = jax.jit(program).lower(*inputs).compile(OPTIONS)
         (_, (outputs, word)), grads = compiled(*inputs)
     fault = sites.error(int(word)) if int(word) != NO_FAULT else None
     # JAX's gradient of a real function by a complex input is the conjugate of torch's.
