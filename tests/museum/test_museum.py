@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 
 TORCH, JAX = "tests/museum/of_torch.py:", "tests/museum/of_jax.py:"
-FAIR = ("torch-eager", "jax")
-
 Cells = Mapping[str, Mapping[str, Any]]
 
 
@@ -26,11 +24,12 @@ class Planted(NamedTuple):
 
 
 class Room(NamedTuple):
-    """One session: every exhibit a row of it, the fair stacks beside them. ``ffn`` where the fault needs no model: its
-    processes start in half the time."""
+    """One session: every exhibit a row of it, the ``fair`` stacks beside them. ``ffn`` where the fault needs no model:
+    its processes start in half the time."""
 
     workload: str
     contract: str
+    fair: tuple[str, ...]
     planted: Mapping[str, Planted]
 
 
@@ -39,6 +38,7 @@ ROOMS = {
     "function": Room(
         "gpt2",
         "train-step",
+        ("torch-eager", "jax"),
         {
             "ErfGelu": Planted("void", "not-the-same-function", TORCH),
             "Epsilon": Planted("void", "not-the-same-function", TORCH),
@@ -53,6 +53,7 @@ ROOMS = {
     "step": Room(
         "ffn",
         "train-step",
+        ("torch-eager", "jax"),
         {
             "Unsynchronised": Planted("void", "clock-stops-early", TORCH),
             "ReadsBack": Planted("void", "regions-differ", TORCH),
@@ -65,7 +66,7 @@ ROOMS = {
             "Undonated": Planted("void", "state-not-donated", JAX),
         },
     ),
-    "forward": Room("ffn", "forward", {"Constants": Planted("void", "weights-baked-in", JAX)}),
+    "forward": Room("ffn", "forward", ("jax",), {"Constants": Planted("void", "weights-baked-in", JAX)}),
 }
 
 
@@ -75,10 +76,10 @@ def visit(detente: Any) -> Callable[[str], Cells]:
 
     @cache
     def cells(room: str) -> Cells:
-        workload, contract, planted = ROOMS[room]
+        workload, contract, fair, planted = ROOMS[room]
         done = detente(
             *("compare", workload, "--size", "tiny", "--contract", contract, "--format", "json"),
-            *("--stacks", ",".join([*FAIR, *(p.where + name for name, p in planted.items())])),
+            *("--stacks", ",".join([*fair, *(p.where + name for name, p in planted.items())])),
             *("--blocks", "1", "--no-aa", "--no-memory"),
             timeout=1500,
         )
@@ -111,7 +112,9 @@ def test_a_planted_pitfall_is_caught(visit: Callable[[str], Cells], room: str, n
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("room", "name"), [(room, name) for room in ROOMS for name in FAIR])
+@pytest.mark.parametrize(
+    ("room", "name"), [(room, name) for room, kept in ROOMS.items() for name in kept.fair]
+)
 def test_the_fair_rows_beside_it_are_not(visit: Callable[[str], Cells], room: str, name: str) -> None:
     cell = visit(room)[name]
     assert cell["status"] == "ok", cell["reason"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 from detente.workloads.catalogue import WORKLOADS, find_size, find_workload
 from detente.workloads.weights import canonical_hash
+from tests import quick_xla
 
 LIMIT = 1e-9
 CASES = [
@@ -73,7 +75,8 @@ def both(tmp_path_factory) -> dict[str, tuple[dict, dict]]:
     ours = {case["case"]: torch_side(case, folder) for case in CASES}
     (folder / "cases.json").write_text(json.dumps(CASES))
     script = Path(__file__).with_name("flax_side.py")
-    subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=500)
+    quick = {**os.environ, "XLA_FLAGS": quick_xla.FLAGS}
+    subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=500, env=quick)
     return {name: (found, dict(np.load(folder / f"{name}.out.npz"))) for name, found in ours.items()}
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from detente.session.layout import missing_reason, python_for
 from detente.stacks.catalogue import STACKS, find_entry
+from tests import quick_xla
 
 CHECK = Path(__file__).with_name("check.py")
 NAMES = tuple(
@@ -40,6 +41,7 @@ def results(stack: str) -> dict[str, str]:
             "PYTHONPATH": source,
             "OMP_NUM_THREADS": "2",
             "HF_HUB_OFFLINE": "1",
+            "XLA_FLAGS": quick_xla.FLAGS,
         },
     )
     told = [line for line in done.stdout.splitlines() if line.startswith("CHECKED ")]

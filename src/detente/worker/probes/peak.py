@@ -14,7 +14,7 @@ _COPY_ELEMENTS = 1 << 26  # 256 MiB of float32: far beyond the caches
 
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
-    """Key ``peak``. Rates of synchronised single products, best of five."""
+    """Key ``peak``. Rates of synchronised single products, best of five at most."""
     own = opened.workload.products(find_size(opened.workload, opened.job.cell.size))
     rates = []
     for m, k, n in dict.fromkeys((*_SHAPES, own)):

@@ -15,6 +15,7 @@ import sys
 import traceback
 from typing import Any
 
+from tests import quick_xla
 from zoo.architectures import Architecture
 
 LIMIT_SECONDS = 300  # of processor time: the machine may be busy
@@ -24,10 +25,7 @@ LIMIT_BYTES = 12 * 2**30
 
 def prepare() -> None:
     """Import what every child needs."""
-    # LLVM's own optimisation takes most of a small program's compile time and changes no HLO
-    os.environ.setdefault(
-        "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    )
+    os.environ.setdefault("XLA_FLAGS", quick_xla.FLAGS)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ["DETENTE_BRIDGE_CACHE"] = "off"

@@ -33,7 +33,6 @@ load_table()
 logging.getLogger("torch.__trace").propagate = False
 
 
-
 def title(op: Any) -> str:
     """The name that tests, tolerances and known gaps use: ``nn.functional.gelu``, ``sum``, ``norm.fro``."""
     return op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
