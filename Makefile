@@ -50,7 +50,7 @@ test-matrix: install-dev
 
 # Every OpInfo sample of every operator that the bridge lowers.
 test-ops: install-dev
-	$(BIN)/python -m pytest -m ops tests/conformance/ops
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m ops tests/conformance/ops
 
 # The bridge on every architecture of transformers' auto mappings, each in its own process; interrupt it at will,
 # the next call goes on. Writes docs/results/bridge-coverage.md.
