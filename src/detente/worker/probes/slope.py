@@ -44,11 +44,13 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     k = max(1, min(64, int(0.1 / max(single, 1e-6))))
     # A step that takes long averages its own noise, and three rounds of it would cost more than the samples did.
     rounds = 3 if single < 0.5 else 2
-    waits, doubles, reads = [], [], []
+    waits, doubles = [], []
+    reads = [single] if k == 1 else []  # of one step the guess is a reading already
     # In turn, so that a machine that is busy for a while is busy for all three.
     for i in range(rounds):
         waits.append(seconds(k, waited))
-        reads.append(seconds(k, read))
+        if len(reads) < rounds:
+            reads.append(seconds(k, read))
         if i < rounds - 1:
             doubles.append(seconds(2 * k, waited))
     return {
