@@ -273,12 +273,16 @@ def _matrix_norm(
     x = jnp.moveaxis(x, tuple(dim), (-2, -1))
     if ord == "fro":
         y = vector_norm(x, 2.0, (x.ndim - 2, x.ndim - 1), False)
-    elif ord in ("nuc", 2, -2):
+    elif ord == "nuc":
         y = jnp.linalg.norm(x, ord, (-2, -1))
     else:
-        # sums of columns (1) or rows (inf), and the largest of them, or the smallest where the order is negative
-        sums = jnp.sum(absolute(x), -2 if abs(ord) == 1 else -1)
-        y = jnp.max(sums, -1, initial=None if sums.shape[-1] else 0) if ord > 0 else jnp.min(sums, -1)
+        # singular values (2), sums of columns (1) or of rows (inf): the largest, or the smallest where the order is
+        # negative. Not jnp.linalg.norm: its maximum has 0 as one candidate more, which takes half the gradient at zero.
+        if abs(ord) == 2:
+            found = jnp.linalg.svd(x, compute_uv=False)
+        else:
+            found = jnp.sum(absolute(x), -2 if abs(ord) == 1 else -1)
+        y = jnp.max(found, -1, initial=None if found.shape[-1] else 0) if ord > 0 else jnp.min(found, -1)
     if keepdim:
         for d in sorted(d % x.ndim for d in dim):
             y = jnp.expand_dims(y, d)
