@@ -24,6 +24,7 @@ def prepared_folder(cell: Cell, seed: int, batches: int) -> Path:
         root / "worker/sketch.py",
         root / "worker/jobs/prepare.py",
         root / "stacks/torch_eager.py",
+        root / "stacks/torch_undrawn.py",
     ]
     own = cell.workload.rpartition(":")[0]
     if own.endswith(".py") and Path(own).is_file():

@@ -177,7 +177,7 @@ class _Run:
         """Level one: same function, at size tiny in fp64, once per workload, stack and versions, then cached."""
         for cell in cells:
             workload = find_workload(cell.workload)
-            if "tiny" not in workload.sizes or cell.label.endswith(AA):
+            if "tiny" not in workload.sizes or _is_twin(cell):
                 continue
             proof = Cell(
                 cell.workload,
@@ -217,17 +217,20 @@ class _Run:
         done = {p.block for p in self.session.processes if p.kind == "time"}
         block = max(done, default=-1) + 1
         while self._another():
-            cells = [
-                c
-                for c in self.layout.runnable()
-                if c.key not in self.session.dead() | set(self.session.skipped)
-            ]
+            cells = self._alive()
             if not cells:
                 return
             random.Random(f"{self.request.seed}/{block}").shuffle(cells)
+            if self.request.budget_s and not self.session.whole_blocks():
+                cells.sort(
+                    key=_is_twin
+                )  # last: by then it is known whether there is time for more than one block
             for order, cell in enumerate(cells):
                 first = not self.session.of(cell)
-                twin = cell.label.endswith(AA)
+                twin = _is_twin(cell)
+                if twin and first and self._only_block(cells):
+                    self._drop_twin(cell)
+                    continue
                 process = self._process(
                     "time",
                     cell,
@@ -245,6 +248,25 @@ class _Run:
             whole = len(self.session.whole_blocks())
             if whole:
                 self._tell("block", f"block {whole} is whole")
+
+    def _alive(self) -> list[Cell]:
+        """The cells that can run and did not fail, in display order."""
+        gone = self.session.dead() | set(self.session.skipped)
+        return [c for c in self.layout.runnable() if c.key not in gone]
+
+    def _cost(self, cells: list[Cell]) -> float:
+        """Seconds that one more timing process of each cell will probably take."""
+        return sum(self.estimates.next("time", c, self.session) for c in cells)
+
+    def _only_block(self, cells: list[Cell]) -> bool:
+        """Whether the budget ends before a second block would: an A/A pair of one block tells nothing."""
+        return self._over_budget(self._cost([*cells, cells[-1]]))
+
+    def _drop_twin(self, cell: Cell) -> None:
+        why = f"the budget of {self.request.budget_s:.0f} s holds one block, and an A/A pair needs two"
+        self.spool.amend(skipped={cell.key: why})
+        self.session = replace(self.session, skipped={**self.session.skipped, cell.key: why})
+        self._tell("note", f"{cell.label} is skipped: {why}", cell=cell.key)
 
     def _another(self) -> bool:
         """Whether to run another block: asked of the judge, bounded by the user's number and the budget."""
@@ -264,11 +286,7 @@ class _Run:
                 return False
         if not whole:
             return True
-        cost = sum(
-            self.estimates.next("time", c, self.session)
-            for c in self.layout.runnable()
-            if c.key not in self.session.dead()
-        )
+        cost = self._cost(self._alive())
         if self._over_budget(cost + self._reserve(whole, cost)):
             self._tell(
                 "note",
@@ -278,7 +296,7 @@ class _Run:
             return False
         left = max(1, (self.request.blocks or UNJUDGED_BLOCKS) - whole)
         memory = len(self._memory_cells()) if self.request.memory else 0
-        self.total = self.count + left * len(self.layout.runnable()) + memory
+        self.total = self.count + left * len(self._alive()) + memory
         return True
 
     def _reserve(self, whole: int, block_s: float) -> float:
@@ -288,8 +306,7 @@ class _Run:
         return sum(self.estimates.next("memory", c, self.session) for c in self._memory_cells())
 
     def _memory_cells(self) -> list[Cell]:
-        dead = self.session.dead()
-        return [c for c in self.layout.runnable() if not c.label.endswith(AA) and c.key not in dead]
+        return [c for c in self._alive() if not _is_twin(c)]
 
     def _memory(self) -> None:
         """Memory runs are processes of their own: what they read would disturb a clock, and a clock them."""
@@ -368,6 +385,10 @@ class _Run:
         if self.request.budget_s is None:
             return left
         return min(left, max(mean, self.begun + self.request.budget_s - time.monotonic()))
+
+
+def _is_twin(cell: Cell) -> bool:
+    return cell.label.endswith(AA)
 
 
 def _outcome(spawned: Spawned) -> str:

@@ -139,12 +139,16 @@ class TorchRunning:
         self._clear_gradients()
         loss, _ = self._loss(batch)
         loss.backward()
-        found = {n: self._to_host(p.grad) for n, p in self.module.named_parameters() if p.grad is not None}
+        found = self.held_gradients()
         self._clear_gradients()
         with torch.no_grad():
             for name, target in self.module.named_buffers():
                 target.copy_(buffers[name])
         return found
+
+    def held_gradients(self) -> dict[str, np.ndarray]:
+        """The gradients that the parameters hold now, on the host."""
+        return {n: self._to_host(p.grad) for n, p in self.module.named_parameters() if p.grad is not None}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {name: self._to_host(t) for name, t in self._named()}

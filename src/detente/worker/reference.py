@@ -35,20 +35,26 @@ class Trace:
     after: Mapping[str, np.ndarray]
     parameters: frozenset[str]
 
-    def tensors(self) -> Iterator[tuple[Kind, str, np.ndarray]]:
-        """Everything that is compared. Updates are differences: a weight's own size would hide a wrong update."""
+    def sketches(self) -> Iterator[tuple[Kind, str, int, np.ndarray]]:
+        """Everything that is compared: kind, name, elements, sketch. Updates are differences: a weight's own size would
+        hide a wrong update."""
         for i, loss in enumerate(self.losses):
-            yield "loss", str(i + 1), np.array([loss])
+            yield "loss", str(i + 1), 1, np.array([loss])
         for name, array in self.outputs.items():
-            yield "output", name, array
+            yield "output", name, array.size, sketch(name, array)
         for name, array in self.gradients.items():
-            yield "gradient", name, array
+            yield "gradient", name, array.size, sketch(name, array)
         for name, array in self.after.items():
-            # In float64: the difference of two float32 weights is exact there. A tensor that was never given (an
-            # untied copy, say) has no before; the reference knows no such name, and that is the finding.
-            before = self.before.get(name, np.zeros_like(array))
-            change = array.astype(np.float64) - before.astype(np.float64)
-            yield ("update" if name in self.parameters else "buffer"), name, change
+            # A tensor that was never given (an untied copy, say) or that changed its size has no before; the reference
+            # knows no such name or another size, and that is the finding.
+            before = self.before.get(name)
+            before = before if before is not None and before.size == array.size else None
+            yield (
+                ("update" if name in self.parameters else "buffer"),
+                name,
+                array.size,
+                sketch(name, array, before),
+            )
 
 
 @dataclass(frozen=True)
@@ -66,11 +72,11 @@ class Reference:
         unless the whole kind was not proved in this process."""
         found: list[TensorError] = []
         seen: set[str] = set()
-        for kind, name, array in trace.tensors():
+        for kind, name, count, sketched in trace.sketches():
             key = f"{kind}|{name}"
-            elements, size, err_ref = self.entries.get(key, (array.size, 0.0, 0.0))
-            right = key in self.entries and elements == array.size
-            error = rms(sketch(name, array) - self.sketches[key], elements) if right else float("inf")
+            elements, size, err_ref = self.entries.get(key, (count, 0.0, 0.0))
+            right = key in self.entries and elements == count
+            error = rms(sketched - self.sketches[key], elements) if right else float("inf")
             found.append(TensorError(kind, name, error, err_ref, size, elements, elements > WHOLE))
             seen.add(key)
         kinds = {e.kind for e in found}
@@ -89,10 +95,10 @@ def reference_name(contract: Contract) -> str:
 def make_reference(trace: Trace) -> Reference:
     """A reference out of the fp64 run; err_ref is filled by ``with_errors``."""
     sketches, entries = {}, {}
-    for kind, name, array in trace.tensors():
+    for kind, name, elements, sketched in trace.sketches():
         key = f"{kind}|{name}"
-        sketches[key] = sketch(name, array)
-        entries[key] = (array.size, rms(sketches[key], array.size), 0.0)
+        sketches[key] = sketched
+        entries[key] = (elements, rms(sketched, elements), 0.0)
     return Reference(sketches, entries)
 
 

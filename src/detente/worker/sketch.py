@@ -14,25 +14,46 @@ import numpy as np
 
 BUCKETS = 4096
 WHOLE = 1 << 16  # tensors up to this many elements are kept whole
+ROWS = 64  # of BUCKETS elements, summed at a time: 1 or 2 MB, which stay in a core's cache
 
 
-def sketch(name: str, array: np.ndarray) -> np.ndarray:
-    """The tensor itself, flat, in float64, when it is small; 4096 buckets when it is not. Signs are seeded by name."""
+def sketch(name: str, array: np.ndarray, before: np.ndarray | None = None) -> np.ndarray:
+    """The tensor itself, flat, in float64, when it is small; 4096 buckets when it is not. Signs are seeded by name.
+
+    With ``before``, the sketch of ``array - before``, both in float64: there the difference of two float32 tensors is
+    exact. It is formed block by block, because gigabytes of float64 temporaries cost more than their arithmetic.
+    """
     flat = array.reshape(-1)
+    old = None if before is None else before.reshape(-1)
     if flat.size <= WHOLE:
-        return flat.astype(np.float64)
+        return _part(flat, old, slice(None)).astype(np.float64)
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     total = np.zeros(BUCKETS)
-    rows = 256
-    for start in range(0, flat.size, rows * BUCKETS):
-        part = flat[start : start + rows * BUCKETS]
+    for start in range(0, flat.size, ROWS * BUCKETS):
+        part = _part(flat, old, slice(start, start + ROWS * BUCKETS))
         bits = np.frombuffer(rng.bytes((part.size + 7) // 8), np.uint8)
-        signs = np.unpackbits(bits, count=part.size).astype(np.float32) * 2 - 1
-        signed = part * signs.astype(part.dtype)
+        signed = _signed(part, np.unpackbits(bits, count=part.size))
         whole = signed.size - signed.size % BUCKETS
         total += signed[:whole].reshape(-1, BUCKETS).sum(axis=0, dtype=np.float64)
         total[: signed.size - whole] += signed[whole:]
     return total
+
+
+def _part(flat: np.ndarray, old: np.ndarray | None, where: slice) -> np.ndarray:
+    part = flat[where]
+    if old is not None:
+        return np.subtract(part, old[where], dtype=np.float64)
+    return part if part.dtype in (np.float32, np.float64) else part.astype(np.float64)
+
+
+def _signed(part: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """``part`` where a bit is 1, ``-part`` where it is 0: the sign bit flipped, a third of a multiplication's time."""
+    width = 8 * part.itemsize
+    words = bits.astype(f"u{part.itemsize}")
+    words ^= words.dtype.type(1)
+    words <<= words.dtype.type(width - 1)
+    words ^= part.view(words.dtype)
+    return words.view(part.dtype)
 
 
 def rms(sketched: np.ndarray, elements: int) -> float:

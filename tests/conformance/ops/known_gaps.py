@@ -77,6 +77,7 @@ GAPS: tuple[Gap, ...] = (
         r"output [01]: \d+ of|gradient 0",
         "the order of equal elements of an unstable sort is undefined; ours is stable",
         dtypes=("bfloat16",),
+        chance=True,
     ),
     Gap(
         ("_segment_reduce.lengths", "_segment_reduce.offsets"),
@@ -161,6 +162,19 @@ GAPS: tuple[Gap, ...] = (
         dtypes=("bfloat16",),
     ),
     Gap(
+        ("prod",),
+        r"output 0: \d+ of 25 differ",
+        "with dtype=bfloat16 named, the float64 run that judges multiplies in bfloat16, too; ATen rounds every partial "
+        "product there, ours one time",
+        dtypes=("bfloat16",),
+    ),
+    Gap(
+        ("scatter_reduce.amax", "scatter_reduce.amin"),
+        r"gradient 1: 1 of",
+        "torch counts the element itself among those that share the gradient, also where include_self is False",
+        dtypes=("bfloat16",),
+    ),
+    Gap(
         (
             "fft.hfft2",
             "fft.hfftn",
@@ -203,7 +217,6 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         (
-            "resize_",
             "resize_as_",
             "nn.functional.linear_cross_entropy.chunked",
             "nn.functional.linear_cross_entropy.chunked_none",

@@ -192,12 +192,21 @@ EMPTY_CASES: dict[str, Callable[[torch.Tensor], Any]] = {
     "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
     "any": lambda x: (x > 0).any(),
     "std": lambda x: x.std(0),
+    "nonzero_static": lambda x: torch.nonzero_static(x, size=3),
+    "searchsorted": lambda x: torch.searchsorted(x, x),
+    "searchsorted in nothing": lambda x: torch.searchsorted(torch.zeros(2, 0), torch.ones(2, 3)) + x.sum(),
 }
 
 
 @pytest.mark.parametrize("name", EMPTY_CASES)
 def test_empty_batch(name: str) -> None:
     same(EMPTY_CASES[name], EMPTY)
+
+
+def test_a_circular_pad_goes_round_what_a_negative_pad_left() -> None:
+    x = torch.arange(48.0).reshape(1, 3, 4, 4)
+    for pad in ((-1, 1, -2, 1), (1, -1, 0, 0), (2, 2, 1, 1)):
+        same(lambda y, pad=pad: F.pad(y, pad, "circular"), x)
 
 
 def _attention(mask: torch.Tensor) -> Callable[..., torch.Tensor]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from detente.records.evidence import Evidence
 from detente.records.job import Job
-from detente.stacks.protocol import Running
-from detente.stacks.torch_eager import TorchEager
+from detente.stacks.torch_eager import TorchEager, TorchRunning
+from detente.stacks.torch_undrawn import undrawn
 from detente.worker.events import Events
 from detente.worker.prepared import map_batches, map_weights, write_batches, write_weights
 from detente.worker.reference import Reference, Trace, make_reference, with_errors, write_reference
@@ -49,7 +49,8 @@ def run(job: Job, events: Events) -> Evidence:
         stack = TorchEager()
         stack.start(cell.device, precision, job.threads)
         versions = stack.versions()
-        running = stack.build(workload, size, contract.at(precision))
+        with undrawn():  # ``load`` overwrites what would be drawn, and in float64 drawing takes seconds
+            running = stack.build(workload, size, contract.at(precision))
         trace = _trace(running, folder, contract.region, events)
         reference = (
             make_reference(trace) if reference is None else with_errors(reference, reference.errors(trace))
@@ -63,10 +64,15 @@ def run(job: Job, events: Events) -> Evidence:
     return Evidence("ok", "done", losses=(loss,), versions=versions)
 
 
-def _trace(running: Running, folder: Path, region: str, events: Events) -> Trace:
+def _trace(running: TorchRunning, folder: Path, region: str, events: Events) -> Trace:
     weights = map_weights(folder)
     running.load(weights)
     placed = [running.place(b) for b in map_batches(folder)]
-    gradients = running.gradients(placed[0]) if region == "train-step" else None
+    gradients: dict[str, np.ndarray] = {}
+    if region == "train-step":
+        # Those of the first step itself, before its update: a backward pass of their own would cost a fourth step.
+        running.optimizer.register_step_pre_hook(
+            lambda *_: gradients.update(gradients or running.held_gradients())
+        )
     trace = three_steps(running, placed, weights, region, events).trace
-    return replace(trace, gradients=gradients) if gradients is not None else trace
+    return replace(trace, gradients=gradients) if gradients else trace

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from detente.bridge.lower.dtypes import cast, is_complex, out_dtype
+from detente.bridge.lower.dtypes import cast, is_complex, out_dtype, wide
 from detente.bridge.lower.table import lowers
 
 
@@ -28,7 +28,7 @@ def _panels(y: jax.Array, x: Any, dx: Any, dim: int) -> jax.Array:
 
 def _trapezoid(call: Any, y: jax.Array, x: Any, dx: Any, dim: int, cumulative: bool) -> jax.Array:
     kind = out_dtype(call)
-    y = cast(y, kind)
+    y = cast(y, wide(kind))  # half precision is rounded once, at the end
     dim %= y.ndim
     if y.shape[dim] == 0:
         return jnp.zeros(call.out.shape, kind)

@@ -404,5 +404,7 @@ for _name in (
 def _nonzero_static(call: Any, x: jax.Array, size: int, fill_value: int = -1) -> jax.Array:
     if x.ndim == 0:
         return jnp.zeros(call.out.shape, out_dtype(call))
+    if x.size == 0:  # jnp.nonzero forgets its fill value there
+        return jnp.full(call.out.shape, fill_value, out_dtype(call))
     found = jnp.nonzero(x, size=size, fill_value=fill_value)
     return cast(jnp.stack(found, -1), out_dtype(call))

@@ -34,10 +34,19 @@ def _indexed(x: jax.Array, pairs: Sequence[tuple[int, int]], mode: str) -> jax.A
         if low == high == 0:
             continue
         places = np.arange(x.shape[axis])
+        if (
+            mode == "circular"
+        ):  # what is left after the cut goes round; the other modes look at what was cut, too
+            places = _cut(places, low, high)
         places = np.pad(places, (max(low, 0), max(high, 0)), mode=_NUMPY_MODE[mode])  # type: ignore[call-overload]
-        places = places[max(-low, 0) : len(places) - max(-high, 0)]
+        if mode != "circular":
+            places = _cut(places, low, high)
         x = jnp.take(x, places, axis=axis)
     return x
+
+
+def _cut(places: np.ndarray, low: int, high: int) -> np.ndarray:
+    return places[max(-low, 0) : len(places) - max(-high, 0)]
 
 
 @lowers("aten.pad.default")

@@ -158,6 +158,8 @@ def _search(sequence: jax.Array, values: jax.Array, right: bool) -> jax.Array:
     side = "right" if right else "left"
     if sequence.ndim == 1:
         return jnp.searchsorted(sequence, values, side=side)
+    if sequence.size == 0 or values.size == 0:  # neither can be cut into rows; every place in nothing is 0
+        return jnp.zeros(values.shape, int)
     width = values.shape[-1]
     flat = jax.vmap(lambda s, v: jnp.searchsorted(s, v, side=side))(
         sequence.reshape(-1, sequence.shape[-1]), values.reshape(-1, width)
