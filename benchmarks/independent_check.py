@@ -41,6 +41,7 @@ def main(blocks: int) -> int:
             command = [sys.executable, str(HERE / "independent_clock.py"), side]
             done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True)
             times[side].append(float(done.stdout.split()[-1]))
+            print(f"  independent clock, {side}: {times[side][-1]:.4f} s", flush=True)
 
     result = detente.compare(
         "gpt2", stacks=tuple(SIDES.values()), blocks=blocks, memory=False, progress=between
