@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from torch.utils import _pytree as pytree
 from tests.quick_xla import compile_quickly
 
 compile_quickly()
-# torch writes a structured trace of every export to whoever listens, and pytest's capture listens to all.
-logging.getLogger("torch.__trace").propagate = False
 
 
 class Double(TorchFunctionMode):

@@ -6,7 +6,6 @@ through the table, forward and vjp in one jitted program.
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,8 +28,6 @@ from opinfo.tracing import graph_of, to_numpy
 from tests.quick_xla import OPTIONS
 
 load_table()
-# torch writes a structured trace of every export to whoever listens, and pytest's capture listens to all.
-logging.getLogger("torch.__trace").propagate = False
 
 
 def title(op: Any) -> str:
