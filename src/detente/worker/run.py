@@ -10,6 +10,7 @@ from pathlib import Path
 
 from detente.records.codec import from_json
 from detente.records.evidence import Evidence
+from detente.records.fault import Fault
 from detente.records.job import Job
 from detente.stacks.protocol import Unavailable
 from detente.worker.events import Events, open_events
@@ -53,6 +54,8 @@ def run_job(job: Job, events: Events) -> Evidence:
         return importlib.import_module(JOBS[job.kind]).run(job, events)
     except Unavailable as error:
         return Evidence("skipped", events.phase_name, str(error))
+    except Fault as fault:  # a user's own definition that is wrong: its hint is what to do next
+        return Evidence("failed", events.phase_name, f"{fault.message}; {fault.hint}".removesuffix("; "))
     except MemoryError as error:
         traceback.print_exc()
         return Evidence("oom", events.phase_name, _one_line(error) or "MemoryError")

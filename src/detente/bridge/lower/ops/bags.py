@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from detente.bridge.lower.bounds import checked
 from detente.bridge.lower.dtypes import cast, out_dtype, wide
-from detente.bridge.lower.ops.index import checked
 from detente.bridge.lower.table import lowers
 
 _SUM, _MEAN, _MAX = 0, 1, 2
