@@ -222,9 +222,8 @@ class _Run:
                 return
             random.Random(f"{self.request.seed}/{block}").shuffle(cells)
             if self.request.budget_s and not self.session.whole_blocks():
-                cells.sort(
-                    key=_is_twin
-                )  # last: by then it is known whether there is time for more than one block
+                # The twin last: by then it is known whether there is time for more than one block.
+                cells.sort(key=_is_twin)
             for order, cell in enumerate(cells):
                 first = not self.session.of(cell)
                 twin = _is_twin(cell)
