@@ -242,7 +242,9 @@ class _Run:
                     continue
                 self._keep(process)
                 if process.evidence.status == "skipped":
-                    self._skip(cell, process.evidence.reason)
+                    # It turned out not to run here (no such device, no TF32): nor do its twins.
+                    same = [c for c in self.layout.cells if c.stack == cell.stack and c.group == cell.group]
+                    self._skip(same, process.evidence.reason)
             block += 1
             whole = len(self.session.whole_blocks())
             if whole:
@@ -263,8 +265,7 @@ class _Run:
 
     def _drop_twin(self, cell: Cell) -> None:
         why = f"the budget of {self.request.budget_s:.0f} s holds one block, and an A/A pair needs two"
-        self.spool.amend(skipped={cell.key: why})
-        self.session = replace(self.session, skipped={**self.session.skipped, cell.key: why})
+        self._skip([cell], why)
         self._tell("note", f"{cell.label} is skipped: {why}", cell=cell.key)
 
     def _another(self) -> bool:
@@ -362,9 +363,9 @@ class _Run:
         if self.recorder is not None:
             self.recorder.add_process(self.session.id, process)
 
-    def _skip(self, cell: Cell, why: str) -> None:
-        """A cell that turned out not to run here (no such device, no TF32): skipped from now on, twins too."""
-        keys = {c.key: why for c in self.layout.cells if c.stack == cell.stack and c.group == cell.group}
+    def _skip(self, cells: list[Cell], why: str) -> None:
+        """These are skipped from now on, and what they did so far is left out."""
+        keys = {c.key: why for c in cells}
         self.spool.amend(skipped=keys)
         processes = tuple(p for p in self.session.processes if p.cell.key not in keys)
         self.session = replace(self.session, skipped={**self.session.skipped, **keys}, processes=processes)
