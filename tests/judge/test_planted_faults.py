@@ -227,6 +227,15 @@ def test_one_stutter_within_a_process_is_no_early_clock_either():
     assert "clock-stops-early" in loud(judge(make_session(plant={"jax": early})), "jax")
 
 
+def test_reading_itself_is_no_work_but_work_put_off_until_a_read_is():
+    """Of a step of 40 microseconds, reading its loss is a fifth; reads that take more than a scalar's copy compute."""
+    small = {"k": 64, "t_k": 0.0025, "t_2k": 0.005, "read_t_k": 0.003}
+    assert "clock-stops-early" in loud(judge(make_session(plant={"jax": probe("slope", **small)})), "jax")
+    assert quiet(judge(make_session(plant={"jax": probe("slope", **small, idle_t_k=0.0005)})))
+    lazy = {"k": 64, "t_k": 0.0025, "t_2k": 0.005, "read_t_k": 0.1, "idle_t_k": 0.0975}
+    assert "clock-stops-early" in loud(judge(make_session(plant={"jax": probe("slope", **lazy)})), "jax")
+
+
 def test_samples_that_alternate_between_a_dispatch_and_a_full_queue_excuse_no_early_clock():
     """Their spread is the fault itself: it once hid reads that took three times as long as every wait."""
 

@@ -6,6 +6,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from detente.records.job import Sampling
@@ -59,18 +60,26 @@ def sample(running: Running, next_batch: Callable[[], Any], steps: int) -> tuple
     return Sample(wall, steps, cpu, running.compiled().events - events), handles[-1]
 
 
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """The garbage collector is off meanwhile: a collection is the harness's work, not the step's."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
 def steady(
     running: Running, next_batch: Callable[[], Any], steps: int, sampling: Sampling
 ) -> Iterator[Sample]:
     """Samples of the steady state until the sampling rule is met. ``calibrate`` has run blocks of the same length
     before, so nothing here is a first time.
-
-    The garbage collector is off meanwhile: a collection is the harness's work, not the step's.
     """
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
+    with without_collector():
         begun = time.perf_counter()
         taken = 0
         while taken < sampling.samples and (
@@ -78,9 +87,6 @@ def steady(
         ):
             yield sample(running, next_batch, steps)[0]
             taken += 1
-    finally:
-        gc.enable()
-        gc.unfreeze()
 
 
 def timer_cost_ns(repeats: int = 2000) -> float:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 from detente.judge.rules.rule import Group, Hit, Row, Rule, on_gpu
 
 # A forced read of every output may cost this much more than the clock saw; beyond it, work was still running.
 READ_GAP = 0.05
+# What one read of a finished scalar may be credited with, seconds. More than that is no copy of four bytes: a stack
+# that defers its work until somebody asks for the number does it then.
+MOST_READ_S = 1e-4
 # Twice the steps must take twice the time, within this share.
 SLOPE_GAP = 0.2
 # What a single reading may be off by, in robust standard deviations of the process's own samples.
@@ -39,6 +43,14 @@ def _spread(row: Row) -> float:
     return worst
 
 
+def _gap(slope: dict[str, Any]) -> float:
+    """How much longer k steps took when all were read, less the reads themselves, than when they were waited for."""
+    read = min(slope.get("reads") or [slope["read_t_k"]])
+    waited = max(slope.get("waits") or [slope["t_k"]])
+    reads_alone = min(slope.get("idle_t_k", 0.0), MOST_READ_S * slope.get("k", 1))
+    return (read - reads_alone) / waited - 1
+
+
 def _stops_early(group: Group) -> Iterator[Hit]:
     for row in group.rows:
         slopes = [s for s in row.every("slope") if s.get("t_k")]
@@ -48,11 +60,7 @@ def _stops_early(group: Group) -> Iterator[Hit]:
         noise = min(SPREADS * spread, MOST_NOISE)
         # Every process must show it, and in it every read be longer than every wait: a machine that stutters once is
         # not a clock that stops early.
-        gaps = [
-            min(s.get("reads") or [s["read_t_k"]]) / max(s.get("waits") or [s["t_k"]]) - 1
-            for s in slopes
-            if s.get("read_t_k")
-        ]
+        gaps = [_gap(s) for s in slopes if s.get("read_t_k")]
         least = min(gaps, default=0.0)
         if least > max(READ_GAP, noise):
             yield Hit(
@@ -117,10 +125,11 @@ RULES = (
         why="JAX, CUDA and PyTorch/XLA return before they have finished. A 2048 x 2048 product was dispatched in "
         "0.016 ms and took 42.8 ms: a ratio of 2,659 that is no speed at all.",
         evidence=("slope",),
-        detected="k and 2k queued steps are timed, then k steps with a forced read of every output on the host. "
-        "Reads that all take over 5 % longer than the clock ever saw (or three spreads of the process's own "
-        "samples, where the machine is noisier), or a time that does not double with the steps (by 20 %), in every "
-        "process, void the row.",
+        detected="k and 2k queued steps are timed, then k steps with a forced read of every loss on the host, each in "
+        "bursts that add up to 0.1 s. Reads that all take over 5 % longer than the clock ever saw (or three spreads "
+        "of the process's own samples, where the machine is noisier), beyond what k reads of finished numbers take "
+        "(0.1 ms each at most), or a time that does not double with the steps (by 20 %), in every process, void the "
+        "row.",
         fix="Synchronise on every output before the second reading: torch.cuda.synchronize(), "
         "jax.block_until_ready(outputs and new state), torch_xla.sync(wait=True).",
         waive="Never for a ratio. To study dispatch cost, time dispatch on every side and call it that.",

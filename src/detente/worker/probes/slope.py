@@ -8,13 +8,26 @@ from itertools import cycle
 from typing import Any
 
 from detente.records.sample import Sample
+from detente.worker.clock import without_collector
 from detente.worker.opened import Opened
+
+# At most so many steps are queued at once: where they outnumber what a device's queue holds, even a clock that does not
+# wait sees most of the work.
+_MOST_STEPS = 64
+# A reading lasts at least this long, in as many bursts of k steps as it takes. One burst of a small program was 2.5 ms,
+# one turn of a neighbour on the same core 3 to 4 ms: twice the steps once took 1.22 times as long, of a fair row.
+_READING_S = 0.1
+# Reads of finished numbers meet no work: the best of a few says what they cost.
+_IDLE_BURSTS = 5
+# A step of at least this averages its own noise, and more rounds of it would cost more than the samples did.
+_LONG_STEP_S = 0.5
 
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
-    """Key ``slope``: seconds of k steps, of 2k steps, and of k steps whose outputs are all read on the host. The first
-    two end with the stack's own ``synchronise``; the third forces the work whatever that does. ``t_k``,
-    ``t_2k`` and ``read_t_k`` are the best of ``waits``, ``doubles`` and ``reads``."""
+    """Key ``slope``: seconds of k steps, of 2k steps, and of k steps whose losses are all read on the host, each the
+    mean over ``bursts``. The first two end with the stack's own ``synchronise``; the third forces the work whatever
+    that does. ``t_k``, ``t_2k`` and ``read_t_k`` are the best of ``waits``, ``doubles`` and ``reads``; ``idle_t_k``
+    is what k reads alone take when the work has long been over."""
     running = opened.running
 
     def queued(n: int) -> list[Any]:
@@ -34,33 +47,54 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
         handles = queued(n)
         end(handles)
         taken = time.perf_counter() - start
-        # Whatever is still in flight is finished outside the clock, so that it is not charged to the next reading.
+        # Whatever is still in flight is finished outside the clock, so that it is not charged to the next burst.
         read(handles[-1:])
         return taken
 
-    read(queued(1))
-    # The samples cannot say how many steps make a reading: where the clock is early, they say nothing.
-    single = seconds(1, read)
-    k = max(1, min(64, int(0.1 / max(single, 1e-6))))
-    # A step that takes long averages its own noise, and three rounds of it would cost more than the samples did.
-    rounds = 3 if single < 0.5 else 2
-    waits, doubles = [], []
-    reads = [single] if k == 1 else []  # of one step the guess is a reading already
-    # In turn, so that a machine that is busy for a while is busy for all three.
-    for i in range(rounds):
-        waits.append(seconds(k, waited))
-        if len(reads) < rounds:
-            reads.append(seconds(k, read))
-        if i < rounds - 1:
-            doubles.append(seconds(2 * k, waited))
+    def reading_alone(n: int, work_s: float) -> float:
+        handles = queued(n)
+        running.synchronise(*handles)
+        # Were the clock early, the work would still run: it is given as long again as it takes when it is forced.
+        time.sleep(work_s)
+        start = time.perf_counter()
+        read(handles)
+        return time.perf_counter() - start
+
+    with without_collector():
+        read(queued(1))
+        # The samples cannot say how many steps make a reading: where the clock is early, they say nothing.
+        single = seconds(1, read)
+        k = max(1, min(_MOST_STEPS, int(_READING_S / max(single, 1e-6))))
+        forced = seconds(k, read) if k > 1 else single
+        bursts = max(1, int(_READING_S / forced))
+        rounds = 3 if single < _LONG_STEP_S else 2
+        # Of one step the guess is a reading already, and beside it one read of a scalar is nothing.
+        readings = {"waits": [], "reads": [single] if k == 1 else [], "doubles": [], "idle": [0.0]}
+        for i in range(rounds):
+            asked: dict[str, Callable[[], float]] = {"waits": lambda: seconds(k, waited)}
+            if len(readings["reads"]) < rounds:
+                asked["reads"] = lambda: seconds(k, read)
+            if i < rounds - 1:
+                asked["doubles"] = lambda: seconds(2 * k, waited)
+            # Burst by burst in turn: a machine that is busy for a while is busy for all of them.
+            sums = dict.fromkeys(asked, 0.0)
+            for _ in range(bursts):
+                for name, burst in asked.items():
+                    sums[name] += burst()
+            for name, taken in sums.items():
+                readings[name].append(taken / bursts)
+        if k > 1:
+            readings["idle"] = [reading_alone(k, forced) for _ in range(_IDLE_BURSTS)]
     return {
         "slope": {
             "k": k,
-            "t_k": min(waits),
-            "t_2k": min(doubles),
-            "read_t_k": min(reads),
-            "waits": waits,
-            "doubles": doubles,
-            "reads": reads,
+            "bursts": bursts,
+            "t_k": min(readings["waits"]),
+            "t_2k": min(readings["doubles"]),
+            "read_t_k": min(readings["reads"]),
+            "idle_t_k": min(readings["idle"]),
+            "waits": readings["waits"],
+            "doubles": readings["doubles"],
+            "reads": readings["reads"],
         }
     }
