@@ -11,24 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from detente.bridge.capture.argument import argument
+
 Count = Callable[[tuple[Any, ...], Mapping[str, Any]], int]
 
 
-def _arg(args: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, name: str, default: Any) -> Any:
-    return args[position] if len(args) > position else kwargs.get(name, default)
-
-
 def _dropout(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    p, train = _arg(args, kwargs, 1, "p", 0.5), _arg(args, kwargs, 2, "train", True)
+    p, train = argument(args, kwargs, 1, "p", 0.5), argument(args, kwargs, 2, "train", True)
     return int(bool(train) and 0 < p < 1)
 
 
 def _attention(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    return int(_arg(args, kwargs, 4, "dropout_p", 0.0) > 0)
+    return int(argument(args, kwargs, 4, "dropout_p", 0.0) > 0)
 
 
 def _rrelu(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    return int(bool(_arg(args, kwargs, 3, "training", False)))
+    return int(bool(argument(args, kwargs, 3, "training", False)))
 
 
 def _recurrent(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
+from detente.bridge.capture.argument import argument
 from detente.bridge.graph import Aval, Ref
 
 COUNT = Aval((), "int64")
@@ -46,7 +47,7 @@ class Ragged:
 def begun(name: str, node: FxNode, literal: Literal, emit: Emit) -> Any:
     """What ``node``, which makes a tensor of unknown length, is known to be: a ``Ragged``, a tuple with one first,
     or None where nothing is known."""
-    if name == "aten.unique_consecutive.default" and _argument(node, 3, "dim") is None:
+    if name == "aten.unique_consecutive.default" and argument(node.args, node.kwargs, 3, "dim") is None:
         counted = emit("detente.run_count", (literal(node.args[0]),), COUNT)
         return (Ragged(node, counted), Ragged(node), Ragged(node))
     if name not in ("aten.index.Tensor", "aten.masked_select.default"):
@@ -104,7 +105,9 @@ def _times(count: Ref, size: int, emit: Emit) -> Ref:
 
 def _whole(node: FxNode, held: Ragged) -> bool:
     """Whether a slice takes everything."""
-    dim, start, end, step = (_argument(node, i, n) for i, n in enumerate(("dim", "start", "end", "step"), 1))
+    dim, start, end, step = (
+        argument(node.args, node.kwargs, i, n) for i, n in enumerate(("dim", "start", "end", "step"), 1)
+    )
     sizes: tuple[Any, ...] = (held.groups, None, *held.rest) if held.groups else (None, *held.rest)
     size = sizes[dim or 0]
     if start not in (None, 0) or step not in (None, 1):
@@ -120,10 +123,6 @@ def _grouped(node: FxNode, held: Ragged) -> Ragged | None:
     if not isinstance(shape[0], int) or shape[0] < 1 or tuple(shape[2:]) != held.rest:
         return None
     return replace(held, groups=shape[0])
-
-
-def _argument(node: FxNode, position: int, name: str) -> Any:
-    return node.args[position] if len(node.args) > position else node.kwargs.get(name)
 
 
 def _shape(node: Any) -> tuple[int, ...] | None:
