@@ -24,6 +24,7 @@ from detente.bridge.lower.dtypes import (
     promote,
     wide,
 )
+from detente.bridge.lower.gradient import only_gradient
 from detente.bridge.lower.ops.pointwise import pointwise
 from detente.bridge.lower.table import lowers
 
@@ -133,18 +134,7 @@ def _float_power(a: Any, b: Any) -> jax.Array:
     power = jnp.where(b_flat, 1, jnp.power(jnp.where(b_flat, 1, a), lax.stop_gradient(b)))
     through_b = jnp.power(lax.stop_gradient(jnp.where(dead, 1, a)), b)
     # Value of `power`; the gradient through b is added as a term whose value is exactly zero.
-    return power + jnp.where(dead, 0, _only_gradient(through_b))
-
-
-@jax.custom_jvp
-def _only_gradient(x: jax.Array) -> jax.Array:
-    """Zero with the gradient of ``x``."""
-    return jnp.zeros_like(x)
-
-
-@_only_gradient.defjvp
-def _only_gradient_jvp(primals: Any, tangents: Any) -> Any:
-    return jnp.zeros_like(primals[0]), tangents[0]
+    return power + jnp.where(dead, 0, only_gradient(through_b))
 
 
 @lowers("aten.pow.Tensor_Scalar", "aten.float_power.Tensor_Scalar")
@@ -231,11 +221,24 @@ def _fmin(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where((a <= b) | jnp.isnan(b), a, b) if is_float(a.dtype) else jnp.minimum(a, b)
 
 
+def _chosen(choose: Any, loses: Any) -> Any:
+    """maximum and minimum with torch's gradients: half to each of two equals, all of it to both beside a NaN."""
+
+    def lower(a: jax.Array, b: jax.Array) -> jax.Array:
+        if not is_float(a.dtype):
+            return choose(a, b)
+        tied = jnp.where(a == b, jnp.asarray(0.5, a.dtype), 1)
+        through = jnp.where(loses(a, b), 0, tied) * a + jnp.where(loses(b, a), 0, tied) * b
+        return choose(*map(lax.stop_gradient, (a, b))) + only_gradient(through)
+
+    return lower
+
+
 BINARY: dict[tuple[str, ...], Callable[[jax.Array, jax.Array], jax.Array]] = {
     ("aten.atan2.default", "aten.arctan2.default"): _atan2,
     ("aten.hypot.default",): _hypot,
-    ("aten.maximum.default", "aten.max.other"): jnp.maximum,
-    ("aten.minimum.default", "aten.min.other"): jnp.minimum,
+    ("aten.maximum.default", "aten.max.other"): _chosen(jnp.maximum, jnp.less),
+    ("aten.minimum.default", "aten.min.other"): _chosen(jnp.minimum, jnp.greater),
     ("aten.fmax.default",): _fmax,
     ("aten.fmin.default",): _fmin,
     ("aten.logaddexp.default",): jnp.logaddexp,
@@ -258,7 +261,7 @@ BINARY: dict[tuple[str, ...], Callable[[jax.Array, jax.Array], jax.Array]] = {
     ): special.zeta,
     ("aten.copysign.Tensor", "aten.copysign.Scalar"): _copysign,
     ("aten.nextafter.default",): lambda a, b: (
-        jnp.nextafter(*map(lax.stop_gradient, (a, b))) + _only_gradient(a)
+        jnp.nextafter(*map(lax.stop_gradient, (a, b))) + only_gradient(jnp.where(a == b, 0, a))
     ),
     ("aten.gcd.default",): jnp.gcd,
     ("aten.lcm.default",): jnp.lcm,

@@ -25,6 +25,7 @@ from detente.bridge.lower.dtypes import (
     out_dtype,
     wide,
 )
+from detente.bridge.lower.gradient import only_gradient
 from detente.bridge.lower.ops.pointwise import absolute
 from detente.bridge.lower.table import lowers
 
@@ -79,7 +80,17 @@ def _prod(
     call: Any, x: jax.Array, dim: int | None = None, keepdim: bool = False, dtype: Any = None
 ) -> jax.Array:
     kind = out_dtype(call)
-    return cast(jnp.prod(cast(x, wide(kind)), axes(x, dim), keepdims=keepdim), kind)
+    x = _nan_gradient(cast(x, wide(kind)), lambda x: jnp.isnan(x) & ~jnp.any(x == 0))
+    return cast(jnp.prod(x, axes(x, dim), keepdims=keepdim), kind)
+
+
+def _nan_gradient(x: jax.Array, where: Any) -> jax.Array:
+    """``x`` with NaN for the gradient of the elements ``where(x)``: torch divides a product by its factors, and of a
+    factor that is NaN the others' product is not its gradient."""
+    if is_integer(x.dtype) or is_bool(x.dtype):
+        return x
+    still = lax.stop_gradient(x)
+    return still + only_gradient(x * jnp.where(where(still), jnp.nan, 1).astype(x.dtype))
 
 
 def moments(x: jax.Array, dim: Dims, correction: float | None, keepdim: bool) -> tuple[jax.Array, jax.Array]:
@@ -136,25 +147,46 @@ for _name, _root, _both in (
     lowers(*(f"aten.{_name}.{o}" for o in ("default", "dim", "correction")))(_spread(_root, _both))
 
 
+def shared(
+    x: jax.Array, value: jax.Array, over: tuple[int, ...], keepdim: bool = False, evenly: bool = True
+) -> jax.Array:
+    """``value`` (dimensions kept, without a gradient), an element of each reduction, its gradient shared among all that
+    equal it. Where it is NaN none does: then the NaNs share it (``evenly``), or every element has NaN."""
+    still, compute = lax.stop_gradient(x), wide(x.dtype)
+    absent = jnp.isnan(value)
+    equal = (still == value) | (absent & jnp.isnan(still) & evenly)
+    count = jnp.sum(equal, over, keepdims=True, dtype=compute)
+    share = jnp.where(absent & (not evenly), jnp.nan, equal / count)
+    taken = jnp.sum(cast(x, compute) * share, over, keepdims=keepdim)
+    return (value if keepdim else value.reshape(taken.shape)) + only_gradient(cast(taken, x.dtype))
+
+
+def _extreme(find: Any, x: jax.Array, over: tuple[int, ...], keepdim: bool, evenly: bool) -> jax.Array:
+    if not is_float(x.dtype):
+        return find(x, over, keepdims=keepdim)
+    return shared(x, find(lax.stop_gradient(x), over, keepdims=True), over, keepdim, evenly)
+
+
 @lowers("aten.amax.default")
 def _amax(call: Any, x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    return jnp.max(x, axes(x, dim), keepdims=keepdim)
+    return _extreme(jnp.max, x, axes(x, dim), keepdim, False)
 
 
 @lowers("aten.amin.default")
 def _amin(call: Any, x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    return jnp.min(x, axes(x, dim), keepdims=keepdim)
+    return _extreme(jnp.min, x, axes(x, dim), keepdim, False)
 
 
 @lowers("aten.aminmax.default")
 def _aminmax(
     call: Any, x: jax.Array, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    return jnp.min(x, axes(x, dim), keepdims=keepdim), jnp.max(x, axes(x, dim), keepdims=keepdim)
+    over = axes(x, dim)
+    return _extreme(jnp.min, x, over, keepdim, False), _extreme(jnp.max, x, over, keepdim, False)
 
 
-lowers("aten.max.default")(lambda call, x: jnp.max(x))
-lowers("aten.min.default")(lambda call, x: jnp.min(x))
+lowers("aten.max.default")(lambda call, x: _extreme(jnp.max, x, axes(x, None), False, True))
+lowers("aten.min.default")(lambda call, x: _extreme(jnp.min, x, axes(x, None), False, True))
 
 
 def along(x: jax.Array, index: jax.Array, dim: int, keepdim: bool) -> jax.Array:
@@ -274,7 +306,8 @@ def _cumprod(call: Any, x: jax.Array, dim: int, dtype: Any = None) -> jax.Array:
     if x.ndim == 0:
         return cast(x, kind)
     # associative_scan and not lax.cumprod: the derivative of the latter divides by the factors, so a zero is NaN.
-    return cast(lax.associative_scan(jnp.multiply, cast(x, wide(kind)), axis=dim % x.ndim), kind)
+    x = _nan_gradient(cast(x, wide(kind)), jnp.isnan)
+    return cast(lax.associative_scan(jnp.multiply, x, axis=dim % x.ndim), kind)
 
 
 @lowers("aten.logcumsumexp.default")

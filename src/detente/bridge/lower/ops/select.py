@@ -46,6 +46,8 @@ def _clamp(call: Any, x: jax.Array, min: Any = None, max: Any = None) -> jax.Arr
     else:
         return x
     if is_float(dtype):
+        # NaN is within no bounds: it passes and takes no gradient.
+        result = jnp.where(jnp.isnan(x), jax.lax.stop_gradient(x), result)
         for bound in (lower, upper):
             if bound is not None:
                 result = jnp.where(jnp.isnan(bound), bound, result)

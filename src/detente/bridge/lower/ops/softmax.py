@@ -66,7 +66,7 @@ def log_sum_exp(x: jax.Array, axis: int | tuple[int, ...], keepdims: bool = Fals
 def _log_sum_exp_jvp(axis: Any, keepdims: bool, primals: Any, tangents: Any) -> Any:
     (x,), (t,) = primals, tangents
     kept = log_sum_exp(x, axis, True)
-    weights = jnp.exp(x - jnp.where(jnp.isfinite(kept), kept, 0))
+    weights = jnp.exp(x - jnp.where(jnp.isinf(kept), 0, kept))  # NaN stays: so is every gradient of the row
     value = kept if keepdims else jnp.squeeze(kept, axis)
     return value, jnp.sum(weights * t, axis, keepdims=keepdims)
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from detente.bridge.lower.dtypes import cast, is_bool, is_float, out_dtype, promote
-from detente.bridge.lower.ops.reduce import along
+from detente.bridge.lower.ops.reduce import along, shared
 from detente.bridge.lower.table import lowers
 
 
@@ -113,7 +113,10 @@ def _median(skip_nan: bool) -> Any:
         flat = x.reshape(-1)
         if flat.size == 0:
             return jnp.full((), jnp.nan, x.dtype) if is_float(x.dtype) else jnp.zeros((), x.dtype)
-        return along(flat, _middle(flat, 0, skip_nan), 0, False)
+        place = _middle(flat, 0, skip_nan)
+        if not is_float(x.dtype):
+            return along(flat, place, 0, False)
+        return shared(flat, along(lax.stop_gradient(flat), place, 0, True), (0,))
 
     def by_dim(call: Any, x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
         if x.ndim == 0:
