@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from detente.bridge.capture.export import capture
+from detente.bridge.lower.gradient import only_gradient
 from detente.bridge.lower.precision import x64
 from detente.bridge.program import Program
 from detente.bridge.random.keys import step_key
@@ -64,3 +66,11 @@ def test_gradients_beside_nan(name, gradients):
     first = list(CASES).index(name) * len(ROWS)
     for row, (ours, theirs) in zip(ROWS, gradients[first : first + len(ROWS)], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, err_msg=str(row))
+
+
+def test_a_stated_gradient_has_derivatives_of_its_own():
+    def product(x):
+        return jnp.prod(jax.lax.stop_gradient(x) + only_gradient(x))
+
+    x = jnp.array([2.0, 3.0, 5.0])
+    np.testing.assert_allclose(jax.hessian(product)(x), jax.hessian(jnp.prod)(x))
