@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from detente.bridge.capture.export import capture
-from detente.bridge.lower.gradient import only_gradient
+from detente.bridge.lower.gradient import with_gradient
 from detente.bridge.lower.precision import x64
 from detente.bridge.program import Program
 from detente.bridge.random.keys import step_key
@@ -70,7 +70,11 @@ def test_gradients_beside_nan(name, gradients):
 
 def test_a_stated_gradient_has_derivatives_of_its_own():
     def product(x):
-        return jnp.prod(jax.lax.stop_gradient(x) + only_gradient(x))
+        return jnp.prod(with_gradient(jax.lax.stop_gradient(x), x))
 
     x = jnp.array([2.0, 3.0, 5.0])
     np.testing.assert_allclose(jax.hessian(product)(x), jax.hessian(jnp.prod)(x))
+
+
+def test_a_stated_gradient_keeps_the_sign_of_zero():
+    assert np.signbit(with_gradient(jnp.array(-0.0), jnp.array(1.0)))

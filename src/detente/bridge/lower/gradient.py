@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 
 @jax.custom_jvp
-def only_gradient(x: jax.Array) -> jax.Array:
-    """Zero with the gradient of ``x``: ``lax.stop_gradient(value) + only_gradient(x)`` has one's value and the
-    other's gradient. The value of ``x`` is dead code and may be NaN."""
-    return jnp.zeros_like(x)
+def with_gradient(value: jax.Array, through: jax.Array) -> jax.Array:
+    """``value`` with the gradient of ``through`` (same shape and dtype), whose own value is dead code and may be NaN.
+    Not a sum of the two: that would turn -0.0 into 0.0."""
+    return value
 
 
-@only_gradient.defjvp
-def _only_gradient_jvp(primals: Any, tangents: Any) -> Any:
-    # Itself and not zeros: the second derivative of what it stands in (a product) comes through it again.
-    return only_gradient(primals[0]), tangents[0]
+@with_gradient.defjvp
+def _with_gradient_jvp(primals: Any, tangents: Any) -> Any:
+    # Itself and not the value: the second derivative of what it stands in (a product) comes through it again.
+    return with_gradient(*primals), tangents[1]

@@ -24,7 +24,7 @@ from detente.bridge.lower.dtypes import (
     promote,
     wide,
 )
-from detente.bridge.lower.gradient import only_gradient
+from detente.bridge.lower.gradient import with_gradient
 from detente.bridge.lower.ops.pointwise import pointwise
 from detente.bridge.lower.table import lowers
 
@@ -134,7 +134,7 @@ def _float_power(a: Any, b: Any) -> jax.Array:
     power = jnp.where(b_flat, 1, jnp.power(jnp.where(b_flat, 1, a), lax.stop_gradient(b)))
     through_b = jnp.power(lax.stop_gradient(jnp.where(dead, 1, a)), b)
     # Value of `power`; the gradient through b is added as a term whose value is exactly zero.
-    return power + jnp.where(dead, 0, only_gradient(through_b))
+    return power + jnp.where(dead, 0, with_gradient(jnp.zeros_like(through_b), through_b))
 
 
 @lowers("aten.pow.Tensor_Scalar", "aten.float_power.Tensor_Scalar")
@@ -229,7 +229,7 @@ def _chosen(choose: Any, loses: Any) -> Any:
             return choose(a, b)
         tied = jnp.where(a == b, jnp.asarray(0.5, a.dtype), 1)
         through = jnp.where(loses(a, b), 0, tied) * a + jnp.where(loses(b, a), 0, tied) * b
-        return choose(*map(lax.stop_gradient, (a, b))) + only_gradient(through)
+        return with_gradient(choose(*map(lax.stop_gradient, (a, b))), through)
 
     return lower
 
@@ -260,8 +260,8 @@ BINARY: dict[tuple[str, ...], Callable[[jax.Array, jax.Array], jax.Array]] = {
         "aten.special_zeta.other_scalar",
     ): special.zeta,
     ("aten.copysign.Tensor", "aten.copysign.Scalar"): _copysign,
-    ("aten.nextafter.default",): lambda a, b: (
-        jnp.nextafter(*map(lax.stop_gradient, (a, b))) + only_gradient(jnp.where(a == b, 0, a))
+    ("aten.nextafter.default",): lambda a, b: with_gradient(
+        jnp.nextafter(*map(lax.stop_gradient, (a, b))), jnp.where(a == b, 0, a)
     ),
     ("aten.gcd.default",): jnp.gcd,
     ("aten.lcm.default",): jnp.lcm,

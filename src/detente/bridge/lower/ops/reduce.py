@@ -25,7 +25,7 @@ from detente.bridge.lower.dtypes import (
     out_dtype,
     wide,
 )
-from detente.bridge.lower.gradient import only_gradient
+from detente.bridge.lower.gradient import with_gradient
 from detente.bridge.lower.ops.pointwise import absolute
 from detente.bridge.lower.table import lowers
 
@@ -90,7 +90,7 @@ def _nan_gradient(x: jax.Array, where: Any) -> jax.Array:
     if is_integer(x.dtype) or is_bool(x.dtype):
         return x
     still = lax.stop_gradient(x)
-    return still + only_gradient(x * jnp.where(where(still), jnp.nan, 1).astype(x.dtype))
+    return with_gradient(still, x * jnp.where(where(still), jnp.nan, 1).astype(x.dtype))
 
 
 def moments(x: jax.Array, dim: Dims, correction: float | None, keepdim: bool) -> tuple[jax.Array, jax.Array]:
@@ -158,7 +158,7 @@ def shared(
     count = jnp.sum(equal, over, keepdims=True, dtype=compute)
     share = jnp.where(absent & (not evenly), jnp.nan, equal / count)
     taken = jnp.sum(cast(x, compute) * share, over, keepdims=keepdim)
-    return (value if keepdim else value.reshape(taken.shape)) + only_gradient(cast(taken, x.dtype))
+    return with_gradient(value if keepdim else value.reshape(taken.shape), cast(taken, x.dtype))
 
 
 def _extreme(find: Any, x: jax.Array, over: tuple[int, ...], keepdim: bool, evenly: bool) -> jax.Array:
