@@ -47,9 +47,9 @@ def _softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array
 
 
 def _elu(x: jax.Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> jax.Array:
-    positive = x > 0
-    negative = jnp.expm1(jnp.where(positive, 0, x) * input_scale) * (alpha * scale)
-    return jnp.where(positive, x * scale, negative)
+    negative = x <= 0
+    curve = jnp.expm1(jnp.where(negative, x, 0) * input_scale) * (alpha * scale)
+    return jnp.where(negative, curve, x * scale)
 
 
 def _celu(x: jax.Array, alpha: float = 1.0) -> jax.Array:
@@ -67,8 +67,9 @@ def _hardsigmoid(x: jax.Array) -> jax.Array:
 
 def _hardswish(x: jax.Array) -> jax.Array:
     # hardswish_backward: 0 below -3, 1 above 3, x/3 + 1/2 between with the bounds on either side.
-    middle = x * (x + 3) / 6
-    return jnp.where(x <= -3, jnp.zeros_like(x), jnp.where(x >= 3, x, middle))
+    inside = jnp.where(jnp.abs(x) < 3, x, 0)  # an infinity's product with 0 is NaN, in the gradient too
+    below = lax.stop_gradient(x) * 0  # minus infinity is NaN, as in torch
+    return jnp.where(x <= -3, below, jnp.where(jnp.abs(x) < 3, inside * (inside + 3) / 6, x))
 
 
 def _threshold(x: jax.Array, threshold: float, value: float) -> jax.Array:

@@ -5,6 +5,7 @@ Result dtypes come from ATen (``call.out``); comparisons promote their operands 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -132,7 +133,9 @@ def _float_power(a: Any, b: Any) -> jax.Array:
     b_flat = b == 0
     dead = (a == 0) & (jnp.real(b) >= 0)
     power = jnp.where(b_flat, 1, jnp.power(jnp.where(b_flat, 1, a), lax.stop_gradient(b)))
-    through_b = jnp.power(lax.stop_gradient(jnp.where(dead, 1, a)), b)
+    pole = (a == 0) & ~dead  # 0 to a negative power is infinite and falls infinitely fast
+    through_b = jnp.power(lax.stop_gradient(jnp.where(dead | pole, 1, a)), b)
+    through_b = jnp.where(pole, jnp.where(pole, -jnp.inf, 0) * b, through_b)
     # Value of `power`; the gradient through b is added as a term whose value is exactly zero.
     return power + jnp.where(dead, 0, with_gradient(jnp.zeros_like(through_b), through_b))
 
@@ -179,20 +182,47 @@ def _pow_tensor(call: Any, a: Any, b: Any) -> jax.Array:
 
 
 def _xlogy(x: jax.Array, y: jax.Array) -> jax.Array:
-    return _x_times(jnp.log, x, y)
+    return _x_times(jnp.log, 0, x, y)
 
 
 def _xlog1py(x: jax.Array, y: jax.Array) -> jax.Array:
-    return _x_times(jnp.log1p, x, y)
+    return _x_times(jnp.log1p, -1, x, y)
 
 
-def _x_times(log: Callable[[jax.Array], jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
+def _x_times(log: Callable[[jax.Array], jax.Array], pole: float, x: jax.Array, y: jax.Array) -> jax.Array:
     zero = (x == 0) & ~jnp.isnan(y)
-    return jnp.where(zero, 0, x * log(jnp.where(zero, 1, y)))
+    value = jnp.where(zero, 0, x * log(jnp.where(zero, 1, y)))
+    # Where x is 0 its gradient is still the logarithm, unless y is at its pole or beyond.
+    dead = (x == 0) & (y <= pole)
+    return with_gradient(lax.stop_gradient(value), jnp.where(dead, 0, x) * log(y))
 
 
+@jax.custom_jvp
+def log_add(a: jax.Array, b: jax.Array) -> jax.Array:
+    """``log(exp(a) + exp(b))``. Its gradients are sigmoids: beside plus infinity jax's rule gives more than 1."""
+    return jnp.logaddexp(a, b)
+
+
+@log_add.defjvp
+def _log_add_jvp(primals: Any, tangents: Any) -> Any:
+    (a, b), (s, t) = primals, tangents
+    return log_add(a, b), s * jax.nn.sigmoid(a - b) + t * jax.nn.sigmoid(b - a)
+
+
+def _logaddexp(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.logaddexp(a, b) if is_complex(a.dtype) else log_add(a, b)
+
+
+@jax.custom_jvp
 def _logaddexp2(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.logaddexp2(a, b)
+
+
+@_logaddexp2.defjvp
+def _logaddexp2_jvp(primals: Any, tangents: Any) -> Any:
+    (a, b), (s, t) = primals, tangents
+    away = (a - b) * math.log(2)
+    return _logaddexp2(a, b), s * jax.nn.sigmoid(away) + t * jax.nn.sigmoid(-away)
 
 
 def _atan2(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -202,10 +232,17 @@ def _atan2(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where(origin, lax.stop_gradient(jnp.arctan2(a, b)), safe)
 
 
+@jax.custom_jvp
 def _hypot(a: jax.Array, b: jax.Array) -> jax.Array:
-    origin = (a == 0) & (b == 0)
-    a = jnp.where(origin, 1, a)
-    return jnp.where(origin, 0, jnp.hypot(a, b))
+    return jnp.hypot(a, b)
+
+
+@_hypot.defjvp
+def _hypot_jvp(primals: Any, tangents: Any) -> Any:
+    # NaN at the origin, as torch has it
+    (a, b), (s, t) = primals, tangents
+    size = _hypot(a, b)
+    return size, s * (a / size) + t * (b / size)
 
 
 def _copysign(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -241,7 +278,7 @@ BINARY: dict[tuple[str, ...], Callable[[jax.Array, jax.Array], jax.Array]] = {
     ("aten.minimum.default", "aten.min.other"): _chosen(jnp.minimum, jnp.greater),
     ("aten.fmax.default",): _fmax,
     ("aten.fmin.default",): _fmin,
-    ("aten.logaddexp.default",): jnp.logaddexp,
+    ("aten.logaddexp.default",): _logaddexp,
     ("aten.logaddexp2.default",): _logaddexp2,
     ("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other"): _xlogy,
     (

@@ -12,7 +12,7 @@ from detente.bridge.lower.dtypes import cast, is_float, out_dtype, wide
 from detente.bridge.lower.ops.activation import log_sigmoid
 from detente.bridge.lower.ops.arithmetic import _xlogy
 from detente.bridge.lower.ops.pointwise import absolute
-from detente.bridge.lower.ops.softmax import log_sum_exp
+from detente.bridge.lower.ops.softmax import log_total
 from detente.bridge.lower.table import lowers
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -81,7 +81,7 @@ def _cross_entropy(
     kind = wide(x.dtype)
     x = _classes_last(cast(x, kind))
     classes = x.shape[-1]
-    total = log_sum_exp(x, x.ndim - 1)
+    total = log_total(x, x.ndim - 1)
     weights = None if weight is None else cast(weight, kind)
     if is_float(target.dtype):
         target = _classes_last(cast(target, kind))
@@ -157,6 +157,16 @@ def _pair(function: Any) -> Any:
     return lower
 
 
+def _at_least_zero(x: jax.Array) -> jax.Array:
+    """``clamp_min(x, 0)``: at the bound the gradient is x's, and NaN passes without one."""
+    return jnp.where(x >= 0, x, lax.stop_gradient(jnp.maximum(x, 0)))
+
+
+def _above_zero(x: jax.Array) -> jax.Array:
+    """The margin losses' own kernel: at the bound the gradient is 0, and NaN counts as no loss."""
+    return jnp.where(x > 0, x, 0)
+
+
 def _mse(x: jax.Array, y: jax.Array, reduction: int = MEAN) -> Any:
     return jnp.square(x - y), reduction
 
@@ -169,12 +179,14 @@ def _smooth_l1(x: jax.Array, y: jax.Array, reduction: int = MEAN, beta: float = 
     away = absolute(x - y)
     if beta == 0:
         return away, reduction
-    return jnp.where(away < beta, 0.5 * away * away / beta, away - 0.5 * beta), reduction
+    near = jnp.where(away >= beta, 0, away)  # kept out of the square: an infinity's gradient would be NaN
+    return jnp.where(away >= beta, away - 0.5 * beta, 0.5 * near * near / beta), reduction
 
 
 def _huber(x: jax.Array, y: jax.Array, reduction: int = MEAN, delta: float = 1.0) -> Any:
     away = absolute(x - y)
-    return jnp.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta)), reduction
+    near = jnp.where(away > delta, 0, away)
+    return jnp.where(away > delta, delta * (away - 0.5 * delta), 0.5 * near * near), reduction
 
 
 def _soft_margin(x: jax.Array, y: jax.Array, reduction: int = MEAN) -> Any:
@@ -196,7 +208,7 @@ def _poisson_nll(x: jax.Array, y: jax.Array, log_input: bool, full: bool, eps: f
 
 
 def _hinge_embedding(x: jax.Array, y: jax.Array, margin: float = 1.0, reduction: int = MEAN) -> Any:
-    apart = jnp.where(y != 1, jnp.maximum(margin - x, 0), 0)
+    apart = jnp.where(y != 1, _at_least_zero(margin - x), 0)
     return apart + jnp.where(y != -1, x, 0), reduction
 
 
@@ -258,7 +270,7 @@ def _margin_ranking(
 ) -> jax.Array:
     kind = wide(out_dtype(call))
     a, b, target = (cast(t, kind) for t in (a, b, target))
-    return reduced(call, jnp.maximum(-target * (a - b) + margin, 0), reduction)
+    return reduced(call, _at_least_zero(-target * (a - b) + margin), reduction)
 
 
 @lowers("aten.cosine_embedding_loss.default")
@@ -269,7 +281,7 @@ def _cosine_embedding(
     a, b = cast(a, kind), cast(b, kind)
     dot, aa, bb = (jnp.sum(t, -1) for t in (a * b, a * a + 0.0, b * b + 0.0))
     cosine = dot / jnp.sqrt((aa + 1e-12) * (bb + 1e-12))
-    losses = jnp.where(target == 1, 1 - cosine, jnp.where(target == -1, jnp.maximum(cosine - margin, 0), 0))
+    losses = jnp.where(target == 1, 1 - cosine, jnp.where(target == -1, _at_least_zero(cosine - margin), 0))
     return reduced(call, losses, reduction)
 
 
@@ -296,7 +308,7 @@ def _triplet(
     near, far = _triplet_distance(a, b, p, eps), _triplet_distance(a, c, p, eps)
     if swap:
         far = jnp.minimum(far, _triplet_distance(b, c, p, eps))
-    return reduced(call, jnp.maximum(margin + near - far, 0), reduction)
+    return reduced(call, _at_least_zero(margin + near - far), reduction)
 
 
 @lowers("aten.multi_margin_loss.default")
@@ -313,7 +325,7 @@ def _multi_margin(
     x = cast(x, kind)
     batch, target = jnp.atleast_2d(x), jnp.atleast_1d(target)
     labels, _ = _checked_labels(call, target, batch.shape[-1], -(2**31))
-    gap = jnp.maximum(margin - pick(batch, labels)[:, None] + batch, 0) ** int(p)
+    gap = _above_zero(margin - pick(batch, labels)[:, None] + batch) ** int(p)
     if weight is not None:
         gap = gap * jnp.take(cast(weight, kind), labels)[:, None]
     other = lax.broadcasted_iota(labels.dtype, batch.shape, 1) != labels[:, None]
@@ -333,6 +345,6 @@ def _multilabel_margin(call: Any, x: jax.Array, target: jax.Array, reduction: in
     hot = safe[..., None] == lax.iota(labels.dtype, classes)
     positive = jnp.any(hot & counts[..., None], -2)
     own = jnp.take_along_axis(batch, safe, -1)
-    gap = jnp.maximum(1 - own[:, :, None] + batch[:, None, :], 0)
+    gap = _above_zero(1 - own[:, :, None] + batch[:, None, :])
     losses = jnp.sum(jnp.where(counts[:, :, None] & ~positive[:, None, :], gap, 0), (-1, -2)) / classes
     return reduced(call, losses.reshape(x.shape[:-1]), reduction)

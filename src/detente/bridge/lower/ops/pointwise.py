@@ -5,6 +5,7 @@ Half precision is computed in float32 and rounded once. Integers enter the float
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,22 +29,58 @@ def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
     return lower
 
 
+def _derived(value: Callable[..., jax.Array], derivative: Callable[..., jax.Array]) -> Any:
+    """``value(x)`` with a stated derivative, where jax's own is not torch's at 0, at a pole or at infinity."""
+
+    @jax.custom_jvp
+    def apply(x: jax.Array) -> jax.Array:
+        return value(x)
+
+    apply.defjvp(lambda primals, tangents: (apply(*primals), tangents[0] * derivative(*primals)))
+    return apply
+
+
 def _trigamma(x: jax.Array) -> jax.Array:
-    """The derivative of digamma, by reflection on the left half line (jax's polygamma is for x > 0)."""
+    """The derivative of digamma, by reflection on the left half line (jax's polygamma is for finite x > 0)."""
     left = x < 0.5
     right = special.polygamma(1, jnp.where(left, 1 - x, x))
+    right = jnp.where(jnp.isposinf(x), 0, right)
     return jnp.where(left, (jnp.pi / jnp.sin(jnp.pi * x)) ** 2 - right, right)
 
 
-@jax.custom_jvp
-def digamma(x: jax.Array) -> jax.Array:
-    """The derivative of log gamma; its own derivative is right for negative arguments, too."""
-    return special.digamma(x)
+def _digamma(x: jax.Array) -> jax.Array:
+    return jnp.where(x == 0, -jnp.copysign(jnp.inf, x), special.digamma(x))
 
 
-@digamma.defjvp
-def _digamma_jvp(primals: Any, tangents: Any) -> Any:
-    return digamma(primals[0]), tangents[0] * _trigamma(primals[0])
+def _ndtri_slope(x: jax.Array) -> jax.Array:
+    return math.sqrt(2 * math.pi) * jnp.exp(_ndtri(x) ** 2 / 2)
+
+
+def _i0_slope(x: jax.Array) -> jax.Array:
+    return _i1(x)
+
+
+def _i0e_slope(x: jax.Array) -> jax.Array:
+    return _i1e(x) - sign(x) * _i0e(x)
+
+
+def _i1_slope(x: jax.Array) -> jax.Array:
+    safe = jnp.where(x == 0, 1, x)
+    return jnp.where(x == 0, 0.5, _i0(x) - _i1(x) / safe)
+
+
+def _i1e_slope(x: jax.Array) -> jax.Array:
+    safe = jnp.where(x == 0, 1, x)
+    return jnp.where(x == 0, 0.5, _i0e(x) - _i1e(x) * (sign(x) + 1 / safe))
+
+
+digamma = _derived(_digamma, _trigamma)
+_lgamma = _derived(special.gammaln, digamma)
+_ndtri = _derived(special.ndtri, _ndtri_slope)
+_i0 = _derived(special.i0, _i0_slope)
+_i0e = _derived(special.i0e, _i0e_slope)
+_i1 = _derived(special.i1, _i1_slope)
+_i1e = _derived(special.i1e, _i1e_slope)
 
 
 def _frac(x: jax.Array) -> jax.Array:
@@ -117,8 +154,8 @@ FLOAT: dict[str, Callable[[jax.Array], jax.Array]] = {
     "exp": jnp.exp,
     "exp2": jnp.exp2,
     "expm1": jnp.expm1,
-    "i0": special.i0,
-    "lgamma": special.gammaln,
+    "i0": _i0,
+    "lgamma": _lgamma,
     "log": jnp.log,
     "log10": jnp.log10,
     "log1p": jnp.log1p,
@@ -142,17 +179,17 @@ FLOAT: dict[str, Callable[[jax.Array], jax.Array]] = {
     "special_exp2": jnp.exp2,
     "special_expit": jax.nn.sigmoid,
     "special_expm1": jnp.expm1,
-    "special_gammaln": special.gammaln,
-    "special_i0": special.i0,
-    "special_i0e": special.i0e,
-    "special_i1": special.i1,
-    "special_i1e": special.i1e,
+    "special_gammaln": _lgamma,
+    "special_i0": _i0,
+    "special_i0e": _i0e,
+    "special_i1": _i1,
+    "special_i1e": _i1e,
     "special_log1p": jnp.log1p,
-    "special_modified_bessel_i0": special.i0,
-    "special_modified_bessel_i1": special.i1,
+    "special_modified_bessel_i0": _i0,
+    "special_modified_bessel_i1": _i1,
     "special_log_ndtr": special.log_ndtr,
     "special_ndtr": special.ndtr,
-    "special_ndtri": special.ndtri,
+    "special_ndtri": _ndtri,
     "special_sinc": _sinc,
 }
 for _name, _function in FLOAT.items():
@@ -251,7 +288,8 @@ def _logit(call: Any, x: jax.Array, eps: float | None = None) -> jax.Array:
     x = cast(x, wide(dtype))
     if eps is None:
         inside = (x >= 0) & (x <= 1)
-        return cast(jnp.where(inside, _logit_plain(jnp.where(inside, x, 0.5)), jnp.nan), dtype)
+        # outside the value and the gradient are NaN
+        return cast(_logit_plain(x * jnp.where(inside, 1, jnp.nan)), dtype)
     low, high = jnp.asarray(eps, x.dtype), jnp.asarray(1 - eps, x.dtype)
     # Outside [eps, 1 - eps] the value is clamped and the gradient is zero.
     x = jnp.where(x < low, low, jnp.where(x > high, high, x))
@@ -290,7 +328,7 @@ def _polygamma(call: Any, n: int, x: jax.Array) -> jax.Array:
 def _mvlgamma(call: Any, x: jax.Array, p: int) -> jax.Array:
     dtype = out_dtype(call)
     x = cast(x, wide(dtype))
-    parts = [special.gammaln(x - i / 2) for i in range(p)]
+    parts = [_lgamma(x - i / 2) for i in range(p)]
     return cast(sum(parts[1:], parts[0]) + p * (p - 1) / 4 * jnp.log(jnp.asarray(jnp.pi, x.dtype)), dtype)
 
 

@@ -26,6 +26,7 @@ from detente.bridge.lower.dtypes import (
     wide,
 )
 from detente.bridge.lower.gradient import with_gradient
+from detente.bridge.lower.ops.arithmetic import log_add
 from detente.bridge.lower.ops.pointwise import absolute
 from detente.bridge.lower.table import lowers
 
@@ -80,13 +81,13 @@ def _prod(
     call: Any, x: jax.Array, dim: int | None = None, keepdim: bool = False, dtype: Any = None
 ) -> jax.Array:
     kind = out_dtype(call)
-    x = _nan_gradient(cast(x, wide(kind)), lambda x: jnp.isnan(x) & ~jnp.any(x == 0))
+    x = _nan_gradient(cast(x, wide(kind)), lambda x: ~jnp.isfinite(x) & ~jnp.any(x == 0))
     return cast(jnp.prod(x, axes(x, dim), keepdims=keepdim), kind)
 
 
 def _nan_gradient(x: jax.Array, where: Any) -> jax.Array:
     """``x`` with NaN for the gradient of the elements ``where(x)``: torch divides a product by its factors, and of a
-    factor that is NaN the others' product is not its gradient."""
+    factor that is NaN or infinite the others' product is not its gradient."""
     if is_integer(x.dtype) or is_bool(x.dtype):
         return x
     still = lax.stop_gradient(x)
@@ -148,13 +149,19 @@ for _name, _root, _both in (
 
 
 def shared(
-    x: jax.Array, value: jax.Array, over: tuple[int, ...], keepdim: bool = False, evenly: bool = True
+    x: jax.Array,
+    value: jax.Array,
+    over: tuple[int, ...],
+    keepdim: bool = False,
+    evenly: bool = True,
+    among: Any = True,
 ) -> jax.Array:
-    """``value`` (dimensions kept, without a gradient), an element of each reduction, its gradient shared among all that
-    equal it. Where it is NaN none does: then the NaNs share it (``evenly``), or every element has NaN."""
+    """``value`` (dimensions kept, without a gradient), an element of each reduction, its gradient shared among all
+    (of ``among``) that equal it. Where it is NaN none does: then the NaNs share it (``evenly``), or every element has
+    NaN."""
     still, compute = lax.stop_gradient(x), wide(x.dtype)
     absent = jnp.isnan(value)
-    equal = (still == value) | (absent & jnp.isnan(still) & evenly)
+    equal = among & ((still == value) | (absent & jnp.isnan(still) & evenly))
     count = jnp.sum(equal, over, keepdims=True, dtype=compute)
     share = jnp.where(absent & (not evenly), jnp.nan, equal / count)
     taken = jnp.sum(cast(x, compute) * share, over, keepdims=keepdim)
@@ -306,7 +313,7 @@ def _cumprod(call: Any, x: jax.Array, dim: int, dtype: Any = None) -> jax.Array:
     if x.ndim == 0:
         return cast(x, kind)
     # associative_scan and not lax.cumprod: the derivative of the latter divides by the factors, so a zero is NaN.
-    x = _nan_gradient(cast(x, wide(kind)), jnp.isnan)
+    x = _nan_gradient(cast(x, wide(kind)), lambda x: ~jnp.isfinite(x))
     return cast(lax.associative_scan(jnp.multiply, x, axis=dim % x.ndim), kind)
 
 
@@ -321,7 +328,7 @@ def _logcumsumexp(call: Any, x: jax.Array, dim: int) -> jax.Array:
 def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
     if is_complex(a.dtype):
         return jnp.log(jnp.exp(a) + jnp.exp(b))
-    return jnp.logaddexp(a, b)
+    return log_add(a, b)
 
 
 def _cumulative(better: Any) -> Any:

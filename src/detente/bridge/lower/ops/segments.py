@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from detente.bridge.lower.dtypes import cast, highest, lowest, out_dtype, wide
+from detente.bridge.lower.ops.reduce import shared
 from detente.bridge.lower.table import lowers
 
 
@@ -78,7 +79,9 @@ def _segment_reduce(
         return cast(jnp.where(count == 0, empty, total / jnp.maximum(count, 1).astype(kind)), out)
     if reduce == "prod":
         return cast(jnp.prod(kept, over) * jnp.asarray(start, kind), out)
-    extreme = jnp.max(kept, over) if reduce == "max" else jnp.min(kept, over)
+    find = jnp.max if reduce == "max" else jnp.min
+    # An element may equal the identity that stands for the other segments' elements.
+    extreme = shared(kept, find(lax.stop_gradient(kept), over, keepdims=True), (over,), among=member)
     bound = jnp.asarray(start, kind)
     if initial is None:
         return cast(extreme, out)

@@ -66,14 +66,22 @@ def log_sum_exp(x: jax.Array, axis: int | tuple[int, ...], keepdims: bool = Fals
 def _log_sum_exp_jvp(axis: Any, keepdims: bool, primals: Any, tangents: Any) -> Any:
     (x,), (t,) = primals, tangents
     kept = log_sum_exp(x, axis, True)
-    weights = jnp.exp(x - jnp.where(jnp.isinf(kept), 0, kept))  # NaN stays: so is every gradient of the row
+    weights = jnp.exp(
+        x - jnp.where(jnp.isneginf(kept), 0, kept)
+    )  # NaN stays: so is every gradient of the row
     value = kept if keepdims else jnp.squeeze(kept, axis)
     return value, jnp.sum(weights * t, axis, keepdims=keepdims)
 
 
+def log_total(x: jax.Array, axis: int, keepdims: bool = False) -> jax.Array:
+    """What ``log(softmax(x))`` takes off: ``log_sum_exp``, but NaN with NaN gradients for a row with plus infinity."""
+    total = log_sum_exp(x, axis, keepdims)
+    return total * jnp.where(jnp.isposinf(total), jnp.nan, 1).astype(total.dtype)
+
+
 def log_softmax(x: jax.Array, axis: int) -> jax.Array:
     """``log(softmax(x))`` without the loss of small probabilities."""
-    return x - log_sum_exp(x, axis, True)
+    return x - log_total(x, axis, True)
 
 
 def _over(function: Any) -> Any:
