@@ -17,7 +17,7 @@ from detente.records.fault import MachineFault, UsageFault
 from detente.records.folders import data_folder
 from detente.records.job import JobKind
 from detente.records.session import Process, Session
-from detente.session.estimate import Estimates
+from detente.session.budget import Budget
 from detente.session.fingerprint import differences, take_fingerprint
 from detente.session.interrupts import Interrupts
 from detente.session.layout import AA, Layout, lay_out
@@ -125,8 +125,8 @@ class _Run:
     ) -> None:
         self.request, self.session, self.layout, self.spool = request, session, layout, spool
         self.recorder, self.sink, self.interrupts = recorder, sink, interrupts
-        self.begun, self.count, self.total = time.monotonic(), 0, 0
-        self.estimates = Estimates()
+        self.count, self.total = 0, 0
+        self.budget = Budget(request.budget_s)
         self.workers = Workers(request, session.id, interrupts)
 
     def say(self, text: str) -> None:
@@ -139,6 +139,7 @@ class _Run:
 
     def all(self) -> Session:
         note = ""
+        self.budget.begin()
         try:
             cells = self.layout.runnable()
             self._plan(cells)
@@ -227,7 +228,7 @@ class _Run:
             for order, cell in enumerate(cells):
                 first = not self.session.of(cell)
                 twin = _is_twin(cell)
-                if twin and first and self._only_block(cells):
+                if twin and first and self.budget.only_block(cells, self.session):
                     self._drop_twin(cell)
                     continue
                 process = self._process(
@@ -255,14 +256,6 @@ class _Run:
         gone = self.session.dead() | set(self.session.skipped)
         return [c for c in self.layout.runnable() if c.key not in gone]
 
-    def _cost(self, cells: list[Cell]) -> float:
-        """Seconds that one more timing process of each cell will probably take."""
-        return sum(self.estimates.next("time", c, self.session) for c in cells)
-
-    def _only_block(self, cells: list[Cell]) -> bool:
-        """Whether the budget ends before a second block would: an A/A pair of one block tells nothing."""
-        return self._over_budget(self._cost([*cells, cells[-1]]))
-
     def _drop_twin(self, cell: Cell) -> None:
         why = f"the budget of {self.request.budget_s:.0f} s holds one block, and an A/A pair needs two"
         self._skip([cell], why)
@@ -286,8 +279,9 @@ class _Run:
                 return False
         if not whole:
             return True
-        cost = self._cost(self._alive())
-        if self._over_budget(cost + self._reserve(whole, cost)):
+        cells, memory = self._alive(), self._memory_cells()
+        if not self.budget.holds_block(cells, memory, self.session):
+            cost = self.budget.cost_s("time", cells, self.session)
             self._tell(
                 "note",
                 f"the budget of {self.request.budget_s:.0f} s leaves no room for another block "
@@ -295,27 +289,18 @@ class _Run:
             )
             return False
         left = max(1, (self.request.blocks or UNJUDGED_BLOCKS) - whole)
-        memory = len(self._memory_cells()) if self.request.memory else 0
-        self.total = self.count + left * len(self._alive()) + memory
+        self.total = self.count + left * len(cells) + len(memory)
         return True
 
-    def _reserve(self, whole: int, block_s: float) -> float:
-        """Seconds held back for the memory runs, unless that would cost a block of the five that a verdict needs."""
-        if not self.request.memory or whole < UNJUDGED_BLOCKS:
-            return 0.0
-        return sum(self.estimates.next("memory", c, self.session) for c in self._memory_cells())
-
     def _memory_cells(self) -> list[Cell]:
-        return [c for c in self._alive() if not _is_twin(c)]
+        """Memory runs are processes of their own: what they read would disturb a clock, and a clock them."""
+        return [c for c in self._alive() if not _is_twin(c)] if self.request.memory else []
 
     def _memory(self) -> None:
-        """Memory runs are processes of their own: what they read would disturb a clock, and a clock them."""
-        if not self.request.memory:
-            return
         for cell in self._memory_cells():
             if self.session.of(cell, "memory"):
                 continue
-            if self._over_budget(self.estimates.next("memory", cell, self.session)):
+            if self.budget.over(self.budget.cost_s("memory", [cell], self.session)):
                 self._tell("note", f"the budget leaves no room for the memory run of {cell.label}")
                 continue
             process = self._process("memory", cell)
@@ -343,7 +328,7 @@ class _Run:
         if spawned.killed_by_user:
             raise Stopped
         self.count += 1
-        self.estimates.saw(kind, cell, spawned.wall_s)
+        self.budget.estimates.saw(kind, cell, spawned.wall_s)
         self._tell("end", f"{title} {_outcome(spawned)}", cell=cell.key, eta_s=self._eta())
         return Process(
             cell,
@@ -370,21 +355,8 @@ class _Run:
         processes = tuple(p for p in self.session.processes if p.cell.key not in keys)
         self.session = replace(self.session, skipped={**self.session.skipped, **keys}, processes=processes)
 
-    # -- time ------------------------------------------------------------------------------------------------
-
-    def _over_budget(self, more_s: float) -> bool:
-        budget = self.request.budget_s
-        return budget is not None and time.monotonic() - self.begun + more_s > budget
-
     def _eta(self) -> float | None:
-        """Seconds until the plan is through, or until the budget is: what comes first."""
-        mean = self.estimates.mean()
-        if not self.count or mean is None:
-            return None
-        left = max(0, self.total - self.count) * mean
-        if self.request.budget_s is None:
-            return left
-        return min(left, max(mean, self.begun + self.request.budget_s - time.monotonic()))
+        return self.budget.eta_s(max(0, self.total - self.count))
 
 
 def _is_twin(cell: Cell) -> bool:
