@@ -155,3 +155,23 @@ def test_another_shape_is_refused(made):
     _, f = made
     with pytest.raises(bridge.Refused, match=r"float32\[2, 3\].*captured with float32\[4, 3\]"):
         f(f.params, X.numpy()[:2])
+
+
+def test_gradient_penalty():
+    """What a loss cannot ask of torch inside a step: a gradient that is differentiated again."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    f = bridge.functional(net, lambda m, b: m(b).sum(), x)
+
+    def penalty(params, x):
+        slope = jax.grad(lambda inner: f(params, inner))(x)
+        return ((jnp.linalg.norm(slope, axis=1) - 1) ** 2).mean()
+
+    found = jax.jit(jax.grad(penalty))(f.params, x.numpy())
+    leaf = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(net(leaf).sum(), leaf, create_graph=True)
+    ((slope.norm(dim=1) - 1) ** 2).mean().backward()
+    for name, parameter in net.named_parameters():
+        theirs = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        np.testing.assert_allclose(found[name], theirs.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)

@@ -46,16 +46,15 @@ class Node:
 
     ``args`` and ``kwargs`` hold literals, ``Ref``, nested tuples of these, or a ``Graph`` (the branches of
     ``torch.cond`` and friends). Literals are: None, bool, int, float, complex, str; a dtype is its name
-    (``"float32"``), a device ``"cpu"``, a layout ``"strided"``, a memory format ``"contiguous_format"``;
-    lists become tuples. ``op`` is ``str(OpOverload)`` (``aten.add.Tensor``), ``higher_order.NAME`` for
-    ``torch.cond`` and friends, or one of the bridge's own: ``detente.function`` (an ``autograd.Function``
-    with its backward), ``detente.roll``. ``args`` are as in the captured call: defaults that the call left
+    (``"float32"``), a device ``"cpu"``, a layout ``"strided"``, a memory format ``"contiguous_format"``; lists
+    become tuples. ``op`` is ``str(OpOverload)`` (``aten.add.Tensor``), ``higher_order.NAME`` for ``torch.cond`` and
+    friends, or one of the bridge's own: ``detente.function`` (an ``autograd.Function`` with its backward),
+    ``detente.roll``, ``detente.keep_gradient``. ``args`` are as in the captured call: defaults that the call left
     out are left out here too. ``out`` is one ``Aval``, or a tuple of them (``None`` for an absent output).
-    ``scope`` is the module path of the call (``h.3.attn``). ``draw`` is the ordinal of a random call in
-    eager order, fixed at capture before any elimination, and ``None`` for an operator that draws nothing.
-    ``marks`` carries what is true of the call's surroundings: ``("no_grad",)`` (no gradient flows through
-    this call), ``("checkpoint", 2)`` (inside the second ``torch.utils.checkpoint`` region; nested regions
-    outermost first).
+    ``scope`` is the module path of the call (``h.3.attn``). ``draw`` is the ordinal of a random call in eager
+    order, fixed at capture before any elimination, and ``None`` for an operator that draws nothing. ``marks``
+    carries what is true of the call's surroundings: ``("no_grad",)`` (no gradient flows through this call),
+    ``("checkpoint", 2)`` (inside the second ``torch.utils.checkpoint`` region; nested regions outermost first).
     """
 
     id: int

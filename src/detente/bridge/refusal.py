@@ -46,6 +46,7 @@ CODES: dict[str, str] = {
     "optimizer": "use a torch.optim optimizer whose step needs no closure",
     "module-changed": "call detente.compile again after changing the module",
     "hook": "remove the hook, or apply it inside forward",
+    "transform": "make the model a JAX function with detente.functional: jax.grad, jax.vmap and jax.jacrev work there",
     "function": "write the autograd.Function so that it reads only its arguments and ctx",
     "device": "move the module to the CPU before compiling; the step puts its arrays on the JAX device",
     "parameter": "a parameter that forward replaces or writes cannot be trained by the bridge",

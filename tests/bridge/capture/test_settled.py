@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from detente import bridge
@@ -130,3 +131,46 @@ def test_what_else_is_wrong_is_said_instead_of_a_question_that_is_settled():
     with pytest.raises(bridge.Refused) as caught:
         capture(Words(), writes, IDS)
     assert [reason.code for reason in caught.value.reasons] == ["batch"]
+
+
+def guarded(model, ids):
+    out = model(ids)
+    if torch.isnan(out).any() or torch.isinf(out).any():
+        raise ValueError("not finite")
+    assert (out < 50).all()
+    variance = out[..., 1].exp() - 10.0 * (ids.sum() > 40)
+    return F.gaussian_nll_loss(out[..., 0], ids.float(), variance)
+
+
+def guarded_by_two(model, ids):
+    out = model(ids)
+    if (out > 99).any() and (out < -99).any():  # either alone is allowed
+        raise ValueError("too far apart")
+    return out.mean()
+
+
+def guarded_and_more(model, ids):
+    out = model(ids)
+    if (out > 99).any():
+        out = out / 2
+        raise ValueError("not only a guard")
+    return out.mean()
+
+
+def test_a_guard_may_ask_for_what_moves(same_function):
+    same_function(Words(), guarded, IDS)
+
+
+def test_a_guard_raises_where_torch_does():
+    model = Words()
+    step = bridge.compile(
+        model, guarded, torch.optim.SGD(model.parameters(), lr=0.1), example_batch=IDS, certificate="none"
+    )
+    float(step(IDS))
+    with pytest.raises(RuntimeError, match=r"if torch.any\(var < 0\): raise ValueError.*negative"):
+        float(step(torch.where(IDS > 0, 9, 0)))
+
+
+@pytest.mark.parametrize("loss", [guarded_by_two, guarded_and_more])
+def test_what_is_more_than_a_guard_is_refused(loss):
+    assert [reason.code for reason in bridge.check(Words(), loss, IDS)] == ["control-flow"]

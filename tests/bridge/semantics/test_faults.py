@@ -139,8 +139,17 @@ def write_weight_without_grad(model, batch):
 def write_hidden_gradient(model, batch):
     y = model(batch["ids"])
     with torch.no_grad():
-        y.mul_(2)
+        y[0].mul_(2)
     return y.sum()
+
+
+def gradient_inside(model, batch):
+    y = model(batch["ids"])
+    return torch.autograd.grad(y.sum(), [model.head.weight], create_graph=True)[0].sum()
+
+
+def transform_inside(model, batch):
+    return torch.func.vmap(torch.func.grad(torch.sin))(model(batch["ids"]).flatten()).sum()
 
 
 def write_batch(model, batch):
@@ -181,7 +190,9 @@ REFUSALS = [
     (chosen_rows, "dynamic-shape", "y[y > 0]"),
     (write_leaf, "leaf-inplace", "mul_(2)"),
     (write_weight_without_grad, "parameter", "clamp_"),
-    (write_hidden_gradient, "no-grad-inplace", "y.mul_(2)"),
+    (write_hidden_gradient, "no-grad-inplace", "y[0].mul_(2)"),
+    (gradient_inside, "transform", "torch.autograd.grad"),
+    (transform_inside, "transform", "torch.func.vmap"),
     (write_batch, "batch", "clamp_"),
     (vector, "loss", None),
     (number, "loss", None),

@@ -137,3 +137,36 @@ def test_tied_weights_are_one_tensor(same_function):
     assert step.programs[0].captured.weights.aliases == {"head.weight": "embed.weight"}
     state = step.state_dict()
     assert torch.equal(state["head.weight"], state["embed.weight"])
+
+
+HIDDEN = {
+    "clamp_": lambda y: y.clamp_(-0.1, 0.2),
+    "several": lambda y: y.mul_(2).add_(1).relu_(),
+    "copy_": lambda y: y.copy_(y.detach().round()),  # straight through
+}
+
+
+class Hidden(nn.Module):
+    """Writes under no_grad what carries a gradient: the value changes and the gradient does not."""
+
+    def __init__(self, write):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.write = nn.Linear(6, 6), write
+
+    def forward(self, x):
+        y = self.linear(x)
+        with torch.no_grad():
+            self.write(y)
+        return y.pow(2).sum() + y.sin().sum()
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_write_under_no_grad_keeps_the_gradient(name, same_function):
+    same_function(Hidden(HIDDEN[name]), loss, X)
+
+
+@pytest.mark.parametrize("view", [lambda y: y.view_as(y), lambda y: y[1], lambda y: y.t()])
+def test_a_write_under_no_grad_through_a_view_is_refused(view):
+    model = Hidden(lambda y: view(y).sub_(0.5))
+    assert [reason.code for reason in bridge.check(model, loss, X)] == ["no-grad-inplace"]

@@ -24,7 +24,7 @@ from detente.bridge.capture.quiet import without_torchs_log
 from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
 from detente.bridge.capture.settled import Answers, Given, answers, unsettled
 from detente.bridge.capture.weights import Weights, weights
-from detente.bridge.capture.where import raised_at, where
+from detente.bridge.capture.where import passed, raised_at, where
 from detente.bridge.graph import Graph
 from detente.bridge.refusal import Reason, Refused, refuse
 
@@ -200,15 +200,21 @@ _MESSAGES: tuple[tuple[str, str], ...] = (
 )
 
 
+# torch.func's grad, vmap and jacrev
+_TRANSFORMS = ("/_functorch/eager_transforms.py", "/_functorch/apis.py", "/_functorch/vmap.py")
+
+
 def _refusal(error: Exception) -> Refused:
     """The refusal hidden in an exception's chain, or torch's message with the user's line."""
     for link in _chain(error):
         if isinstance(link, Refused):
             return link
     text = f"{type(error).__name__}: {error}"
-    code = next((code for words, code in _MESSAGES if words in text), "export")
     first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     place = raised_at(error)
+    if any(passed(link, part) for link in _chain(error) for part in _TRANSFORMS):
+        return refuse("transform", f"torch.func inside the loss ({first.strip()[:200]})", place)
+    code = next((code for words, code in _MESSAGES if words in text), "export")
     if place.file == "?":
         # a node of the exported program was run again: torch quotes where the node came from
         quoted = (where(str(link)) for link in _chain(error))

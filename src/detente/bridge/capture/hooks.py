@@ -18,7 +18,7 @@ import torch
 from torch.fx.node import _side_effectful_functions
 
 from detente.bridge.capture.functions import Kept, _Slot
-from detente.bridge.capture.where import code_place
+from detente.bridge.capture.where import code_place, here
 from detente.bridge.refusal import refuse
 
 _numbers = itertools.count(1)
@@ -64,6 +64,7 @@ def keep_hooks(kept: dict[str, Kept]) -> Iterator[set[Any]]:
     """Hooks registered inside join ``kept``; yields the operators whose nodes ``rewire`` must connect."""
     operators: set[Any] = set()
     plain = {name: getattr(torch.Tensor, name) for name in ("register_hook", "retain_grad", "backward")}
+    plain_grad = torch.autograd.grad
 
     def register_hook(self: torch.Tensor, hook: Callable[..., Any]) -> Any:
         name = f"detente::hook{next(_numbers)}"
@@ -83,16 +84,26 @@ def keep_hooks(kept: dict[str, Kept]) -> Iterator[set[Any]]:
 
     def refused(name: str) -> Callable[..., Any]:
         def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            raise refuse("hook", f"tensor.{name}() inside forward asks for a gradient that Python would see")
+            what = f"tensor.{name}() inside forward asks for a gradient that Python would see"
+            raise refuse("hook", what, here())
 
         return method
 
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        raise refuse(
+            "transform", "torch.autograd.grad inside the loss: a program has one backward pass", here()
+        )
+
+    torch.autograd.grad = (
+        grad  # from torch.autograd import grad, done before, is not seen; torch.export says so later
+    )
     torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]
     torch.Tensor.retain_grad = refused("retain_grad")  # type: ignore[method-assign]
     torch.Tensor.backward = refused("backward")  # type: ignore[method-assign]
     try:
         yield operators
     finally:
+        torch.autograd.grad = plain_grad
         for name, method in plain.items():
             setattr(torch.Tensor, name, method)
         for overload in operators:

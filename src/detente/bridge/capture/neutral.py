@@ -23,6 +23,8 @@ from detente.bridge.capture.where import where
 from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref, Where
 from detente.bridge.refusal import Reason, Refused, refuse
 
+KEEP = "detente.keep_gradient"  # (old, new): the value of the second with the gradient of the first
+
 # operators that only check, or only pass a value on: nothing to compute
 _CHECKS = ("_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
 
@@ -74,6 +76,7 @@ def convert(exported: Any, tags: Tags, held: Weights, layout: Layout, kept: dict
             maker.bad.append(
                 Reason("batch", f"forward writes the batch in place ({kind})", None, "clone it first")
             )
+    maker.bad += tags.lost()
     if maker.bad:
         raise Refused(maker.bad)
     return Graph(tuple(inputs), tuple(maker.nodes), tuple(outputs), constants)
@@ -143,6 +146,13 @@ class _Maker:
         made = Node(self.number(), name, args, kwargs, out, tag.where, tag.scope, draw, tag.marks)
         self.nodes.append(made)
         self.values[node] = Ref(made.id)
+        if tag.keeps == name:
+            self.tags.met.append(tag)
+            quiet = tuple(m for m in tag.marks if m != ("no_grad",))
+            both = (args[0], Ref(made.id))
+            kept = Node(self.number(), KEEP, both, (), out, tag.where, tag.scope, None, quiet)
+            self.nodes.append(kept)
+            self.values[node] = Ref(kept.id)
 
     def strided(self, name: str, node: FxNode, args: tuple[Any, ...]) -> None:
         """``as_strided`` on the tensor in the order of its memory."""

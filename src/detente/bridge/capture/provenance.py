@@ -8,7 +8,7 @@ functionalisation, inlining of no_grad and autocast regions, and the removal of 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,22 +28,34 @@ TAG = "detente_tag"
 
 @dataclass(frozen=True)
 class Tag:
-    """``draw`` is the ordinal of the node's first random call; decomposing may make several of one."""
+    """``draw`` is the ordinal of the node's first random call; decomposing may make several of one. ``keeps``: the node
+    writes, under no_grad, the whole of a tensor that carries a gradient, and is functionally this operator: the result
+    is the written value with the gradient that the tensor had."""
 
     where: Where
     scope: str
     marks: tuple[tuple[Any, ...], ...]
     draw: int
+    keeps: str = ""
 
 
 @dataclass
 class Tags:
     rows: list[Tag] = field(default_factory=list)
     draws: int = 0
+    met: list[Tag] = field(
+        default_factory=list
+    )  # writes under no_grad that the functional program has as one operator
 
     def of(self, node: FxNode) -> Tag | None:
         number = node.meta.get("custom", {}).get(TAG)
         return None if number is None else self.rows[number]
+
+    def lost(self) -> list[Reason]:
+        """Writes under no_grad whose gradient the functional program cannot keep: they came apart, or nobody reads
+        what they wrote."""
+        rows = [tag for tag in self.rows if tag.keeps and not any(tag is met for met in self.met)]
+        return [hidden_write(tag.keeps, tag.where) for tag in rows]
 
 
 def tag(exported: Any, held: Weights) -> Tags:
@@ -108,6 +120,7 @@ class _Walk:
     carrying: set[FxNode] = field(default_factory=set)
     kinds: dict[FxNode, tuple[str, str]] = field(default_factory=dict)  # placeholder -> (kind, torch's name)
     origin: dict[FxNode, FxNode] = field(default_factory=dict)  # a view -> the owner of its memory
+    views: set[FxNode] = field(default_factory=set)  # those that are not the owner itself under another name
     results: dict[FxNode, tuple[Any, ...]] = field(
         default_factory=dict
     )  # region operator -> what its body returns
@@ -115,6 +128,12 @@ class _Walk:
 
     def owner(self, node: FxNode) -> FxNode:
         return self.origin.get(node, node)
+
+    def rename(self, node: FxNode, same: FxNode) -> None:
+        """``node`` is ``same``: the border of a region, or the result of a write."""
+        self.origin[node] = self.owner(same)
+        if same in self.views:
+            self.views.add(node)
 
     def carries(self, node: Any) -> bool:
         return isinstance(node, FxNode) and self.owner(node) in self.carrying
@@ -146,7 +165,7 @@ class _Walk:
                 continue
             for inner, outer in zip(_placeholders(body), operands, strict=False):
                 if isinstance(outer, FxNode):
-                    self.origin[inner] = self.owner(outer)
+                    self.rename(inner, outer)
             self.walk(body, grad)
             output: Any = next(n for n in body.graph.nodes if n.op == "output").args[0]
             self.results[node] = tuple(output) if isinstance(output, tuple | list) else (output,)
@@ -172,7 +191,7 @@ class _Walk:
         if node.target is operator.getitem and node.args[0] in self.results:
             inner = self.results[node.args[0]][node.args[1]]
             if isinstance(inner, FxNode):
-                self.origin[node] = self.owner(inner)
+                self.rename(node, inner)
             return
         gradient = grad and any(self.carries(n) for n in node.all_input_nodes)
         schema = getattr(node.target, "_schema", None)
@@ -181,11 +200,13 @@ class _Walk:
             self.write(node, written, grad, gradient)
         elif schema is not None and (alias := _viewed(node, schema)) is not None:
             self.origin[node] = self.owner(alias)
+            self.views.add(node)
         elif gradient and not _integer(node):
             self.carrying.add(node)
 
     def write(self, node: FxNode, written: FxNode, grad: bool, gradient: bool) -> None:
-        owner = self.origin[node] = self.owner(written)
+        self.rename(node, written)
+        owner = self.owner(written)
         kind, name = self.kinds.get(owner, ("", ""))
         line = where(node.meta.get("stack_trace"))
         if kind == "PARAMETER":
@@ -196,10 +217,24 @@ class _Walk:
             what = f"forward writes the batch in place ({node.target})"
             self.bad.append(Reason("batch", what, line, "clone the tensor first"))
         elif not grad and owner in self.carrying:
-            what = f"{node.target} writes, under no_grad, a tensor that carries a gradient"
-            self.bad.append(Reason("no-grad-inplace", what, line))
+            if written not in self.views:
+                number = node.meta["custom"][TAG]
+                self.tags.rows[number] = replace(self.tags.rows[number], keeps=_functional(node))
+            else:
+                self.bad.append(hidden_write(node.target, line))
         elif gradient:
             self.carrying.add(owner)
+
+
+def hidden_write(target: Any, line: Where) -> Reason:
+    what = f"{target} writes, under no_grad, a tensor that carries a gradient"
+    return Reason("no-grad-inplace", what, line)
+
+
+def _functional(node: FxNode) -> str:
+    """``aten.clamp.default`` for ``aten.clamp_.default``."""
+    name, _, overload = str(node.target).rpartition(".")
+    return f"{name.removesuffix('_')}.{overload}"
 
 
 def _integer(node: FxNode) -> bool:

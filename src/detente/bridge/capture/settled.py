@@ -4,7 +4,8 @@ A program has one control flow and static shapes, so what depends on values is r
 the batch alone (whether anything is padded, how many labels count), the program can be made for the answer that the
 example batch gives, and check at every step that it is still the answer: a *settled* question. A batch with another
 answer is a fault, raised with the user's line when the loss is read, never a silent difference. A question about
-weights, about buffers that the step changes or about random numbers stays refused: its answer would not last.
+weights, about buffers that the step changes or about random numbers stays refused: its answer would not last. Not so a
+guard (``guards.py``): at another answer eager torch raises, and so does the program.
 
 How: the loss runs once in eager torch, on copies, and what is asked at which line is written down (``Asked``); then
 it is captured again with the answers given (``Given``).
@@ -13,18 +14,22 @@ it is captured again with the answers given (``Given``).
 from __future__ import annotations
 
 import copy
+import functools
 import sys
+import types
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.overrides
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from detente.bridge.capture.where import foreign
+from detente.bridge.capture.guards import guard
+from detente.bridge.capture.where import here
 from detente.bridge.graph import Graph, Node, node_refs
 from detente.bridge.refusal import Reason
 
@@ -50,10 +55,39 @@ class Answers:
 
 def _place(kind: str) -> Key:
     """The innermost line that is the user's or a library's."""
+    found = here()
+    return found.file, found.line, kind
+
+
+def _asker() -> tuple[str, int]:
+    """The line that asks, torch's own lines included: the first outside this file and torch's dispatch to it."""
     frame: Any = sys._getframe(1)
-    while frame is not None and not foreign(frame.f_code.co_filename):
+    while frame is not None and frame.f_code.co_filename in (__file__, torch.overrides.__file__):
         frame = frame.f_back
-    return ("?", 0, kind) if frame is None else (frame.f_code.co_filename, frame.f_lineno, kind)
+    return ("?", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+@functools.cache
+def _open(func: Any) -> Any:
+    """A function that torch wrote in Python, made to run inside a mode instead of being handed to it whole: what it
+    asks (gaussian_nll_loss: is a variance negative?) is seen. None for everything else."""
+    if not isinstance(func, types.FunctionType) or func.__module__ != torch.nn.functional.__name__:
+        return None
+    handed = {name: _not_handed for name in func.__code__.co_names if name in _HANDED}
+    if not handed:
+        return None
+    inner = types.FunctionType(
+        func.__code__, {**func.__globals__, **handed}, func.__name__, func.__defaults__, func.__closure__
+    )
+    inner.__kwdefaults__ = func.__kwdefaults__
+    return inner
+
+
+_HANDED = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+def _not_handed(*_: Any) -> bool:
+    return False
 
 
 class _Questions(TorchFunctionMode):
@@ -70,7 +104,11 @@ class _Questions(TorchFunctionMode):
         kwargs = kwargs or {}
 
         def plain() -> Any:
-            return func(*args, **kwargs)
+            inner = _open(func)
+            if inner is None:
+                return func(*args, **kwargs)
+            with self:
+                return inner(*args, **kwargs)
 
         name = getattr(func, "__name__", "")
         if (start := _SIZED.get(name)) is not None:
@@ -144,19 +182,21 @@ class Given(_Questions):
         if not isinstance(value, bool | int):
             return ask()
         x = x.detach().reshape(())
-        _check((x != 0) == value if isinstance(value, bool) else x == value)
+        checks = guard(*_asker()) if kind == "bool" else None
+        message = SETTLED if checks is None else f"a check on values fails: {checks}"
+        _check((x != 0) == value if isinstance(value, bool) else x == value, message)
         return value
 
     def places(self, mask: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         count = self.known("places")
         if count is None:
             return None
-        _check(mask.sum() == count)
+        _check(mask.sum() == count, SETTLED)
         return torch.nonzero_static(mask, size=count).unbind(1)
 
 
-def _check(condition: torch.Tensor) -> None:
-    torch.ops.aten._assert_async.msg(condition, SETTLED)
+def _check(condition: torch.Tensor, message: str) -> None:
+    torch.ops.aten._assert_async.msg(condition, message)
 
 
 def answers(model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> Answers:

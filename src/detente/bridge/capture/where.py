@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import re
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -46,6 +49,23 @@ def raised_at(error: BaseException) -> Where:
         if foreign(frame.filename):
             return Where(frame.filename, frame.lineno or 0, (frame.line or "").strip())
     return Where()
+
+
+def here() -> Where:
+    """The innermost line of the running call that is the user's."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not foreign(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return Where()
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return Where(file, line, linecache.getline(file, line).strip())
+
+
+def passed(error: BaseException, part: str) -> bool:
+    """Whether an exception passed through a file of torch whose path has ``part``."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(f.filename.startswith(_SKIP[0]) and part in f.filename for f in frames)
 
 
 def code_place(function: object) -> Where:

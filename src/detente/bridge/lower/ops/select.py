@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from detente.bridge.lower.dtypes import cast, is_float, out_dtype, promote, wide
+from detente.bridge.lower.gradient import with_gradient
 from detente.bridge.lower.table import lowers
 
 
@@ -122,3 +123,8 @@ def _allclose(
     call: Any, a: jax.Array, b: jax.Array, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> jax.Array:
     return jnp.all(_isclose(call, a, b, rtol, atol, equal_nan))
+
+
+@lowers("detente.keep_gradient", note="x.clamp_(min=0) under no_grad: another value, the gradient that x had")
+def _keep_gradient(call: Any, old: jax.Array, new: jax.Array) -> jax.Array:
+    return with_gradient(jax.lax.stop_gradient(new), old)
