@@ -166,7 +166,28 @@ def test_a_write_under_no_grad_keeps_the_gradient(name, same_function):
     same_function(Hidden(HIDDEN[name]), loss, X)
 
 
-@pytest.mark.parametrize("view", [lambda y: y.view_as(y), lambda y: y[1], lambda y: y.t()])
+@pytest.mark.parametrize(
+    "view", [lambda y: y.view_as(y), lambda y: y[1], lambda y: y.t(), lambda y: y.detach()]
+)
 def test_a_write_under_no_grad_through_a_view_is_refused(view):
     model = Hidden(lambda y: view(y).sub_(0.5))
     assert [reason.code for reason in bridge.check(model, loss, X)] == ["no-grad-inplace"]
+
+
+def test_data_is_refused_with_the_way_out():
+    def hidden(model, x):
+        y = model(x)
+        y.data.mul_(2)
+        return y.pow(2).sum()
+
+    (reason,) = bridge.check(nn.Linear(6, 6), hidden, X)
+    assert reason.code == "export" and "x.detach()" in reason.hint
+
+
+def test_a_write_to_a_detached_tensor_is_refused():
+    def hidden(model, x):
+        y = model(x)
+        y.detach().t()[0].mul_(2)
+        return y.pow(2).sum()
+
+    assert [reason.code for reason in bridge.check(nn.Linear(6, 6), hidden, X)] == ["no-grad-inplace"]

@@ -189,14 +189,15 @@ def _export(
     return Captured(graph, layout, program.__dict__["told"].aux, held, tags.draws)
 
 
-# what torch says -> our code; the first row whose words occur in the message wins
-_MESSAGES: tuple[tuple[str, str], ...] = (
-    ("data-dependent expression", "control-flow"),
-    ("GuardOnDataDependent", "control-flow"),
-    ("DataDependentOutput", "control-flow"),
-    ("leaf Variable that requires grad", "leaf-inplace"),
-    ("leaf variable", "leaf-inplace"),
-    ("DynamicOutputShape", "dynamic-shape"),
+# what torch says -> our code, and a hint where the code's own is not enough; the first row whose words occur wins
+_MESSAGES: tuple[tuple[str, str, str], ...] = (
+    ("data-dependent expression", "control-flow", ""),
+    ("GuardOnDataDependent", "control-flow", ""),
+    ("DataDependentOutput", "control-flow", ""),
+    ("leaf Variable that requires grad", "leaf-inplace", ""),
+    ("leaf variable", "leaf-inplace", ""),
+    ("DynamicOutputShape", "dynamic-shape", ""),
+    ("a fake tensor in the exported program", "export", "does forward use x.data? write x.detach()"),
 )
 
 
@@ -214,12 +215,12 @@ def _refusal(error: Exception) -> Refused:
     place = raised_at(error)
     if any(passed(link, part) for link in _chain(error) for part in _TRANSFORMS):
         return refuse("transform", f"torch.func inside the loss ({first.strip()[:200]})", place)
-    code = next((code for words, code in _MESSAGES if words in text), "export")
+    code, hint = next(((code, hint) for words, code, hint in _MESSAGES if words in text), ("export", ""))
     if place.file == "?":
         # a node of the exported program was run again: torch quotes where the node came from
         quoted = (where(str(link)) for link in _chain(error))
         place = next((found for found in quoted if found.file != "?"), place)
-    return refuse(code, f"{type(error).__name__}: {first.strip()[:400]}", place)
+    return refuse(code, f"{type(error).__name__}: {first.strip()[:400]}", place, hint)
 
 
 def _chain(error: BaseException | None) -> Any:

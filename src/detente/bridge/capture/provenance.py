@@ -120,6 +120,9 @@ class _Walk:
     carrying: set[FxNode] = field(default_factory=set)
     kinds: dict[FxNode, tuple[str, str]] = field(default_factory=dict)  # placeholder -> (kind, torch's name)
     origin: dict[FxNode, FxNode] = field(default_factory=dict)  # a view -> the owner of its memory
+    detached: dict[FxNode, FxNode] = field(
+        default_factory=dict
+    )  # shares the owner's memory, not its gradient
     views: set[FxNode] = field(default_factory=set)  # those that are not the owner itself under another name
     results: dict[FxNode, tuple[Any, ...]] = field(
         default_factory=dict
@@ -128,6 +131,12 @@ class _Walk:
 
     def owner(self, node: FxNode) -> FxNode:
         return self.origin.get(node, node)
+
+    def memory(self, owner: FxNode) -> FxNode:
+        """The owner of the memory that a detached tensor shares."""
+        while owner in self.detached:
+            owner = self.detached[owner]
+        return owner
 
     def rename(self, node: FxNode, same: FxNode) -> None:
         """``node`` is ``same``: the border of a region, or the result of a write."""
@@ -199,6 +208,9 @@ class _Walk:
         if written is not None:
             self.write(node, written, grad, gradient)
         elif schema is not None and (alias := _viewed(node, schema)) is not None:
+            if node.target is torch.ops.aten.detach.default:
+                self.detached[node] = self.owner(alias)
+                return
             self.origin[node] = self.owner(alias)
             self.views.add(node)
         elif gradient and not _integer(node):
@@ -216,6 +228,8 @@ class _Walk:
         elif kind == "USER_INPUT":
             what = f"forward writes the batch in place ({node.target})"
             self.bad.append(Reason("batch", what, line, "clone the tensor first"))
+        elif self.memory(owner) is not owner and self.memory(owner) in self.carrying:
+            self.bad.append(hidden_write(f"{node.target} of a detached tensor", line))
         elif not grad and owner in self.carrying:
             if written not in self.views:
                 number = node.meta["custom"][TAG]
@@ -227,7 +241,7 @@ class _Walk:
 
 
 def hidden_write(target: Any, line: Where) -> Reason:
-    what = f"{target} writes, under no_grad, a tensor that carries a gradient"
+    what = f"{target} writes, hidden from autograd, a tensor that carries a gradient"
     return Reason("no-grad-inplace", what, line)
 
 
@@ -254,8 +268,6 @@ def _written(node: FxNode, schema: Any) -> FxNode | None:
 
 def _viewed(node: FxNode, schema: Any) -> FxNode | None:
     """The tensor that a view operator looks at."""
-    if node.target is torch.ops.aten.detach.default:
-        return None  # shares memory, but not the gradient: writes through it are rare and torch forbids most
     if not any(r.alias_info is not None for r in schema.returns):
         return None
     for position, argument in enumerate(schema.arguments):
