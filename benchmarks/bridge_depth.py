@@ -11,36 +11,20 @@ beside the wall time: on a machine that does other work it is the one to read.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import random
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-depth.md"
+from rounds import Size, command_line, figures, parser, publish, small
+
 PHASES = ("export", "lower", "compile", "rest", "first step")
 GOAL = 1.3
 
 
-@dataclass(frozen=True)
-class Size:
-    hidden: int
-    heads: int
-    vocab: int
-    tokens: int
-    batch: int
-
-
-SIZES = {
-    64: Size(64, 4, 1024, 32, 2),
-    768: Size(768, 12, 50257, 64, 2),
-}
+SIZES = {64: Size(64, 4, 1024, 32, 2), 768: small()}
 
 
 @dataclass(frozen=True)
@@ -61,27 +45,13 @@ def now() -> Moment:
 def measure(layers: int, hidden: int) -> dict[str, Any]:
     """One compilation and one step in this process, which has done neither yet."""
     import torch
-    import transformers
 
     import detente
     from detente.bridge import program, variants
 
     # the bridge's own phases, in both clocks
     program.perf_counter = variants.perf_counter = now  # type: ignore[assignment]
-    transformers.logging.set_verbosity_error()
-    torch.manual_seed(0)
-    size = SIZES[hidden]
-    config = transformers.GPT2Config(
-        n_layer=layers,
-        n_embd=size.hidden,
-        n_head=size.heads,
-        vocab_size=size.vocab,
-        n_positions=size.tokens,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    model = transformers.GPT2LMHeadModel(config).train()
-    ids = torch.randint(0, size.vocab, (size.batch, size.tokens))
+    model, ids = SIZES[hidden].model(layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     begun = now()
     step = detente.compile(
@@ -112,19 +82,14 @@ def measure(layers: int, hidden: int) -> dict[str, Any]:
 
 
 def sweep(depths: list[int], hidden: int, rounds: int) -> list[dict[str, Any]]:
-    rows, order = [], random.Random(0)
-    for number in range(rounds):
-        for layers in order.sample(depths, len(depths)):
-            command = [sys.executable, __file__, "--one", str(layers), str(hidden)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise SystemExit(f"{layers} layers failed:\n{done.stderr[-3000:]}")
-            row = json.loads(done.stdout.splitlines()[-1])
-            rows.append(row)
-            cells = ", ".join(
-                f"{p} {row['seconds'][p]['wall']:.2f} ({row['seconds'][p]['cpu']:.2f})" for p in PHASES
-            )
-            print(f"round {number}, hidden {hidden}, {layers} layers, {row['form']}: {cells}", flush=True)
+    rows = []
+    for row in figures(__file__, [(d, hidden) for d in depths], rounds):
+        rows.append(row)
+        cells = ", ".join(
+            f"{p} {row['seconds'][p]['wall']:.2f} ({row['seconds'][p]['cpu']:.2f})" for p in PHASES
+        )
+        where = f"round {row['round']}, hidden {hidden}, {row['layers']} layers, {row['form']}"
+        print(f"{where}: {cells}", flush=True)
     return rows
 
 
@@ -180,53 +145,29 @@ def verdicts(rows: list[dict[str, Any]], depths: list[int]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--depths", type=int, nargs="+", default=[12, 24, 48])
-    parser.add_argument("--hidden", type=int, nargs="+", default=list(SIZES), choices=list(SIZES))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    parser.add_argument("--no-page", action="store_true")
-    parser.add_argument("--one", type=int, nargs=2, metavar=("LAYERS", "HIDDEN"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(measure(*arguments.one)))
+    options = parser(__doc__)
+    options.add_argument("--depths", type=int, nargs="+", default=[12, 24, 48])
+    options.add_argument("--hidden", type=int, nargs="+", default=list(SIZES), choices=list(SIZES))
+    given = options.parse_args()
+    if given.one:
+        print(json.dumps(measure(*map(int, given.one))))
         return 0
-    import jax
-    import torch
-
     lines = [
         "# What depth costs before the first step",
         "",
-        f"`python benchmarks/bridge_depth.py {' '.join(sys.argv[1:])}`".replace(" `", "`"),
-        f"(jax {jax.__version__}, torch {torch.__version__}, {os.cpu_count()} CPU cores; median of {arguments.rounds} "
-        "processes per depth, interleaved).",
+        command_line(__file__) + f"median of {given.rounds} processes per depth, interleaved).",
         "",
         "*cpu* is the processor time of the process, which other work on the machine does not enter; *wall* is what a "
         "user waits.",
         "",
     ]
     every = []
-    for hidden in arguments.hidden:
-        rows = sweep(arguments.depths, hidden, arguments.rounds)
+    for hidden in given.hidden:
+        rows = sweep(given.depths, hidden, given.rounds)
         every += rows
-        size = SIZES[hidden]
-        lines += [
-            f"## GPT-2, hidden {hidden}",
-            "",
-            f"{size.heads} heads, vocabulary {size.vocab}, batch {size.batch} x {size.tokens} tokens, AdamW, dropout.",
-            *table(rows, arguments.depths),
-            "",
-            *verdicts(rows, arguments.depths),
-            "",
-        ]
-    text = "\n".join(lines)
-    print(text)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"schema": "detente/bridge-depth/1", "rows": every}, indent=1))
-    if not arguments.no_page:
-        PAGE.write_text(text)
+        head = [f"## GPT-2, hidden {hidden}", "", str(SIZES[hidden])]
+        lines += [*head, *table(rows, given.depths), "", *verdicts(rows, given.depths), ""]
+    publish(given, "bridge-depth", lines, every)
     return 0
 
 

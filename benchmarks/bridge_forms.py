@@ -12,59 +12,36 @@ constants of ``bridge/choose/choose.py`` rest on this page: ``ROLL_FROM`` and ``
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import random
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-forms.md"
+from rounds import Size, command_line, figures, parser, publish, small
 
 
 @dataclass(frozen=True)
-class Size:
-    hidden: int
-    heads: int
-    vocab: int
-    tokens: int
-    batch: int
+class Sweep:
+    size: Size
     depths: tuple[int, ...]
-    forms: tuple[str, ...]
+    forms: tuple[str, ...] = ("unrolled", "rolled", "rolled+dots")
 
 
-SIZES = {
-    "small": Size(768, 12, 50257, 64, 2, (12,), ("unrolled", "rolled", "rolled+dots")),
-    "narrow": Size(256, 4, 1024, 128, 4, (2, 4, 6, 8, 12), ("unrolled", "rolled", "rolled+dots")),
+SWEEPS = {
+    "small": Sweep(small(), (12,)),
+    "narrow": Sweep(Size(256, 4, 1024, 128, 4), (2, 4, 6, 8, 12)),
 }
 
 
 def measure(name: str, layers: int, form: str, steps: int) -> dict[str, Any]:
     """One form compiled and run in this process; the fastest and the median step, wall and processor time."""
     import torch
-    import transformers
 
     import detente
 
-    transformers.logging.set_verbosity_error()
-    torch.manual_seed(0)
-    size = SIZES[name]
-    config = transformers.GPT2Config(
-        n_layer=layers,
-        n_embd=size.hidden,
-        n_head=size.heads,
-        vocab_size=size.vocab,
-        n_positions=size.tokens,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    model = transformers.GPT2LMHeadModel(config).train()
-    ids = torch.randint(0, size.vocab, (size.batch, size.tokens))
+    model, ids = SWEEPS[name].size.model(layers)
     step = detente.compile(
         model,
         lambda m, b: m(input_ids=b, labels=b).loss,
@@ -99,22 +76,16 @@ def measure(name: str, layers: int, form: str, steps: int) -> dict[str, Any]:
 def sweep(
     name: str, depths: tuple[int, ...], forms: tuple[str, ...], rounds: int, steps: int
 ) -> list[dict[str, Any]]:
-    rows, order = [], random.Random(0)
-    cells = [(d, f) for d in depths for f in forms]
-    for number in range(rounds):
-        for layers, form in order.sample(cells, len(cells)):
-            command = [sys.executable, __file__, "--one", name, str(layers), form, f"--steps={steps}"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise SystemExit(f"{name}, {layers} layers, {form} failed:\n{done.stderr[-3000:]}")
-            rows.append({"round": number, **json.loads(done.stdout.splitlines()[-1])})
-            row = rows[-1]
-            print(
-                f"round {number}, {name}, {layers:>2} layers, {form:<14} lower + XLA {row['compile_s']:.1f} s, "
-                f"step {row['step_s'] * 1e3:.1f} ms (fastest {row['fastest_s'] * 1e3:.1f}, "
-                f"processor {row['step_cpu_s'] * 1e3:.1f})",
-                flush=True,
-            )
+    rows = []
+    cells = [(name, d, f) for d in depths for f in forms]
+    for row in figures(__file__, cells, rounds, [f"--steps={steps}"]):
+        rows.append(row)
+        print(
+            f"round {row['round']}, {name}, {row['layers']:>2} layers, {row['form']:<14} "
+            f"lower + XLA {row['compile_s']:.1f} s, step {row['step_s'] * 1e3:.1f} ms "
+            f"(fastest {row['fastest_s'] * 1e3:.1f}, processor {row['step_cpu_s'] * 1e3:.1f})",
+            flush=True,
+        )
     return rows
 
 
@@ -158,56 +129,34 @@ def middle(rows: list[dict[str, Any]], key: str) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--size", nargs="+", default=list(SIZES), choices=list(SIZES))
-    parser.add_argument("--depths", type=int, nargs="+", help="default: as the size says")
-    parser.add_argument("--forms", nargs="+", help="default: as the size says")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    parser.add_argument("--no-page", action="store_true")
-    parser.add_argument("--one", nargs=3, metavar=("SIZE", "LAYERS", "FORM"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        name, layers, form = arguments.one
-        print(json.dumps(measure(name, int(layers), form, arguments.steps)))
+    options = parser(__doc__)
+    options.add_argument("--size", nargs="+", default=list(SWEEPS), choices=list(SWEEPS))
+    options.add_argument("--depths", type=int, nargs="+", help="default: as the size says")
+    options.add_argument("--forms", nargs="+", help="default: as the size says")
+    options.add_argument("--steps", type=int, default=8)
+    given = options.parse_args()
+    if given.one:
+        name, layers, form = given.one
+        print(json.dumps(measure(name, int(layers), form, given.steps)))
         return 0
-    import jax
-    import torch
-
     lines = [
         "# The forms of one training step, measured",
         "",
-        f"`{' '.join(['python benchmarks/bridge_forms.py', *sys.argv[1:]])}`",
-        f"(jax {jax.__version__}, torch {torch.__version__}, {os.cpu_count()} CPU cores; {arguments.rounds} rounds, "
-        f"a process per figure, {arguments.steps} steps after two).",
+        command_line(__file__)
+        + f"{given.rounds} rounds, a process per figure, {given.steps} steps after two).",
         "",
         "A ratio is taken within a round and its median given, with the smallest and the largest. Processor time is "
         "that of the process, all threads together; other work on the machine does not enter it.",
         "",
     ]
     every = []
-    for name in arguments.size:
-        size = SIZES[name]
-        depths = tuple(arguments.depths or size.depths)
-        rows = sweep(name, depths, tuple(arguments.forms or size.forms), arguments.rounds, arguments.steps)
+    for name in given.size:
+        plan = SWEEPS[name]
+        depths, forms = tuple(given.depths or plan.depths), tuple(given.forms or plan.forms)
+        rows = sweep(name, depths, forms, given.rounds, given.steps)
         every += rows
-        lines += [
-            f"## GPT-2, hidden {size.hidden}",
-            "",
-            f"{size.heads} heads, vocabulary {size.vocab}, batch {size.batch} x {size.tokens} tokens, AdamW, dropout.",
-            "",
-            *table(rows),
-            "",
-        ]
-    text = "\n".join(lines)
-    print(text)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"schema": "detente/bridge-forms/1", "rows": every}, indent=1))
-    if not arguments.no_page:
-        PAGE.write_text(text)
+        lines += [f"## GPT-2, hidden {plan.size.hidden}", "", str(plan.size), "", *table(rows), ""]
+    publish(given, "bridge-forms", lines, every)
     return 0
 
 
