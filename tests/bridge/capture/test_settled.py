@@ -171,6 +171,23 @@ def test_a_guard_raises_where_torch_does():
         float(step(torch.where(IDS > 0, 9, 0)))
 
 
-@pytest.mark.parametrize("loss", [guarded_by_two, guarded_and_more])
+def guarded_by_any_of(model, ids):
+    out = model(ids)
+    if not any((row > 0).any() for row in out):  # one row's answer decides nothing
+        raise ValueError("all negative")
+    return out.mean()
+
+
+def guarded_and_caught(model, ids):
+    out = model(ids)
+    try:
+        if (out > 99).any():
+            raise ValueError
+    except ValueError:
+        out = out / 2
+    return out.mean()
+
+
+@pytest.mark.parametrize("loss", [guarded_by_two, guarded_and_more, guarded_by_any_of, guarded_and_caught])
 def test_what_is_more_than_a_guard_is_refused(loss):
     assert [reason.code for reason in bridge.check(Words(), loss, IDS)] == ["control-flow"]

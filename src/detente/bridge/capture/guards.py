@@ -30,7 +30,15 @@ def _guards(file: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _found(tree: ast.AST) -> Iterator[tuple[int, int, str]]:
+    tried = [
+        part for node in ast.walk(tree) if isinstance(node, ast.Try) and node.handlers for part in node.body
+    ]
+    caught = {
+        id(node) for part in tried for node in ast.walk(part)
+    }  # what is raised there may lead elsewhere
     for node in ast.walk(tree):
+        if id(node) in caught:
+            continue
         if isinstance(node, ast.If) and len(node.body) == 1 and isinstance(node.body[0], ast.Raise):
             raising, apart = f"if {ast.unparse(node.test)}: {ast.unparse(node.body[0])}", ast.Or
         elif isinstance(node, ast.Assert):
@@ -46,4 +54,11 @@ def _each_decides(test: ast.expr, apart: type[ast.boolop]) -> bool:
     an assertion, and nothing else that is made of several."""
     if isinstance(test, ast.BoolOp):
         return isinstance(test.op, apart) and all(_each_decides(part, apart) for part in test.values)
-    return not any(isinstance(inner, ast.BoolOp | ast.IfExp) for inner in ast.walk(test))
+    return not any(isinstance(inner, _SEVERAL) or _chain(inner) for inner in ast.walk(test))
+
+
+_SEVERAL = (ast.BoolOp, ast.IfExp, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
+
+
+def _chain(node: ast.AST) -> bool:
+    return isinstance(node, ast.Compare) and len(node.ops) > 1

@@ -90,13 +90,11 @@ def keep_hooks(kept: dict[str, Kept]) -> Iterator[set[Any]]:
         return method
 
     def grad(*args: Any, **kwargs: Any) -> Any:
-        raise refuse(
-            "transform", "torch.autograd.grad inside the loss: a program has one backward pass", here()
-        )
+        what = "torch.autograd.grad inside the loss: a program has one backward pass"
+        raise refuse("transform", what, here())
 
-    torch.autograd.grad = (
-        grad  # from torch.autograd import grad, done before, is not seen; torch.export says so later
-    )
+    # The name that `from torch.autograd import grad` took before is not replaced: then torch.export says less.
+    torch.autograd.grad = grad
     torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]
     torch.Tensor.retain_grad = refused("retain_grad")  # type: ignore[method-assign]
     torch.Tensor.backward = refused("backward")  # type: ignore[method-assign]

@@ -82,6 +82,11 @@ def convert(exported: Any, tags: Tags, held: Weights, layout: Layout, kept: dict
     return Graph(tuple(inputs), tuple(maker.nodes), tuple(outputs), constants)
 
 
+def _first(node: FxNode) -> FxNode:
+    assert isinstance(node.args[0], FxNode)
+    return node.args[0]
+
+
 @dataclass
 class _Maker:
     """Numbers values and turns fx nodes into neutral ones."""
@@ -146,7 +151,7 @@ class _Maker:
         made = Node(self.number(), name, args, kwargs, out, tag.where, tag.scope, draw, tag.marks)
         self.nodes.append(made)
         self.values[node] = Ref(made.id)
-        if tag.keeps == name:
+        if tag.keeps == name and out == _out(_first(node).meta.get("val")):
             self.tags.met.append(tag)
             quiet = tuple(m for m in tag.marks if m != ("no_grad",))
             both = (args[0], Ref(made.id))

@@ -43,9 +43,8 @@ class Tag:
 class Tags:
     rows: list[Tag] = field(default_factory=list)
     draws: int = 0
-    met: list[Tag] = field(
-        default_factory=list
-    )  # writes under no_grad that the functional program has as one operator
+    # of the writes under no_grad, those that the functional program has as one operator
+    met: list[Tag] = field(default_factory=list)
 
     def of(self, node: FxNode) -> Tag | None:
         number = node.meta.get("custom", {}).get(TAG)
@@ -120,9 +119,8 @@ class _Walk:
     carrying: set[FxNode] = field(default_factory=set)
     kinds: dict[FxNode, tuple[str, str]] = field(default_factory=dict)  # placeholder -> (kind, torch's name)
     origin: dict[FxNode, FxNode] = field(default_factory=dict)  # a view -> the owner of its memory
-    detached: dict[FxNode, FxNode] = field(
-        default_factory=dict
-    )  # shares the owner's memory, not its gradient
+    # shares the owner's memory, not its gradient
+    detached: dict[FxNode, FxNode] = field(default_factory=dict)
     views: set[FxNode] = field(default_factory=set)  # those that are not the owner itself under another name
     results: dict[FxNode, tuple[Any, ...]] = field(
         default_factory=dict

@@ -66,9 +66,8 @@ def log_sum_exp(x: jax.Array, axis: int | tuple[int, ...], keepdims: bool = Fals
 def _log_sum_exp_jvp(axis: Any, keepdims: bool, primals: Any, tangents: Any) -> Any:
     (x,), (t,) = primals, tangents
     kept = log_sum_exp(x, axis, True)
-    weights = jnp.exp(
-        x - jnp.where(jnp.isneginf(kept), 0, kept)
-    )  # NaN stays: so is every gradient of the row
+    # NaN stays: so is every gradient of the row
+    weights = jnp.exp(x - jnp.where(jnp.isneginf(kept), 0, kept))
     value = kept if keepdims else jnp.squeeze(kept, axis)
     return value, jnp.sum(weights * t, axis, keepdims=keepdims)
 
