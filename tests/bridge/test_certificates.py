@@ -312,3 +312,14 @@ def test_a_wrong_gradient_fails_all_the_same(monkeypatch):
     step(X)
     with pytest.raises(bridge.Refused, match="certificate"):
         float(step(X))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_module_that_keeps_a_computed_tensor_is_certified():
+    model = nn.Sequential(nn.utils.weight_norm(nn.Linear(8, 4)), nn.utils.spectral_norm(nn.Linear(4, 4)))
+    model(X)  # leaves weights with a history, which torch's deepcopy refuses
+    step = bridge.compile(
+        model, loss, torch.optim.SGD(model.parameters(), lr=0.1), example_batch=X, certificate="full"
+    )
+    float(step(X)), float(step(X))
+    assert step.certificate.ok

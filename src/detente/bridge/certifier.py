@@ -20,6 +20,7 @@ from torch import nn
 from detente.bridge import certify, short
 from detente.bridge.birth import Births
 from detente.bridge.certificate import Certificate
+from detente.bridge.copies import copied
 from detente.bridge.graph import Graph
 from detente.bridge.lower.driver import every_node
 from detente.bridge.lower.precision import x64
@@ -97,7 +98,7 @@ class Certifier:
     ) -> Open:
         """Called before the step runs. ``before()`` copies the state, and is asked for only where that is needed;
         ``value(name)`` copies one weight (None: the live module holds it)."""
-        batch, groups = copy.deepcopy(batch), numbers_of(self.optimizer)
+        batch, groups = copied(batch), numbers_of(self.optimizer)
         cut = None
         if self.options.certificate == "short":
             cut = short.cut(self.model, self.optimizer, variant.captured.graph, value)

@@ -19,7 +19,6 @@ referee's rule (judge/parity.py), because an update has heavy tails.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -31,6 +30,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from detente.bridge.certificate import Certificate, Row
+from detente.bridge.copies import copied
 from detente.bridge.eager import EagerStep, eager_step
 from detente.bridge.refusal import Refused
 from detente.bridge.widened import widened
@@ -153,7 +153,7 @@ def _state_before(
     model: nn.Module, optimizer: torch.optim.Optimizer, then: Then, nudge: int | None
 ) -> dict[str, torch.Tensor]:
     if then.restore is not None or nudge is not None:
-        model, optimizer = copy.deepcopy((model, optimizer))
+        model, optimizer = copied((model, optimizer))
     if then.restore is not None:
         then.restore(model, optimizer)
     if nudge is not None:
@@ -170,7 +170,7 @@ def _copied_step(
     inside: Callable[[], AbstractContextManager[None]] | None = None,
     nudge: int | None = None,
 ) -> EagerStep:
-    model, optimizer, batch = copy.deepcopy((model, optimizer, then.batch))
+    model, optimizer, batch = copied((model, optimizer, then.batch))
     if then.restore is not None:
         then.restore(model, optimizer)
     if nudge is not None:

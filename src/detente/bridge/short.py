@@ -6,7 +6,6 @@ Peeled layers stay.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from detente.bridge.copies import copied
 from detente.bridge.graph import Graph
 from detente.bridge.meta import fill
 from detente.bridge.passes.dead import without_dead
@@ -95,7 +95,7 @@ def cut(
                 memo[id(p)] = nothing
                 if p in optimizer.state:
                     memo[id(optimizer.state[p])] = {}
-    new, mine = copy.deepcopy((model, optimizer), memo)
+    new, mine = copied((model, optimizer), memo)
     for path, indices in gone.items():
         container = new.get_submodule(path)
         left = [layer for i, layer in enumerate(container) if i not in set(indices)]

@@ -191,3 +191,23 @@ def test_a_write_to_a_detached_tensor_is_refused():
         return y.pow(2).sum()
 
     assert [reason.code for reason in bridge.check(nn.Linear(6, 6), hidden, X)] == ["no-grad-inplace"]
+
+
+STATISTICS = {
+    "BatchNorm with a cumulative mean": lambda: nn.BatchNorm2d(3, momentum=None),
+    "the same without weights": lambda: nn.BatchNorm2d(3, momentum=None, affine=False),
+    "InstanceNorm with running statistics": lambda: nn.InstanceNorm2d(
+        3, affine=True, track_running_stats=True
+    ),
+    "the same, without momentum": lambda: nn.InstanceNorm2d(3, momentum=None, track_running_stats=True),
+}
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_running_statistics_that_export_cannot_follow(name, same_function):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 1, bias=False), STATISTICS[name]())
+    images = torch.randn(4, 2, 5, 5, generator=torch.Generator().manual_seed(0))
+    step = same_function(model, lambda m, x: m(x).sin().mean(), images)
+    moved = step.values()["1.running_mean"]
+    assert float(abs(torch.as_tensor(moved)).sum()) > 0 or "without momentum" in name

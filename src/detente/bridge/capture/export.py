@@ -23,6 +23,7 @@ from detente.bridge.capture.provenance import tag
 from detente.bridge.capture.quiet import without_torchs_log
 from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
 from detente.bridge.capture.settled import Answers, Given, answers, unsettled
+from detente.bridge.capture.statistics import keep_statistics
 from detente.bridge.capture.weights import Weights, weights
 from detente.bridge.capture.where import passed, raised_at, where
 from detente.bridge.graph import Graph
@@ -170,6 +171,7 @@ def _export(
         with (
             keep_hooks(kept) as hooks,
             keep_ctc(),
+            keep_statistics(),
             without_mask_hints(),
             without_torchs_log(),
             warnings.catch_warnings(),

@@ -74,7 +74,9 @@ class Kept:
 
     def forward(self, tensors: Any) -> tuple[Context, list[torch.Tensor]]:
         """Run the user's forward; ctx and the output tensors."""
-        ctx = Context(tuple(isinstance(a, torch.Tensor) for a in self.args))
+        # of every tensor: whether one needs its gradient is not known inside the exported program, and one too many
+        # costs nothing (XLA drops it), while one too few is a gradient lost
+        ctx = Context(tuple(position in self.at for position in range(len(self.args))))
         full = self.place(tensors)
         with torch.no_grad():
             if _uses_setup_context(self.cls):

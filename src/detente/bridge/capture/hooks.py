@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import torch
 from torch.fx.node import _side_effectful_functions
 
 from detente.bridge.capture.functions import Kept, _Slot
-from detente.bridge.capture.where import code_place, here
+from detente.bridge.capture.where import code_place, foreign, here
 from detente.bridge.refusal import refuse
 
 _numbers = itertools.count(1)
@@ -90,6 +91,8 @@ def keep_hooks(kept: dict[str, Kept]) -> Iterator[set[Any]]:
         return method
 
     def grad(*args: Any, **kwargs: Any) -> Any:
+        if not foreign(sys._getframe(1).f_code.co_filename):  # torch's scan differentiates its own body
+            return plain_grad(*args, **kwargs)
         what = "torch.autograd.grad inside the loss: a program has one backward pass"
         raise refuse("transform", what, here())
 
@@ -112,7 +115,9 @@ def rewire(module: torch.fx.GraphModule, operators: set[Any]) -> None:
     """Every use of a hooked value reads the hook's node instead. Several hooks on one value run in the order
     of registration, as in torch: the first stands nearest to the uses, the last nearest to the value."""
     for part in module.modules():
-        if isinstance(part, torch.fx.GraphModule):
+        if operators and isinstance(
+            part, torch.fx.GraphModule
+        ):  # making code of a graph again takes its time
             _rewire(part, operators, part is module)
 
 

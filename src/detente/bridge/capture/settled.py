@@ -13,7 +13,6 @@ it is captured again with the answers given (``Given``).
 
 from __future__ import annotations
 
-import copy
 import functools
 import sys
 import types
@@ -30,6 +29,7 @@ from torch.utils import _pytree as pytree
 
 from detente.bridge.capture.guards import guard
 from detente.bridge.capture.where import here
+from detente.bridge.copies import copied
 from detente.bridge.graph import Graph, Node, node_refs
 from detente.bridge.refusal import Reason
 
@@ -201,7 +201,7 @@ def _check(condition: torch.Tensor, message: str) -> None:
 
 def answers(model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> Answers:
     """Run the loss once in eager torch, on copies, with torch's generator put back, and write down what is asked."""
-    model, batch = copy.deepcopy((model, batch))
+    model, batch = copied((model, batch))
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), Asked() as asked:
         loss(model, batch)
     return asked.answers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,3 +19,14 @@ def with_gradient(value: jax.Array, through: jax.Array) -> jax.Array:
 def _with_gradient_jvp(primals: Any, tangents: Any) -> Any:
     # Itself and not the value: the second derivative of what it stands in (a product) comes through it again.
     return with_gradient(*primals), tangents[1]
+
+
+def derived(value: Callable[..., jax.Array], derivative: Callable[..., jax.Array]) -> Any:
+    """``value(x)`` with a stated derivative, where jax's own is not torch's (at 0, at a pole) or less exact."""
+
+    @jax.custom_jvp
+    def apply(x: jax.Array) -> jax.Array:
+        return value(x)
+
+    apply.defjvp(lambda primals, tangents: (apply(*primals), tangents[0] * derivative(*primals)))
+    return apply

@@ -15,6 +15,7 @@ from jax import lax
 from jax.scipy import special
 
 from detente.bridge.lower.dtypes import cast, out_dtype, wide
+from detente.bridge.lower.gradient import derived
 from detente.bridge.lower.ops.pointwise import pointwise
 from detente.bridge.lower.table import lowers
 
@@ -46,9 +47,13 @@ def _softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array
     return jnp.where(linear, x, jnp.log1p(jnp.exp(jnp.where(linear, 0, scaled))) / beta)
 
 
+# jax differentiates expm1 as its value + 1, which has lost its digits where the value is near -1
+_growth = derived(jnp.expm1, jnp.exp)
+
+
 def _elu(x: jax.Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> jax.Array:
     negative = x <= 0
-    curve = jnp.expm1(jnp.where(negative, x, 0) * input_scale) * (alpha * scale)
+    curve = _growth(jnp.where(negative, x, 0) * input_scale) * (alpha * scale)
     return jnp.where(negative, curve, x * scale)
 
 

@@ -15,6 +15,7 @@ from jax import lax
 from jax.scipy import special
 
 from detente.bridge.lower.dtypes import cast, is_bool, is_complex, is_float, is_integer, out_dtype, wide
+from detente.bridge.lower.gradient import derived
 from detente.bridge.lower.table import lowers
 
 
@@ -27,17 +28,6 @@ def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
 
     lower.__name__ = getattr(function, "__name__", "pointwise")
     return lower
-
-
-def _derived(value: Callable[..., jax.Array], derivative: Callable[..., jax.Array]) -> Any:
-    """``value(x)`` with a stated derivative, where jax's own is not torch's at 0, at a pole or at infinity."""
-
-    @jax.custom_jvp
-    def apply(x: jax.Array) -> jax.Array:
-        return value(x)
-
-    apply.defjvp(lambda primals, tangents: (apply(*primals), tangents[0] * derivative(*primals)))
-    return apply
 
 
 def _trigamma(x: jax.Array) -> jax.Array:
@@ -74,13 +64,13 @@ def _i1e_slope(x: jax.Array) -> jax.Array:
     return jnp.where(x == 0, 0.5, _i0e(x) - _i1e(x) * (sign(x) + 1 / safe))
 
 
-digamma = _derived(_digamma, _trigamma)
-_lgamma = _derived(special.gammaln, digamma)
-_ndtri = _derived(special.ndtri, _ndtri_slope)
-_i0 = _derived(special.i0, _i0_slope)
-_i0e = _derived(special.i0e, _i0e_slope)
-_i1 = _derived(special.i1, _i1_slope)
-_i1e = _derived(special.i1e, _i1e_slope)
+digamma = derived(_digamma, _trigamma)
+_lgamma = derived(special.gammaln, digamma)
+_ndtri = derived(special.ndtri, _ndtri_slope)
+_i0 = derived(special.i0, _i0_slope)
+_i0e = derived(special.i0e, _i0e_slope)
+_i1 = derived(special.i1, _i1_slope)
+_i1e = derived(special.i1e, _i1e_slope)
 
 
 def _frac(x: jax.Array) -> jax.Array:

@@ -1,0 +1,38 @@
+"""Copies of modules, optimizers and batches to run something on without touching the user's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+
+def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
+    """``copy.deepcopy``, also of tensors that were computed with a gradient: torch refuses those, and the older
+    ``weight_norm`` and ``spectral_norm`` leave one in every module that has run. Such a tensor is copied as data.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(2, 2)
+    >>> layer.last = layer(torch.ones(1, 2))
+    >>> copied(layer).last.requires_grad
+    False
+    """
+    memo = {} if memo is None else memo
+    for tensor in _tensors(value):
+        if not tensor.is_leaf and id(tensor) not in memo:
+            memo[id(tensor)] = tensor.detach().clone()
+    return copy.deepcopy(value, memo)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, nn.Module):
+            for part in leaf.modules():
+                held = pytree.tree_leaves([v for name, v in vars(part).items() if name != "_modules"])
+                yield from (v for v in held if isinstance(v, torch.Tensor))
+        elif isinstance(leaf, torch.Tensor):
+            yield leaf
