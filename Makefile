@@ -48,7 +48,7 @@ unit:
 test-matrix: install-dev
 	$(BIN)/python -m pytest -m matrix
 
-# Every OpInfo sample of every operator that the bridge lowers.
+# Every OpInfo sample of every operator that the bridge lowers, and every module of torch.nn.
 test-ops: install-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m ops tests/conformance/ops
 
