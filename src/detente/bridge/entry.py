@@ -34,6 +34,7 @@ def compile(
     accumulate: int = 1,
     ema: float | None = None,
     weights: str | Path | None = None,
+    share: Step | None = None,
 ) -> Step:
     """The training step of ``model`` as one compiled program: forward, backward and optimizer.
 
@@ -60,6 +61,10 @@ def compile(
     ``weights``, for a model on the meta device: a safetensors file, the index of a sharded checkpoint, or the folder of
     either; or ``"init"``, every module's own initialisation from ``seed``. The module's parameters stay on the meta
     device (its buffers do not), so that nothing is held twice, until ``step.sync_to_torch()`` gives them memory.
+
+    ``share``: a step of the same module, or of one that has parameters in common with it, to train together with (a
+    GAN's generator beside its discriminator): before either runs, it takes over what the other has changed. Without it
+    every step trains weights of its own.
 
     Raises Refused with every reason, each with the user's file and line.
 
@@ -90,7 +95,7 @@ def compile(
         ema=ema,
         weights=weights,
     )
-    return Step(model, loss, optimizer, example_batch, options)
+    return Step(model, loss, optimizer, example_batch, options, share)
 
 
 __all__ = ["check", "compile"]

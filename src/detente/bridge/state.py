@@ -55,6 +55,20 @@ class State:
                 self._optimizer = stacks.gather(optimizer, lambda rows: jax.block_until_ready(stacked(rows)))
         self.stacks = stacks
 
+    def take(self, other: State, names: dict[str, str], *, optimizer: bool) -> None:
+        """Copies of another state's arrays: ``names`` maps its names (torch's) to the names here. ``optimizer``: their
+        optimizer state, too, where it has any."""
+        with x64():
+            if any(mine in self.stacks.place for mine in names.values()):
+                self.arrange(Stacks())
+            for theirs, mine in names.items():
+                self.values[mine] = jnp.copy(other.value(theirs))
+            if optimizer and not isinstance(other._optimizer, Birth):
+                states = other.stacks.split(other.optimizer, _row)
+                self.arrange(Stacks())
+                found = {mine: states[theirs] for theirs, mine in names.items() if theirs in states}
+                self.optimizer = {**self.optimizer, **jax.tree.map(jnp.copy, found)}
+
     def by_torch_names(self) -> tuple[Arrays, dict[str, Arrays]]:
         """``(values, optimizer state)`` under torch's names; rows of a stack are copies."""
         with x64():

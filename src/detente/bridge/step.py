@@ -29,6 +29,7 @@ from detente.bridge.pending import Pending
 from detente.bridge.place import Placed, from_jax, place, to_jax
 from detente.bridge.program import exported
 from detente.bridge.refusal import Refused, refuse
+from detente.bridge.sharing import Sharing, same_tensors
 from detente.bridge.state import State
 from detente.bridge.variants import Options, Variant, Variants
 from detente.bridge.watch import Watch
@@ -50,6 +51,7 @@ class Step:
         optimizer: torch.optim.Optimizer,
         example_batch: Any,
         options: Options,
+        share: Step | None = None,
     ) -> None:
         self.model, self.loss, self.optimizer, self.options = model, loss, optimizer, options
         self.count = 0
@@ -64,7 +66,7 @@ class Step:
             raise refuse("meta", "weights= is for a module on the meta device, and this one has values")
         try:
             self._trace()
-            self._weights = self._variants.weights(placed)
+            self.weights = self._variants.weights(placed)
         except Refused as refused:
             with stand_ins(model) if self._source is not None else nullcontext():
                 found = check(model, loss, self._variants.example(placed), optimizer)
@@ -72,7 +74,13 @@ class Step:
             raise Refused([*found, *(r for r in refused.reasons if r.what not in known)]) from None
         self._watch = Watch(model)
         self._load()
+        if share is not None and not same_tensors(self, share):
+            raise ValueError(
+                "share= is a step of another module: the two have no parameter or buffer in common"
+            )
         self._variant(placed, self._hyper())
+        self.sharing = Sharing(self, share)
+        self._catch_up()
 
     # -- running
     # ----------------------------------------------------------------------------------------------
@@ -87,6 +95,7 @@ class Step:
         """
         self._watch.check()
         self._settle()
+        self._catch_up()
         placed = batch if isinstance(batch, Placed) else self.place(batch)
         hyper = self._hyper()
         variant = self._variant(placed, hyper)
@@ -108,6 +117,7 @@ class Step:
         if self._open is not None:
             self._open.loss = loss
         self._live = False
+        self.sharing.ran()
         number, self.count = self.count, self.count + 1
         value = Pending.of(self._loss_aval(variant), lambda: self._read(variant, number, loss, word), loss)
         layout = variant.captured.aux
@@ -150,6 +160,7 @@ class Step:
         self._live = self._live and not tensors
         self._state.arrange(stacks)
         self.count = 0
+        self.sharing.loaded()
 
     def eager(self, batch: Any) -> Any:
         """The same step in torch eager, on the live module, with the compiled step's random numbers: a
@@ -179,6 +190,7 @@ class Step:
         next step, and without an update; None where torch would leave ``.grad`` None. Compiles once per
         program."""
         self._watch.check()
+        self._catch_up()
         placed = batch if isinstance(batch, Placed) else self.place(batch)
         variant = self._variant(placed, self._hyper())
         self._state.arrange(variant.stacks)
@@ -186,7 +198,7 @@ class Step:
 
     def _gradients(self, variant: Variant, values: Any, arrays: list[Any], count: int) -> Any:
         _, found = variant.compiled.gradients(values, arrays, np.uint32(self.options.seed), np.uint32(count))
-        none: dict[str, torch.Tensor | None] = dict.fromkeys(sorted(self._weights.trainable))
+        none: dict[str, torch.Tensor | None] = dict.fromkeys(sorted(self.weights.trainable))
         return none | {n: from_jax(g) for n, g in variant.stacks.split(found).items()}
 
     # -- state ------------------------------------------------------------------------------------------------
@@ -196,24 +208,32 @@ class Step:
         were on the meta device get memory on the CPU, and stay the same objects."""
         self._watch.check()
         self._settle()
+        self._catch_up()
+        for other in self.sharing.others:  # before the live module moves on under them
+            other._watch.check()
+            other._make_certificate()
         with torch.no_grad():
             values, optimizer = self._state.by_torch_names()
             for name, array in values.items():
-                fill(self._weights.tensors[name], from_jax(array))
+                fill(self.weights.tensors[name], from_jax(array))
         self._live = True
         self._rule.write_state(self.optimizer, optimizer, dict(self.model.named_parameters()))
-        self._watch.renew()
+        self._renew()
 
     def load_from_torch(self) -> None:
         """Take the live module's and optimizer's values as the state (after ``load_state_dict``, or an edit)."""
         self._settle()
-        self._watch.renew()
+        for other in self.sharing.others:
+            other._make_certificate()
+        self._renew()
         self._load()
+        self.sharing.loaded()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The weights and persistent buffers now, under torch's ``state_dict`` names, tied names included."""
+        self._catch_up()
         names = self.model.state_dict(keep_vars=True)
-        canonical = {name: self._weights.canonical(name) for name in names}
+        canonical = {name: self.weights.canonical(name) for name in names}
         host = {name: from_jax(self._state.value(name)) for name in set(canonical.values())}
         return {name: host[canonical[name]] for name in names}
 
@@ -225,12 +245,13 @@ class Step:
         """
         found = self._rule.averages(self._state.by_torch_names()[1])
         means = {name: from_jax(average) for name, average in found.items()}
-        return {n: means.get(self._weights.canonical(n), t) for n, t in self.state_dict().items()}
+        return {n: means.get(self.weights.canonical(n), t) for n, t in self.state_dict().items()}
 
     def save(self, path: str | Path) -> None:
         """Write weights, buffers, optimizer state and the position of the random numbers to one safetensors file."""
         self._settle()
-        checkpoint.save(path, self._state, dict(self._weights.aliases), self.count, self.options.seed)
+        self._catch_up()
+        checkpoint.save(path, self._state, dict(self.weights.aliases), self.count, self.options.seed)
 
     def load(self, path: str | Path) -> None:
         """Go on exactly where ``save`` was called: the next steps are bitwise those of the uninterrupted run (the
@@ -238,6 +259,7 @@ class Step:
         self._settle()
         self._state, self.count, seed = checkpoint.load(path, self._state)
         self._live, self._stepped = False, True
+        self.sharing.loaded()
         self.options = replace(self.options, seed=seed)
 
     def stablehlo(self, platforms: Sequence[str] | None = None) -> str:
@@ -249,6 +271,7 @@ class Step:
 
     def values(self) -> dict[str, Any]:
         """The weights and buffers now, as JAX arrays by canonical torch name."""
+        self._catch_up()
         return self._state.by_torch_names()[0]
 
     def arrays(self) -> Any:
@@ -275,16 +298,39 @@ class Step:
         """Every program compiled so far; one per batch layout and train/eval mode."""
         return tuple(self._variants.made.values())
 
+    def _catch_up(self) -> None:
+        """Take over what the steps of the group have changed since this one looked."""
+        newer = self.sharing.newer()
+        if not newer:
+            return
+        self._make_certificate()  # it compares with the state as its step left it
+        for other in newer:
+            changed = set(other.weights.tensors) if other.sharing.whole else other._changes()
+            names = {theirs: mine for theirs, mine in same_tensors(other, self).items() if theirs in changed}
+            self._state.take(other._state, names, optimizer=other.optimizer is self.optimizer)
+        self._live = False
+        self.sharing.looked()
+
+    def _renew(self) -> None:
+        """What the live module holds now is known to every step of the group."""
+        for step in (self, *self.sharing.others):
+            step._watch.renew()
+
+    def _changes(self) -> set[str]:
+        """torch's names of what the programs of this step change: the parameters that they train, and buffers."""
+        programs = [variant.compiled.program for variant in self.programs]
+        return {m for p in programs for n in (*p.connected, *p.written) for m in p.members(n)}
+
     def _load(self, given: Mapping[str, Any] | None = None) -> None:
         """State from the live module and optimizer; ``given`` (by name) comes before the module's own values."""
         given = given or {}
         values = {}
-        meta = any(t.is_meta for t in self._weights.tensors.values())
+        meta = any(t.is_meta for t in self.weights.tensors.values())
         weights: Any = self._source
         if meta and weights is None:  # used up: an initialisation keeps nothing
             weights = source(self.model, self.optimizer, self.options.weights, self.options.seed)
         self._source = None
-        for name, live in self._weights.tensors.items():
+        for name, live in self.weights.tensors.items():
             if name in given:
                 values[name] = to_jax(torch.as_tensor(given[name]).to(live.dtype))
             else:
@@ -324,7 +370,7 @@ class Step:
 
     def _variant(self, placed: Placed, hyper: Any) -> Variant:
         """The program for this batch, compiled now if it is a new one."""
-        return self._variants.find(placed, self._watch.mode, self._rule, hyper, self._weights, self._state)
+        return self._variants.find(placed, self._watch.mode, self._rule, hyper, self.weights, self._state)
 
     def _loss_aval(self, variant: Variant) -> Aval:
         graph = variant.compiled.program.graph

@@ -36,7 +36,8 @@ from detente.bridge.refusal import Reason
 Key = tuple[str, int, str]  # file, line, what is asked
 
 SETTLED = (
-    "this program was made for another answer to what is asked here; compile another step for this batch"
+    "this program was made for another answer to what is asked here; compile another step, with share= this one, for "
+    "this batch"
 )
 
 # calls by name, and what they ask: the number itself, whether it is true, where the true elements are

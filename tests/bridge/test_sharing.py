@@ -1,0 +1,165 @@
+"""Steps that train one module together, and the warning where two only seem to."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import warnings
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from detente import bridge
+
+GENERATOR = torch.Generator().manual_seed(0)
+REAL, NOISE = torch.randn(8, 3, generator=GENERATOR) + 2, torch.randn(8, 4, generator=GENERATOR)
+BATCH = (REAL.double(), NOISE.double())
+
+
+def gan(layers=1):
+    torch.manual_seed(0)
+    middle = [
+        part for _ in range(layers) for part in (nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16), nn.Tanh())
+    ]
+    return nn.ModuleDict(
+        {
+            "g": nn.Sequential(nn.Linear(4, 16), nn.Tanh(), *middle, nn.Linear(16, 3)),
+            "d": nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1)),
+        }
+    ).double()
+
+
+def judge(m, batch):
+    real, noise = batch
+    return F.softplus(-m["d"](real)).mean() + F.softplus(m["d"](m["g"](noise).detach())).mean()
+
+
+def fool(m, batch):
+    return F.softplus(-m["d"](m["g"](batch[1]))).mean()
+
+
+def eager(model, turns, optimizers, count):
+    losses = []
+    for _ in range(count):
+        for loss, optimizer in zip(turns, optimizers, strict=True):
+            optimizer.zero_grad()
+            value = loss(model, BATCH)
+            value.backward()
+            optimizer.step()
+            losses.append(float(value.detach()))
+    return losses
+
+
+def adam(part):
+    return torch.optim.Adam(part.parameters(), lr=0.05)
+
+
+def pair(model, share=True, **options):
+    first = bridge.compile(model, judge, adam(model["d"]), example_batch=BATCH, **options)
+    second = bridge.compile(
+        model, fool, adam(model["g"]), example_batch=BATCH, share=first if share else None, **options
+    )
+    return first, second
+
+
+def test_a_gan_trains_as_in_eager():
+    model = gan()
+    other = copy.deepcopy(model)
+    expected = eager(other, (judge, fool), (adam(other["d"]), adam(other["g"])), 4)
+    steps = pair(model, certificate="full")
+    found = [float(step(BATCH)) for _ in range(4) for step in steps]
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert all(step.settled().ok for step in steps)
+    steps[0].sync_to_torch()  # the generator, which the other step trained, and its running statistics, too
+    for name, tensor in other.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-9, atol=1e-12)
+    assert float(steps[1](BATCH)) > 0  # the write to the live module was the group's own
+
+
+def test_a_part_and_the_whole_in_rolled_form():
+    model = gan(layers=8)
+    other = copy.deepcopy(model)
+
+    def small(m, batch):
+        return m(batch[1]).pow(2).mean()
+
+    turns = (fool, lambda m, batch: small(m["g"], batch))
+    expected = eager(other, turns, (adam(other["g"]), torch.optim.SGD(other["g"].parameters(), lr=0.1)), 3)
+    first = bridge.compile(
+        model, fool, adam(model["g"]), example_batch=BATCH, certificate="none", form="rolled"
+    )
+    part = model["g"]
+    second = bridge.compile(
+        part,
+        small,
+        torch.optim.SGD(part.parameters(), lr=0.1),
+        example_batch=BATCH,
+        certificate="none",
+        share=first,
+    )
+    found = [float(step(BATCH)) for _ in range(3) for step in (first, second)]
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_one_optimizer_of_two_losses_has_one_state():
+    model = gan()
+    other = copy.deepcopy(model)
+    theirs = adam(other)
+    expected = eager(other, (judge, fool), (theirs, theirs), 3)
+    optimizer = adam(model)
+    first = bridge.compile(model, judge, optimizer, example_batch=BATCH, certificate="none")
+    second = bridge.compile(model, fool, optimizer, example_batch=BATCH, certificate="none", share=first)
+    found = [float(step(BATCH)) for _ in range(3) for step in (first, second)]
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_step_that_joins_later_begins_where_the_others_are():
+    model = gan()
+    first = bridge.compile(model, judge, adam(model["d"]), example_batch=BATCH, certificate="none")
+    before = float(first(BATCH))
+    second = bridge.compile(
+        model, judge, adam(model["d"]), example_batch=BATCH, certificate="none", share=first
+    )
+    assert float(second(BATCH)) < before
+    second.restart()
+    assert float(first(BATCH)) == pytest.approx(before, rel=1e-9)  # new values of one are the group's
+
+
+def test_taking_turns_without_sharing_warns_once():
+    first, second = pair(gan(), share=False, certificate="none")
+    with pytest.warns(UserWarning, match=r"[dg]\.\d\.\w+ is trained by another step.*share="):
+        for _ in range(3):
+            first(BATCH), second(BATCH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first(BATCH), second(BATCH)
+
+
+def test_one_after_the_other_does_not_warn():
+    first, second = pair(gan(), share=False, certificate="none")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first(BATCH), first(BATCH), second(BATCH), second(BATCH)
+
+
+def test_another_module_is_refused():
+    model = gan()
+    first = bridge.compile(model, judge, adam(model["d"]), example_batch=BATCH, certificate="none")
+    with pytest.raises(ValueError, match="no parameter or buffer in common"):
+        bridge.compile(
+            other := gan(), fool, adam(other["g"]), example_batch=BATCH, certificate="none", share=first
+        )
+
+
+def test_a_group_goes_with_its_last_name():
+    first, second = pair(gan(), certificate="none")
+    gone = weakref.ref(first)
+    del first
+    gc.collect()
+    assert gone() is not None  # the discriminator's newest values are its own
+    del second
+    gc.collect()
+    assert gone() is None
