@@ -37,7 +37,7 @@ CODES: dict[str, str] = {
     "op": "register a lowering with detente.extend('the.op', function)",
     "leaf-inplace": "write to a buffer or a copy; torch itself refuses a write to a leaf that needs a gradient",
     "no-grad-inplace": "write out of place under no_grad, or detach the tensor first",
-    "batch": "give the same structure (keys, lengths, non-tensor values) as example_batch, or compile a step with share=",
+    "batch": "give the same structure (keys, lengths, plain values) as example_batch, or compile a step with share=",
     "loss": "the loss function must return a 0-d floating tensor, or (loss, aux)",
     "meta": "pass weights='init' or weights= a safetensors checkpoint to detente.compile, or give it values first "
     "with module.to_empty(device='cpu')",
