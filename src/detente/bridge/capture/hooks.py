@@ -114,10 +114,10 @@ def keep_hooks(kept: dict[str, Kept]) -> Iterator[set[Any]]:
 def rewire(module: torch.fx.GraphModule, operators: set[Any]) -> None:
     """Every use of a hooked value reads the hook's node instead. Several hooks on one value run in the order
     of registration, as in torch: the first stands nearest to the uses, the last nearest to the value."""
+    if not operators:  # making the code of a graph again takes its time
+        return
     for part in module.modules():
-        if operators and isinstance(
-            part, torch.fx.GraphModule
-        ):  # making code of a graph again takes its time
+        if isinstance(part, torch.fx.GraphModule):
             _rewire(part, operators, part is module)
 
 

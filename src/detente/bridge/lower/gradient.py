@@ -21,12 +21,17 @@ def _with_gradient_jvp(primals: Any, tangents: Any) -> Any:
     return with_gradient(*primals), tangents[1]
 
 
-def derived(value: Callable[..., jax.Array], derivative: Callable[..., jax.Array]) -> Any:
-    """``value(x)`` with a stated derivative, where jax's own is not torch's (at 0, at a pole) or less exact."""
+def derived(value: Callable[..., jax.Array], *slopes: Callable[..., jax.Array]) -> Any:
+    """``value(*x)`` with a stated derivative by each argument, where jax's own is not torch's (at 0, at a pole) or less
+    exact. A slope may call what it is the slope of: XLA computes it once."""
 
     @jax.custom_jvp
-    def apply(x: jax.Array) -> jax.Array:
-        return value(x)
+    def apply(*x: jax.Array) -> jax.Array:
+        return value(*x)
 
-    apply.defjvp(lambda primals, tangents: (apply(*primals), tangents[0] * derivative(*primals)))
+    def jvp(primals: Any, tangents: Any) -> Any:
+        parts = [t * slope(*primals) for t, slope in zip(tangents, slopes, strict=True)]
+        return apply(*primals), sum(parts[1:], parts[0])
+
+    apply.defjvp(jvp)
     return apply

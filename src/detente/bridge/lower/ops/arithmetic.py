@@ -25,7 +25,7 @@ from detente.bridge.lower.dtypes import (
     promote,
     wide,
 )
-from detente.bridge.lower.gradient import with_gradient
+from detente.bridge.lower.gradient import derived, with_gradient
 from detente.bridge.lower.ops.pointwise import pointwise
 from detente.bridge.lower.table import lowers
 
@@ -197,32 +197,17 @@ def _x_times(log: Callable[[jax.Array], jax.Array], pole: float, x: jax.Array, y
     return with_gradient(lax.stop_gradient(value), jnp.where(dead, 0, x) * log(y))
 
 
-@jax.custom_jvp
-def log_add(a: jax.Array, b: jax.Array) -> jax.Array:
-    """``log(exp(a) + exp(b))``. Its gradients are sigmoids: beside plus infinity jax's rule gives more than 1."""
-    return jnp.logaddexp(a, b)
-
-
-@log_add.defjvp
-def _log_add_jvp(primals: Any, tangents: Any) -> Any:
-    (a, b), (s, t) = primals, tangents
-    return log_add(a, b), s * jax.nn.sigmoid(a - b) + t * jax.nn.sigmoid(b - a)
+# The gradients are sigmoids: beside plus infinity jax's rule gives more than 1.
+log_add = derived(jnp.logaddexp, lambda a, b: jax.nn.sigmoid(a - b), lambda a, b: jax.nn.sigmoid(b - a))
+_logaddexp2 = derived(
+    jnp.logaddexp2,
+    lambda a, b: jax.nn.sigmoid((a - b) * math.log(2)),
+    lambda a, b: jax.nn.sigmoid((b - a) * math.log(2)),
+)
 
 
 def _logaddexp(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.logaddexp(a, b) if is_complex(a.dtype) else log_add(a, b)
-
-
-@jax.custom_jvp
-def _logaddexp2(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.logaddexp2(a, b)
-
-
-@_logaddexp2.defjvp
-def _logaddexp2_jvp(primals: Any, tangents: Any) -> Any:
-    (a, b), (s, t) = primals, tangents
-    away = (a - b) * math.log(2)
-    return _logaddexp2(a, b), s * jax.nn.sigmoid(away) + t * jax.nn.sigmoid(-away)
 
 
 def _atan2(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -232,17 +217,11 @@ def _atan2(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where(origin, lax.stop_gradient(jnp.arctan2(a, b)), safe)
 
 
-@jax.custom_jvp
-def _hypot(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.hypot(a, b)
+def _hypot_slope(a: jax.Array, b: jax.Array) -> jax.Array:
+    return a / _hypot(a, b)  # NaN at the origin, as torch has it
 
 
-@_hypot.defjvp
-def _hypot_jvp(primals: Any, tangents: Any) -> Any:
-    # NaN at the origin, as torch has it
-    (a, b), (s, t) = primals, tangents
-    size = _hypot(a, b)
-    return size, s * (a / size) + t * (b / size)
+_hypot = derived(jnp.hypot, _hypot_slope, lambda a, b: _hypot_slope(b, a))
 
 
 def _copysign(a: jax.Array, b: jax.Array) -> jax.Array:
