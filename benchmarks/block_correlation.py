@@ -204,7 +204,7 @@ def write(series: Sequence[Series], provisional: bool) -> Estimate:
         "# How far a block resembles the one before it",
         "",
         "`python benchmarks/block_correlation.py` measures, and writes this page, the blocks behind it and the bound "
-        "that every interval is widened by; `--estimate` does so from the stored blocks. Nothing here is typed by hand.",
+        "that every interval is widened by; `--estimate` does so from the stored blocks. Nothing here is typed.",
         "",
     ]
     if provisional:

@@ -24,6 +24,7 @@ from detente.session.layout import AA, Layout, lay_out
 from detente.session.lock import MachineLock
 from detente.session.progress import Progress, Sink
 from detente.session.proofs import proof_file
+from detente.session.quiet import Quiet
 from detente.session.request import Request
 from detente.session.spawn import Spawned
 from detente.session.workers import Workers, threads_of
@@ -128,6 +129,7 @@ class _Run:
         self.count, self.total = 0, 0
         self.budget = Budget(request.budget_s)
         self.workers = Workers(request, session.id, interrupts)
+        self.quiet = Quiet(self.budget, self.say, lambda: interrupts.count > 0)
 
     def say(self, text: str) -> None:
         self._tell("note", text)
@@ -313,6 +315,7 @@ class _Run:
         self, kind: JobKind, cell: Cell, block: int = -1, order: int = 0, **job: Any
     ) -> Process | None:
         """Run one worker. None when the user stopped it: an unfinished process leaves no trace."""
+        waits = self.quiet.before(kind, block)
         if self.interrupts.count:
             raise Stopped
         where = f"block {block + 1}" if block >= 0 else kind
@@ -340,6 +343,7 @@ class _Run:
             spawned.foreign,
             spawned.evidence,
             _shareable(spawned.environment),
+            waits,
         )
 
     def _keep(self, process: Process) -> None:
