@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import statistics
 import sys
 import time
 from collections import Counter
@@ -40,9 +41,9 @@ DRIFT = 0.005
 @dataclass(frozen=True)
 class Scenario:
     """``times``: time of ``jax`` over the time of the other two. ``spread``: standard deviation between the medians of
-    processes; ``within``: what their samples add to it, where that is drawn apart. ``rho``: correlation of a row's level
-    with that of the block before. ``blocks``: a fixed number, or None for the stopping rule. ``tails``: degrees of
-    freedom of Student's t instead of the normal, same spread of the bulk."""
+    processes; ``within``: what their samples add to it, where that is drawn apart. ``rho``: correlation of a row's
+    level with that of the block before. ``blocks``: a fixed number, or None for the stopping rule. ``tails``: degrees
+    of freedom of Student's t instead of the normal, same spread of the bulk."""
 
     times: float
     spread: float
@@ -213,7 +214,7 @@ def simulate(scenario: Scenario, seed: int) -> Outcome:
 def words_at(times: dict[str, list[float]], blocks: int, fixed: int | None) -> Pairs:
     """The words after so many blocks, as the judge finds them in a quiet session."""
     medians = {label: dict(enumerate(found[:blocks])) for label, found in times.items()}
-    steady = {label: float(np.median(list(medians[label].values()))) for label in STACKS}
+    steady = {label: statistics.median(medians[label].values()) for label in STACKS}
     group = Candidates("simulated", STACKS, medians, steady=steady, aa=(STACKS[0], TWIN))
     return judge_pairs((group,), tuple(range(blocks)), looks_of(fixed), "")
 

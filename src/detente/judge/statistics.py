@@ -7,6 +7,7 @@ is needed and nowhere else.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import statistics as plain
@@ -132,10 +133,13 @@ def blocks_needed(pair: Paired, margin: float, alpha: float, most: int = 500) ->
     tail = alpha / 2 if gap > 0 else alpha
     # Near 0 both one-sided tests must succeed, so each gets half of what may go wrong.
     power = 0.8 if gap > 0 or abs(pair.mean) > edge / 2 else 0.9
-    for n in range(LEAST_BLOCKS, most + 1):
-        if pair.reach(t_quantile(1 - tail, n - 1) + t_quantile(power, n - 1), n) <= abs(gap):
-            return max(n, pair.n + 1)
-    return None
+
+    def decides(n: int) -> bool:
+        return pair.reach(t_quantile(1 - tail, n - 1) + t_quantile(power, n - 1), n) <= abs(gap)
+
+    # What is out of reach falls with every block, so the first number that decides is found by halving.
+    n = LEAST_BLOCKS + bisect.bisect_left(range(LEAST_BLOCKS, most + 1), True, key=decides)
+    return max(n, pair.n + 1) if n <= most else None
 
 
 def geometric_interval(medians: Iterable[float], alpha: float = ALPHA) -> tuple[float, float] | None:
