@@ -58,13 +58,14 @@ def look(seconds: float = LOOK_S, stop: Callable[[], bool] = lambda: False) -> L
     What runs in another container, ended meanwhile, or belongs to the host of a virtual machine (time that it takes is
     *steal*) has no name here; where that is most of the load it is listed as such.
     """
-    load, times, steal = ForeignLoad(), dict(_processes()), _steal()
+    load, times, steal, own = ForeignLoad(), dict(_processes()), _steal(), _children_s()
     begun = deadline = time.monotonic()
     deadline += seconds
     while (left := deadline - time.monotonic()) > 0 and not stop():
         time.sleep(min(0.1, left))
     capacity = max(1e-9, (time.monotonic() - begun) * (psutil.cpu_count() or 1))
-    share = load.share()
+    # Children that still run are in nobody's account but their own: a proof beside another is no neighbour of it.
+    share = max(0.0, load.share() - max(0.0, _children_s() - own) / capacity)
     found = []
     for pid, (name, used) in _processes():
         if pid in times and (part := (used - times[pid][1]) / capacity) >= _WORTH_NAMING:
@@ -88,6 +89,17 @@ def _processes() -> Iterator[tuple[int, tuple[str, float]]]:
         times = p.info["cpu_times"]
         if p.pid not in ours and times is not None:
             yield p.pid, (_clean(p.info["name"] or f"process {p.pid}"), times.user + times.system)
+
+
+def _children_s() -> float:
+    """CPU seconds of our descendants that are alive."""
+    total = 0.0
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                times = child.cpu_times()
+                total += times.user + times.system
+    return total
 
 
 def _clean(name: str) -> str:
