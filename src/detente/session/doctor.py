@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
+from detente.judge.headline import LEAST_RATIO
 from detente.records.cell import Cell
 from detente.records.contract import CONTRACTS
 from detente.records.folders import data_folder
@@ -20,6 +19,7 @@ from detente.session.alone import run_alone
 from detente.session.fingerprint import machine
 from detente.session.interrupts import Interrupts
 from detente.session.layout import missing_reason
+from detente.session.quiet import look
 from detente.stacks.catalogue import STACKS, StackEntry
 
 PROBE_LIMIT_S = 60.0
@@ -81,13 +81,17 @@ def _noise() -> Check:
 
 
 def _load() -> Check:
-    busy = psutil.cpu_percent(interval=1.0)
-    state = "ok" if busy < 10 else "warn"
+    """The same look that a session takes before each block."""
+    seen = look(1.0)
+    who = f": {seen.told()}" if seen.neighbours else ""
     return Check(
         "other processes",
-        state,
-        f"they use {busy:.0f} % of the processor",
-        "" if state == "ok" else "a neighbour slows torch's static thread split more than XLA: stop it",
+        "ok" if seen.quiet else "warn",
+        f"they use {100 * seen.share:.0f} % of the machine{who}",
+        ""
+        if seen.quiet
+        else "stop them: a neighbour slows torch's static thread split more than XLA. A session waits for a quiet "
+        f"machine, and beside others it says neither SAME nor leads with less than {LEAST_RATIO:g}x",
     )
 
 
