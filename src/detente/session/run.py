@@ -26,6 +26,7 @@ from detente.session.progress import Progress, Sink
 from detente.session.proofs import proof_file
 from detente.session.request import Request
 from detente.session.spawn import Spawned
+from detente.session.unmade import Unmade
 from detente.session.workers import Workers, threads_of
 from detente.store.spool import Spool
 from detente.worker.probes import ALWAYS, PROBES
@@ -128,6 +129,7 @@ class _Run:
         self.count, self.total = 0, 0
         self.budget = Budget(request.budget_s)
         self.workers = Workers(request, session.id, interrupts)
+        self.unmade = Unmade(self.workers)
 
     def say(self, text: str) -> None:
         self._tell("note", text)
@@ -145,13 +147,16 @@ class _Run:
             self._plan(cells)
             self._prove(cells)
             self._prepare(cells)
+            if not self._alive() and self.unmade:
+                self.end("nothing could be prepared")
+                raise self.unmade.fault()
             self._blocks()
             self._memory()
         except Stopped:
             note = "interrupted"
             self.say(
                 "interrupted; everything that finished is kept: "
-                f"`detente compare ... --resume {self.session.id}` continues"
+                f"`detente compare --resume {self.session.id}` continues"
             )
         finally:
             self.workers.forget_caches()
@@ -172,7 +177,8 @@ class _Run:
         blocks = self.request.blocks or UNJUDGED_BLOCKS
         self.total = blocks * len(cells) + (len(cells) if self.request.memory else 0)
         budget = f", within {self.request.budget_s:.0f} s" if self.request.budget_s else ""
-        self._tell("plan", f"session {self.session.id}: {len(cells)} rows, {blocks} blocks or more{budget}")
+        more = "" if self.request.blocks else " or more"
+        self._tell("plan", f"session {self.session.id}: {len(cells)} rows, {blocks} blocks{more}{budget}")
 
     def _prove(self, cells: tuple[Cell, ...]) -> None:
         """Level one: same function, at size tiny in fp64, once per workload, stack and versions, then cached."""
@@ -194,7 +200,8 @@ class _Run:
             if cached.exists():
                 self._keep(from_json(Process, json.loads(cached.read_text())))
                 continue
-            self._prepare_for(proof)
+            if not self._prepare_for(proof):
+                continue
             process = self._process("prove", proof, full_proof=True)
             if process is not None:
                 self._keep(process)
@@ -203,16 +210,24 @@ class _Run:
                     cached.write_text(dumps(process))
 
     def _prepare(self, cells: tuple[Cell, ...]) -> None:
+        """A cell whose weights cannot be made is failed by that one reason, and no process of it starts."""
+        gone = self.session.dead()
         for cell in cells:
-            self._prepare_for(cell)
+            if cell.key not in gone and not self._prepare_for(cell):
+                self._keep(self.unmade.process(cell))
 
-    def _prepare_for(self, cell: Cell) -> None:
-        """Make the weights, batches and reference that the cell loads, unless they are there."""
+    def _prepare_for(self, cell: Cell) -> bool:
+        """Make the weights, batches and reference that the cell loads, unless they are there; whether they are now.
+        Tried once: what fails for one row fails for all rows of its workload."""
         maker = self.workers.maker(cell)
-        if maker is not None:
+        if maker is None:
+            return True
+        if not self.unmade.knows(cell):
             process = self._process("prepare", maker)
-            if process is not None and process.evidence.status != "ok":
-                self.say(f"the reference of {cell.workload} could not be made: {process.evidence.reason}")
+            if process is None or process.evidence.status == "ok":
+                return True
+            self.unmade.add(cell, process.evidence, self.workers.log)
+        return False
 
     def _blocks(self) -> None:
         done = {p.block for p in self.session.processes if p.kind == "time"}
@@ -329,7 +344,7 @@ class _Run:
             raise Stopped
         self.count += 1
         self.budget.estimates.saw(kind, cell, spawned.wall_s)
-        self._tell("end", f"{title} {_outcome(spawned)}", cell=cell.key, eta_s=self._eta())
+        self._tell("end", f"{title} {_outcome(kind, spawned)}", cell=cell.key, eta_s=self._eta())
         return Process(
             cell,
             kind,
@@ -363,8 +378,10 @@ def _is_twin(cell: Cell) -> bool:
     return cell.label.endswith(AA)
 
 
-def _outcome(spawned: Spawned) -> str:
+def _outcome(kind: JobKind, spawned: Spawned) -> str:
     e = spawned.evidence
+    if kind == "prepare" and e.status != "ok":
+        return e.status  # the reason is the reason of every row, and told once, with them
     return f"took {spawned.wall_s:.1f} s" if e.status == "ok" else f"{e.status}: {e.reason}"
 
 

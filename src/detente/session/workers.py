@@ -36,6 +36,7 @@ class Workers:
         self._cpus = tuple(sorted(os.sched_getaffinity(0)))[: threads_of(request)]
         self._folders: dict[tuple[str, str, str], Path] = {}
         self._count = 0
+        self.log = self._logs  # of the process that ran last
 
     def folder(self, cell: Cell) -> Path:
         """The prepared folder, looked up once: its name holds a hash of the source, which may be edited meanwhile."""
@@ -59,7 +60,7 @@ class Workers:
         prepared = self.folder(cell)
         for place in (cache, prepared):
             place.mkdir(parents=True, exist_ok=True)
-        log = self._logs / f"{self._count:03d}-{kind}-{cell.label.replace('/', '-')}.log"
+        log = self.log = self._logs / f"{self._count:03d}-{kind}-{cell.label.replace('/', '-')}.log"
         self._count += 1
         return spawn(
             Job(

@@ -63,8 +63,9 @@ class Opened:
             make_loader,
         )  # torch's loader: only where the contract asks for it
 
-        # Never closed: its thread is a daemon and this process ends after one job.
-        endless = Feed(make_loader(self.batches))
+        # Entered, or it has no thread and gives nothing. Never left: the thread is a daemon, it sleeps while its queue
+        # is full, and this process ends after one job.
+        endless = Feed(make_loader(self.batches)).__enter__()
         return lambda: self.running.place(next(endless))
 
 
