@@ -15,7 +15,7 @@ def test_a_loader_feeds_every_row(detente: Any) -> None:
     rows = {c["label"]: c for c in json.loads(done.stdout)["cells"]}
     assert {label: c["status"] for label, c in rows.items()} == {"torch-eager": "ok", "jax": "ok"}, rows
     for cell in rows.values():
-        assert "train-step+loader" in cell["group"]
+        assert "+loader/" in cell["group"]
         assert cell["steady_s"]["samples"] >= 5 and cell["parity"]["same_precision"] == "passed", cell
         # torch is in JAX's process to read rows: by this contract that is no second runtime.
         assert not [f for f in cell["findings"] if f["severity"] == "void"]
