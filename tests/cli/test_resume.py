@@ -14,7 +14,7 @@ from detente.records.session import Fingerprint, Session
 from detente.session.continued import request_of
 from detente.session.layout import lay_out
 from detente.session.request import Request
-from detente.session.run import settings_of
+from detente.session.asked import settings_of
 
 ASKED = (
     "compare",

@@ -10,28 +10,26 @@ from detente.records.cell import Cell
 from detente.records.evidence import Evidence
 from detente.records.fault import CellFault
 from detente.records.session import Process
-from detente.session.workers import Workers
 from detente.worker.reference import reference_name
 
 
 class Unmade:
     """The evidence of prepare jobs that failed, by what they were to make."""
 
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
+    def __init__(self) -> None:
         self._why: dict[tuple[str, str], Evidence] = {}
         self._told: list[tuple[str, Path]] = []
 
     def __bool__(self) -> bool:
         return bool(self._why)
 
-    def knows(self, cell: Cell) -> bool:
+    def knows(self, cell: Cell, folder: Path) -> bool:
         """Whether what ``cell`` loads was tried already."""
-        return self._key(cell) in self._why
+        return _key(cell, folder) in self._why
 
-    def add(self, cell: Cell, evidence: Evidence, log: Path) -> None:
+    def add(self, cell: Cell, folder: Path, evidence: Evidence, log: Path) -> None:
         """What ``cell`` loads could not be made."""
-        self._why[self._key(cell)] = evidence
+        self._why[_key(cell, folder)] = evidence
         self._told.append((f"{cell.workload} {cell.size}: {evidence.reason}", log))
 
     def fault(self) -> CellFault:
@@ -42,11 +40,12 @@ class Unmade:
             "with the whole error: " + ", ".join(str(log) for _, log in self._told),
         )
 
-    def process(self, cell: Cell) -> Process:
+    def process(self, cell: Cell, folder: Path) -> Process:
         """The timing process that ``cell`` never had, with the reason of the job that failed: a row that was planned
         stays in the session. It took no time, and stands outside the blocks."""
-        evidence = replace(self._why[self._key(cell)], versions={})
+        evidence = replace(self._why[_key(cell, folder)], versions={})
         return Process(cell, "time", -1, 0, time.time(), 0.0, 0.0, evidence)
 
-    def _key(self, cell: Cell) -> tuple[str, str]:
-        return str(self._workers.folder(cell)), reference_name(replace(cell.contract, feed="resident"))
+
+def _key(cell: Cell, folder: Path) -> tuple[str, str]:
+    return str(folder), reference_name(replace(cell.contract, feed="resident"))
