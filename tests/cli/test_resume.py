@@ -11,10 +11,10 @@ import pytest
 from detente.records.folders import data_folder
 from detente.records.job import Sampling
 from detente.records.session import Fingerprint, Session
+from detente.session.asked import settings_of
 from detente.session.continued import request_of
 from detente.session.layout import lay_out
 from detente.session.request import Request
-from detente.session.asked import settings_of
 
 ASKED = (
     "compare",

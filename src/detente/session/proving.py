@@ -9,13 +9,16 @@ from dataclasses import replace
 from detente.records.cell import Cell
 from detente.records.codec import dumps, from_json
 from detente.records.session import Process
+from detente.session.beside import run_beside
 from detente.session.proofs import proof_file
 from detente.session.underway import Underway, is_twin
 from detente.workloads.catalogue import find_workload
 
 
 def prove(under: Underway, cells: Sequence[Cell]) -> None:
-    """Level one: same function, at size tiny in fp64, once per workload, stack and versions, then cached."""
+    """Level one: same function, at size tiny in fp64, once per workload, stack and versions, then cached. Proofs of
+    different rows run beside each other: nothing is timed yet."""
+    wanted: list[Cell] = []
     for cell in cells:
         if "tiny" not in find_workload(cell.workload).sizes or is_twin(cell):
             continue
@@ -25,12 +28,12 @@ def prove(under: Underway, cells: Sequence[Cell]) -> None:
         cached = proof_file(proof)
         if cached.exists():
             under.ledger.keep(from_json(Process, json.loads(cached.read_text())))
-            continue
-        if not _prepare_for(under, proof):
-            continue
-        process = under.process("prove", proof, full_proof=True)
+        elif _prepare_for(under, proof):
+            wanted.append(proof)
+    for process in run_beside(under, "prove", wanted, full_proof=True):
         under.ledger.keep(process)
         if process.evidence.status == "ok":
+            cached = proof_file(process.cell)
             cached.parent.mkdir(parents=True, exist_ok=True)
             cached.write_text(dumps(process))
 

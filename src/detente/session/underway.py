@@ -60,9 +60,15 @@ class Underway:
         )
         if spawned.killed_by_user:
             raise Stopped
+        return self.record(kind, cell, spawned, block, order)
+
+    def record(self, kind: JobKind, cell: Cell, spawned: Spawned, block: int = -1, order: int = 0) -> Process:
+        """A worker that ended, told and made a record."""
+        where = f"block {block + 1}" if block >= 0 else kind
+        title = f"{cell.workload} {cell.size} {cell.label}: {where}"
         self.tally.done += 1
         self.budget.estimates.saw(kind, cell, spawned.wall_s)
-        tell("end", f"{title} {_outcome(kind, spawned)}", cell=cell.key, eta_s=self._eta())
+        self.tally.tell("end", f"{title} {_outcome(kind, spawned)}", cell=cell.key, eta_s=self._eta())
         return Process(
             cell,
             kind,
