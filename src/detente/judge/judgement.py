@@ -157,7 +157,7 @@ def _status(session: Session, row: Row, findings: tuple[Finding, ...]) -> tuple[
     void = next((f for f in findings if f.cell == key and f.severity == "void"), None)
     if void:
         return "void", f"{void.rule}: {void.what}"
-    return "ok", ""
+    return "ok", session.rested.get(key, "")
 
 
 def _cell_result(

@@ -78,7 +78,9 @@ class Process:
 @dataclass(frozen=True)
 class Session:
     """What was asked, and every process that finished. ``planned`` is the denominator: a cell that failed,
-    ran out of memory or was skipped stays in it. ``aa`` names the two labels of the A/A pair."""
+    ran out of memory or was skipped stays in it. ``aa`` names the two labels of the A/A pair. ``rested`` maps the
+    key of a row that let others go first, because the budget did not hold enough blocks of all, to that reason: it
+    keeps its figures, and no block waits for it."""
 
     id: str
     started: float
@@ -90,6 +92,7 @@ class Session:
     processes: tuple[Process, ...] = ()
     ended: float | None = None
     note: str = ""
+    rested: dict[str, str] = field(default_factory=dict)
 
     def of(self, cell: Cell, kind: str = "time") -> tuple[Process, ...]:
         """The processes of one cell, in the order in which they ran."""
@@ -101,7 +104,7 @@ class Session:
 
     def whole_blocks(self) -> tuple[int, ...]:
         """The blocks in which every planned cell that can run has finished. Only these are judged."""
-        need = {c.key for c in self.planned if c.key not in self.skipped} - self.dead()
+        need = {c.key for c in self.planned if c.key not in self.skipped} - self.dead() - self.rested.keys()
         done: dict[int, set[str]] = {}
         for p in self.processes:
             if p.kind == "time" and p.block >= 0:

@@ -157,7 +157,10 @@ def _group_parts(session: SessionHead, group: Group, alone: bool) -> tuple[Part,
 def _session_notes(session: SessionHead) -> tuple[Statement, ...]:
     notes = []
     if session.state == "interrupted":
-        text = "This session was interrupted; `detente compare --resume` continues it. Only whole blocks are judged."
+        text = (
+            f"This session was interrupted; `detente compare --resume {session.id}` continues it. "
+            "Only whole blocks are judged."
+        )
         notes.append(Statement(words(text), "warn"))
     # These two say what the page says already.
     if session.note and session.note != "interrupted" and session.state != "drifting":

@@ -43,6 +43,14 @@ class Ledger:
         processes = tuple(p for p in self.session.processes if p.cell.key not in keys)
         self.session = replace(self.session, skipped={**self.session.skipped, **keys}, processes=processes)
 
+    def rest(self, cells: Sequence[Cell], why: str) -> None:
+        """These let the others go first: they keep what they did, and no block waits for them."""
+        keys = {c.key: why for c in cells}
+        self._spool.amend(rested=keys)
+        self.session = replace(self.session, rested={**self.session.rested, **keys})
+        if self._recorder is not None:
+            self._recorder.write_session(self.session)
+
     def end(self, note: str) -> Session:
         """The session as it stands is the result; ``note`` says why it is not longer."""
         ended = time.time()

@@ -19,7 +19,7 @@ from detente.records.codec import dumps, from_json
 from detente.records.evidence import Evidence
 from detente.records.fault import UsageFault
 from detente.records.job import Job
-from detente.session.interrupts import Interrupts
+from detente.session.interrupts import Interrupts, Tap
 from detente.session.layout import python_for
 from detente.session.load import ForeignLoad
 from detente.session.package_alone import PACKAGE, package_alone
@@ -91,7 +91,7 @@ class Spawned:
 def spawn(
     job: Job,
     log: Path,
-    interrupts: Interrupts,
+    interrupts: Interrupts | Tap,
     on_phase: Callable[[str], None],
     limits: dict[str, float] | None = None,
     cpus: tuple[int, ...] = (),
@@ -159,7 +159,7 @@ class _Watch:
     def _limit(self) -> float:
         return self.limits.get(self.phase, self.limits.get("*", LIMIT))
 
-    def follow(self, events: IO[bytes], interrupts: Interrupts) -> None:
+    def follow(self, events: IO[bytes], interrupts: Interrupts | Tap) -> None:
         buffer = b""
         with selectors.DefaultSelector() as selector:
             selector.register(events, selectors.EVENT_READ)

@@ -16,6 +16,7 @@ from detente.session.quiet import Quiet
 from detente.session.request import Request
 from detente.session.spawn import Spawned
 from detente.session.tally import Tally
+from detente.session.unmade import Unmade
 from detente.session.workers import Workers
 
 
@@ -35,6 +36,7 @@ class Underway:
     workers: Workers
     interrupts: Interrupts
     quiet: Quiet
+    unmade: Unmade
 
     def alive(self) -> list[Cell]:
         """The cells that can run and did not fail, in display order."""
@@ -61,9 +63,15 @@ class Underway:
         )
         if spawned.killed_by_user:
             raise Stopped
+        return self.record(kind, cell, spawned, block, order)
+
+    def record(self, kind: JobKind, cell: Cell, spawned: Spawned, block: int = -1, order: int = 0) -> Process:
+        """A worker that ended, told and made a record."""
+        where = f"block {block + 1}" if block >= 0 else kind
+        title = f"{cell.workload} {cell.size} {cell.label}: {where}"
         self.tally.done += 1
         self.budget.estimates.saw(kind, cell, spawned.wall_s)
-        tell("end", f"{title} {_outcome(spawned)}", cell=cell.key, eta_s=self._eta())
+        self.tally.tell("end", f"{title} {_outcome(kind, spawned)}", cell=cell.key, eta_s=self._eta())
         return Process(
             cell,
             kind,
@@ -86,8 +94,10 @@ def is_twin(cell: Cell) -> bool:
     return cell.label.endswith(AA)
 
 
-def _outcome(spawned: Spawned) -> str:
+def _outcome(kind: JobKind, spawned: Spawned) -> str:
     e = spawned.evidence
+    if kind == "prepare" and e.status != "ok":
+        return e.status  # the reason is the reason of every row, and told once, with them
     return f"took {spawned.wall_s:.1f} s" if e.status == "ok" else f"{e.status}: {e.reason}"
 
 

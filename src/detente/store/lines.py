@@ -25,11 +25,12 @@ _START = b'{"schema":"detente/session/'
 
 @dataclass(frozen=True)
 class Amendment:
-    """A later change of the head. None leaves a field as it is; ``skipped`` adds to what is there."""
+    """A later change of the head. None leaves a field as it is; ``skipped`` and ``rested`` add to what is there."""
 
     ended: float | None = None
     note: str | None = None
     skipped: dict[str, str] = field(default_factory=dict)
+    rested: dict[str, str] = field(default_factory=dict)
 
     def apply(self, session: Session) -> Session:
         """The session with this amendment in it."""
@@ -38,6 +39,7 @@ class Amendment:
             ended=session.ended if self.ended is None else self.ended,
             note=session.note if self.note is None else self.note,
             skipped={**session.skipped, **self.skipped},
+            rested={**session.rested, **self.rested},
         )
 
 

@@ -118,11 +118,16 @@ class Spool:
         self._write(process_line(process))
 
     def amend(
-        self, *, ended: float | None = None, note: str | None = None, skipped: dict[str, str] | None = None
+        self,
+        *,
+        ended: float | None = None,
+        note: str | None = None,
+        skipped: dict[str, str] | None = None,
+        rested: dict[str, str] | None = None,
     ) -> None:
         """Change the head of a session that has begun: its end, its note, cells that turned out to be
-        skipped."""
-        self._write(amendment_line(Amendment(ended, note, skipped or {})))
+        skipped, rows that let others go first."""
+        self._write(amendment_line(Amendment(ended, note, skipped or {}, rested or {})))
 
     def close(self) -> None:
         """Give the file and its lock back. The file stays."""
