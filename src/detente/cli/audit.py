@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import click
 
+from detente.cli.judged import judged
 from detente.cli.options import format_option
 from detente.cli.sessions import find_session
+from detente.cli.stored import IMPORTED
+from detente.cli.text import say
 from detente.records.codec import to_json
 
 
@@ -20,10 +23,8 @@ def command(session: str, form: str, everything: bool) -> int:
     """
     import json
 
-    from detente.judge import judge
-
     found = find_session(session)
-    result = judge(found)
+    result = judged(found)
     void = [c for c in result.cells if c.status == "void"]
     if form == "json":
         print(
@@ -31,6 +32,7 @@ def command(session: str, form: str, everything: bool) -> int:
                 {
                     "schema": "detente/audit/1",
                     "session": found.id,
+                    "imported": found.imported,
                     "cells": [
                         {
                             "cell": f"{c.group}/{c.label}",
@@ -44,23 +46,26 @@ def command(session: str, form: str, everything: bool) -> int:
             )
         )
         return 1 if void else 0
-    print(
+    say(
         f"session {found.id}: {len(result.cells)} rows, {result.session.blocks} whole blocks, {result.session.state}"
     )
+    if found.imported is not None:
+        say(f"{IMPORTED}: what follows is what the file says")
     for cell in result.cells:
         told = [f for f in cell.findings if f.severity != "unchecked"]
         unchecked = [f for f in cell.findings if f.severity == "unchecked"]
-        print(f"\n{cell.group}/{cell.label}: {cell.status}" + (f", {cell.reason}" if cell.reason else ""))
+        say()
+        say(f"{cell.group}/{cell.label}: {cell.status}" + (f", {cell.reason}" if cell.reason else ""))
         if cell.parity is not None:
-            print(
+            say(
                 f"  parity: same function {cell.parity.same_function}, same precision {cell.parity.same_precision}"
             )
         for f in told:
-            print(f"  {f.severity:5} {f.rule}: {f.what}")
+            say(f"  {f.severity:5} {f.rule}: {f.what}")
         if not told:
-            print("  no finding")
+            say("  no finding")
         for f in unchecked if everything else ():
-            print(f"  not checked {f.rule}: {f.what}")
+            say(f"  not checked {f.rule}: {f.what}")
         if unchecked and not everything:
-            print(f"  {len(unchecked)} rules not checked (--all lists them)")
+            say(f"  {len(unchecked)} rules not checked (--all lists them)")
     return 1 if void else 0

@@ -12,6 +12,7 @@ import click
 from detente.cli.live import progress_sink
 from detente.cli.options import Bytes, Duration, format_option
 from detente.cli.sessions import find_spool
+from detente.cli.text import say
 from detente.records.session import Session
 from detente.session.request import Request
 from detente.store.recorder import open_recorder
@@ -140,9 +141,9 @@ def tell(session: Session, request: Request | None, form: str, full: bool, html:
         from detente.cli.unjudged import tell_unjudged
 
         return tell_unjudged(session, form)
-    from detente.judge import judge
+    from detente.cli.judged import judged
 
-    result = judge(session)
+    result = judged(session)
     if request is not None:
         _remember(result)
     if form == "json":
@@ -172,5 +173,5 @@ def exit_code(session: Session, result: Any, request: Request | None) -> int:
     named = set(request.stacks) if request is not None else set()
     bad = [c for c in result.cells if c.status in ("void", "failed") and c.stack in named]
     for cell in bad:
-        print(f"detente: {cell.workload} on {cell.label} is {cell.status}: {cell.reason}", file=sys.stderr)
+        say(f"detente: {cell.workload} on {cell.label} is {cell.status}: {cell.reason}", error=True)
     return 1 if bad else 0

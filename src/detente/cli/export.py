@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from detente.cli.sessions import find_session
+from detente.cli.text import say
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,6 +28,6 @@ def command(session: str, output: Path | None, form: str) -> int:
     found = find_session(session)
     path = output or Path(f"{found.id}.jsonl" if form == "detente" else f"{found.id}.{form}.json")
     export_session(found, path, form)
-    print(path)
-    print(f"{len(found.processes)} processes of session {found.id}", file=sys.stderr)
+    say(str(path))
+    say(f"{len(found.processes)} processes of session {found.id}", error=True)
     return 0

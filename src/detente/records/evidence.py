@@ -40,6 +40,9 @@ class Evidence:
               until the first loss is on the host
     losses    of the three timed steps
     probes    key -> what the probe of that name found (plain JSON). Rules read these
+    killed    the signal of somebody else that ended it (``SIGKILL``): neither the worker itself failed, nor was it the
+              user or a time limit, nor, as far as can be told, a lack of memory. ``--resume`` runs such a one again
+    left      what the worker left running after its evidence, and what therefore was ended: threads, child processes
     """
 
     status: Status
@@ -58,3 +61,5 @@ class Evidence:
     programs: tuple[Program, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     probes: dict[str, Any] = field(default_factory=dict)
+    killed: str = ""
+    left: str = ""
