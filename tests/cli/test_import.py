@@ -120,7 +120,9 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(
-    ("line", "field", "value", "says"), MALFORMED, ids=[f"{f}-{i}" for i, (_, f, _, _) in enumerate(MALFORMED)]
+    ("line", "field", "value", "says"),
+    MALFORMED,
+    ids=[f"{f}-{i}" for i, (_, f, _, _) in enumerate(MALFORMED)],
 )
 def test_a_malformed_value_is_one_refusal(
     line: int, field: str, value: Any, says: tuple[str, ...], tmp_path: Path
@@ -165,7 +167,10 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: data(put(lines(), 0, "planned", lines()[0]["planned"] * 2)),
         "planned twice",
     ),
-    "deep nesting": (lambda: data(lines()) + b'{"schema":' + b"[" * 200_000 + b"\n{}\n", "not a line of a session"),
+    "deep nesting": (
+        lambda: data(lines()) + b'{"schema":' + b"[" * 200_000 + b"\n{}\n",
+        "not a line of a session",
+    ),
     "one endless line": (lambda: b'{"schema":"detente/session/1"' + b" " * (17 << 20), "longer than 16 MiB"),
     "processes in the head": (
         lambda: data(put(lines(), 0, "processes", lines()[1:2])),
@@ -342,7 +347,10 @@ def test_a_file_cannot_add_to_a_session_that_was_measured_here(at: Any, tmp_path
     with Spool.create(tmp_path / "home/data/sessions", replace(whole, processes=whole.processes[:9])):
         done = at("import", str(write(tmp_path / "file.jsonl", lines(whole))))
         assert done.returncode == 3 and "was measured here" in done.stderr
-        done = at("import", str(write(tmp_path / "same.jsonl", lines(replace(whole, processes=whole.processes[:4])))))
+        done = at(
+            "import",
+            str(write(tmp_path / "same.jsonl", lines(replace(whole, processes=whole.processes[:4])))),
+        )
         assert done.returncode == 0 and "nothing new" in done.stderr
         assert len(read_spool(tmp_path / f"home/data/sessions/{ID}.jsonl").processes) == 9
 

@@ -43,12 +43,14 @@ def keep(folder: Path, *sessions: Session) -> None:
             store.write_session(session)
 
 
-def spoil(folder: Path, id: str, **columns: Any) -> None:
+def spoil(folder: Path, name: str, columns: dict[str, Any]) -> None:
     """What an older version, or a broken disk, left in the database."""
-    (folder / "sessions" / f"{id}.jsonl").unlink(missing_ok=True)
+    (folder / "sessions" / f"{name}.jsonl").unlink(missing_ok=True)
     with sqlite3.connect(folder / "detente.db") as database:
-        for name, value in columns.items():
-            database.execute(f"UPDATE sessions SET {name} = ? WHERE id = ?", (value, id))
+        for column, value in columns.items():
+            database.execute(f"UPDATE sessions SET {column} = ? WHERE id = ?", (value, name))
+            if column == "id":
+                database.execute("UPDATE processes SET session_id = ? WHERE session_id = ?", (value, name))
 
 
 BAD: dict[str, dict[str, Any]] = {
@@ -64,7 +66,7 @@ BAD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", BAD)
 def test_a_bad_row_is_named_and_left_out(what: str, at: Any, folder: Path) -> None:
     keep(folder, make_session(6), make_session(5, id=OTHER, started=1.79e9))
-    spoil(folder, OTHER, **BAD[what])
+    spoil(folder, OTHER, BAD[what])
     id = BAD[what].get("id", OTHER)
     for command in (("history",), ("sessions", "list"), ("history", "--format", "json"), ("report",)):
         done = at(*command)
@@ -72,7 +74,8 @@ def test_a_bad_row_is_named_and_left_out(what: str, at: Any, folder: Path) -> No
         assert "20261121T090000-fabricated" in done.stdout
     listed = at("sessions", "list")
     assert f"{id:22} cannot be read" in listed.stdout, listed.stdout
-    assert at("report", OTHER if id == OTHER else "evil").returncode in (2, 3)
+    told = at("report", OTHER)
+    assert told.returncode in ((0,) if "started" in BAD[what] else (2, 3)), told.stderr
     # It can be removed, and then nothing is said of it any more.
     done = at("sessions", "remove", id)
     assert done.returncode == 0, done.stderr
@@ -169,13 +172,20 @@ def test_a_linked_spool_is_unlinked_and_its_target_is_left(at: Any, folder: Path
 def test_show_and_the_forms_of_list(at: Any, folder: Path) -> None:
     whole = make_session(5)
     bad = replace(whole.processes[-1].evidence, status="failed", reason="RuntimeError: planted")
-    keep(folder, replace(whole, processes=(*whole.processes[:-1], replace(whole.processes[-1], evidence=bad))))
+    keep(
+        folder, replace(whole, processes=(*whole.processes[:-1], replace(whole.processes[-1], evidence=bad)))
+    )
     told = at("sessions", "show").stdout
     assert "measured here" in told and "14 of kind time ended ok" in told and "RuntimeError: planted" in told
     found = json.loads(at("sessions", "show", "--format", "json").stdout)
     assert found["schema"] == "detente/stored/1" and found["broken"][0]["reason"] == "RuntimeError: planted"
     (entry,) = json.loads(at("sessions", "list", "--format", "json").stdout)["sessions"]
-    assert (entry["id"], entry["state"], entry["processes"], entry["imported"]) == (whole.id, "whole", 15, None)
+    assert (entry["id"], entry["state"], entry["processes"], entry["imported"]) == (
+        whole.id,
+        "whole",
+        15,
+        None,
+    )
     told = at("sessions", "--help").stdout
     assert "Example: detente sessions remove" in told
 
@@ -201,7 +211,7 @@ def test_what_a_spool_lost_is_told_and_taken_from_the_database(damage: str, at: 
         assert done.returncode == 0 and "is lost, the 17 processes before it are kept" in done.stderr
         assert json.loads(done.stdout)["session"]["blocks"] == 5
     else:
-        assert done.returncode == 3 and "line 4 is not a line of a session" in done.stderr
+        assert done.returncode == 3 and "line 4 is not a line of a session" in done.stdout
 
 
 def test_a_database_that_has_less_than_the_damaged_spool_is_not_told_instead(at: Any, folder: Path) -> None:
@@ -220,7 +230,10 @@ def test_a_clock_that_was_set_back_has_no_duration(at: Any, folder: Path) -> Non
     keep(folder, replace(whole, ended=whole.started - 3600))
     done = at("report")
     assert done.returncode == 0 and "of unknown length (the clock was set back)" in done.stdout
-    assert "-3600" not in done.stdout and json.loads(at("report", "--format", "json").stdout)["session"]["wall_s"] is None
+    assert (
+        "-3600" not in done.stdout
+        and json.loads(at("report", "--format", "json").stdout)["session"]["wall_s"] is None
+    )
 
 
 def test_without_a_database_the_spools_are_listed(folder: Path, tmp_path: Path) -> None:

@@ -45,9 +45,7 @@ def command(
     with open_store(data_folder()) as store:
         # Sessions that were measured where the database could not be written are in their spools.
         catch_up(store, data_folder() / "sessions", bad.__setitem__)
-        series = history(
-            store, workload=workload, stack=stack, cell=cell, sessions=last, bad=bad.__setitem__
-        )
+        series = history(store, workload=workload, stack=stack, cell=cell, sessions=last, bad=bad.__setitem__)
     for id, why in sorted(bad.items()):
         say(f"note: session {id} is left out: {why}; `detente sessions remove` removes it", error=True)
     if form == "json":
@@ -60,4 +58,3 @@ def command(
         print(told, end="")
     worse = [s for s in series if (c := s.points[-1].change) and c.word == "CHANGED" and (c.ratio or 0) > 1]
     return 1 if gate and worse else 0
-

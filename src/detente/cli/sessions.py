@@ -48,9 +48,7 @@ def find_spool(name: str) -> Path:
     if len(spools) > 1:
         raise _ambiguous(name, spools)
     if not spools:
-        raise UsageFault(
-            f"there is no session {name!r} in {_folder()}", "`detente sessions list` lists them"
-        )
+        raise UsageFault(f"there is no session {name!r} in {_folder()}", "`detente sessions list` lists them")
     if note := mend(spools[0], data_folder()):
         say(f"note: {note}", error=True)
     if read_head(spools[0]).imported is not None:

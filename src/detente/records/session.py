@@ -74,9 +74,7 @@ class Session:
     def of(self, cell: Cell, kind: str = "time") -> tuple[Process, ...]:
         """The processes of one cell, in the order in which they ran. One that something outside killed and that ran
         again counts no more: the later one stands for it."""
-        return tuple(
-            p for p in self.processes if p.kind == kind and p.cell == cell and not self.ran_again(p)
-        )
+        return tuple(p for p in self.processes if p.kind == kind and p.cell == cell and not self.ran_again(p))
 
     def ran_again(self, process: Process) -> bool:
         """Whether this process was killed from outside and a later one of its cell and kind ran in its place. The
@@ -91,9 +89,7 @@ class Session:
         last = self._last.get((cell.key, kind))
         if last is None or not last.evidence.killed:
             return False
-        kills = sum(
-            p.kind == kind and p.cell == cell and bool(p.evidence.killed) for p in self.processes
-        )
+        kills = sum(p.kind == kind and p.cell == cell and bool(p.evidence.killed) for p in self.processes)
         return kills < MOST_KILLS
 
     @cached_property

@@ -135,7 +135,9 @@ def _many_title(groups: tuple[Group, ...]) -> str:
 
 def _kicker(session: SessionHead) -> str:
     when = datetime.datetime.fromtimestamp(session.started, datetime.UTC)
-    lasted = "of unknown length (the clock was set back)" if session.wall_s is None else duration(session.wall_s)
+    lasted = (
+        "of unknown length (the clock was set back)" if session.wall_s is None else duration(session.wall_s)
+    )
     origin = "" if session.imported is None else " · imported, not measured here"
     return f"détente · {when:%Y-%m-%d %H:%M} UTC · {lasted} · session {session.id}{origin}"
 

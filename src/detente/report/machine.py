@@ -10,7 +10,9 @@ from detente.records.result import Result
 from detente.report.numbers import BYTES, FLOPS, quantity, significant
 from detente.report.page import Command, Facts, Part, Section, Statement, words
 
-_UNTRUSTED = Statement(words("Its author wrote that line, not this machine: read it before you run it."), "warn")
+_UNTRUSTED = Statement(
+    words("Its author wrote that line, not this machine: read it before you run it."), "warn"
+)
 
 
 def machine_section(result: Result) -> Section:
@@ -35,7 +37,9 @@ def machine_section(result: Result) -> Section:
         Section("Run it again", (Command(command),))
         if head.imported is None
         # A file may say anything here. It is shown, so that it can be judged, and not set as something to copy.
-        else Section("The file says that this made it", (Statement(words(f"“{command}”"), "quiet"), _UNTRUSTED))
+        else Section(
+            "The file says that this made it", (Statement(words(f"“{command}”"), "quiet"), _UNTRUSTED)
+        )
     )
     return Section("Machine", tuple(parts))
 

@@ -178,7 +178,8 @@ def _compared(point: Point, earlier: list[Point], heads: Mapping[str, _Head], co
     alike = (
         p
         for p in reversed(earlier)
-        if heads[p.session].fingerprint == mine.fingerprint and (p.imported is None) == (point.imported is None)
+        if heads[p.session].fingerprint == mine.fingerprint
+        and (p.imported is None) == (point.imported is None)
     )
     old = next(alike, None)
     if old is None:

@@ -40,7 +40,9 @@ def read_kept(spool: Path, data: Path) -> Kept:
         return Kept(parsed.session)
     copy = copy_of(spool.stem, data)
     if copy is not None and len(copy.processes) > len(parsed.session.processes):
-        return Kept(copy, f"{parsed.torn}; the database has that process, and it is told from there", copied=True)
+        return Kept(
+            copy, f"{parsed.torn}; the database has that process, and it is told from there", copied=True
+        )
     left = len(parsed.session.processes)
     return Kept(
         parsed.session,

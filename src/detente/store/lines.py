@@ -32,7 +32,11 @@ _OTHER = (
     (b"(\xb5/\xfd", "is compressed with zstd", "`unzstd` it first"),
     (b"\xef\xbb\xbf", "begins with a byte order mark", "save it as UTF-8 without one"),
     (b"\xff\xfe", "begins with a byte order mark", "save it as UTF-8 without one"),
-    (b"SQLite format 3", "is a database", "`detente export` on the machine that has it writes a session file"),
+    (
+        b"SQLite format 3",
+        "is a database",
+        "`detente export` on the machine that has it writes a session file",
+    ),
 )
 
 

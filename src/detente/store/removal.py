@@ -38,7 +38,8 @@ def remove_session(id: str, data: Path, state: Path) -> Removed:
     try:
         if not present and (store is None or id not in store.counts()):
             raise UsageFault(
-                f"no session has the id {id!r}", "`detente sessions list` lists them; remove takes the whole id"
+                f"no session has the id {id!r}",
+                "`detente sessions list` lists them; remove takes the whole id",
             )
         named, note = _artefacts(spool if present else None, id, store)
         if present and spool is not None:
@@ -90,7 +91,8 @@ def _store(data: Path):  # type: ignore[no-untyped-def]  (Store, which needs SQL
         return None
     if importlib.util.find_spec("sqlalchemy") is None:
         raise MachineFault(
-            f"the database {data / 'detente.db'} cannot be changed without SQLAlchemy", "pip install 'detente[judge]'"
+            f"the database {data / 'detente.db'} cannot be changed without SQLAlchemy",
+            "pip install 'detente[judge]'",
         )
     from detente.store.sessions import open_store
 

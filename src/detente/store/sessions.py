@@ -69,7 +69,6 @@ def ignore(id: str, why: str) -> None:
     """For a reader that has nobody to tell."""
 
 
-
 class Store:
     """Sessions in ``folder``: ``detente.db``, and the artefacts that they name. Safe for several processes
     at once.
