@@ -23,6 +23,7 @@ from detente.records.program import Program
 from detente.records.sample import Sample
 from detente.records.session import Fingerprint, Process, Session
 from detente.records.tensor_error import TensorError
+from detente.records.window import HandOut, Replay, Window
 
 # The end of the year 9999, less a day for time zones, in seconds since the epoch: later ones are no dates to Python.
 LAST_MOMENT = 253_402_200_000.0
@@ -86,7 +87,7 @@ def _wrong(record: Any, path: str) -> Iterator[tuple[str, Any, str]]:
 
 
 # Fields that hold records.
-_INSIDE = frozenset({"planned", "processes", "samples", "errors", "programs"})
+_INSIDE = frozenset({"planned", "processes", "samples", "errors", "programs", "hand_outs", "seen"})
 
 
 def _sound(s: Sample) -> bool:
@@ -223,6 +224,8 @@ def _moment(value: Any) -> str:
     return "" if 0 <= value <= LAST_MOMENT else "it must be seconds since 1970, before the year 10000"
 
 
+# A reading of the parent's that came too late is negative, and harmless.
+_SPAN = _between(-LONGEST_NS, LONGEST_NS)
 _COUNT, _SIZE = _between(0, 10**9), _between(0, LARGEST)
 _SECONDS, _SECONDS_OR_NONE = _between(0, LONGEST_S), _optional(_between(0, LONGEST_S))
 
@@ -278,6 +281,15 @@ FIELDS: dict[type, dict[str, Check]] = {
         "compile_events": _COUNT,
         "clock_mhz": _between(0, 10**6),
     },
+    Window: {
+        "proved": _COUNT,
+        **dict.fromkeys(("warm_ns", "warm_cpu_ns", "parent_wall_ns", "parent_cpu_ns"), _SPAN),
+        "errors": _few(SAMPLES),
+        "hand_outs": _few(ENTRIES),
+        "seen": _few(ENTRIES),
+    },
+    HandOut: {"at": _COUNT, "wall_ns": _SPAN, "cpu_ns": _SPAN},
+    Replay: {"first": _COUNT, "steps": _COUNT, "errors": _few(SAMPLES), "reason": _text},
     TensorError: {
         "name": _text,
         "err": _measured,

@@ -76,6 +76,10 @@ class Session:
         again counts no more: the later one stands for it."""
         return tuple(p for p in self.processes if p.kind == kind and p.cell == cell and not self.ran_again(p))
 
+    def every(self, cell: Cell, kind: str = "time") -> tuple[Process, ...]:
+        """The processes of one cell with those that were killed and ran again."""
+        return tuple(p for p in self.processes if p.kind == kind and p.cell == cell)
+
     def ran_again(self, process: Process) -> bool:
         """Whether this process was killed from outside and a later one of its cell and kind ran in its place. The
         evidence of both is kept; only the later one is judged. What fails by itself is never replaced."""

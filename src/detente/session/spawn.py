@@ -26,6 +26,7 @@ from detente.session.interrupts import Interrupts
 from detente.session.layout import python_for
 from detente.session.load import ForeignLoad
 from detente.session.memory_watch import MemoryWatch
+from detente.session.phase_watch import PhaseWatch
 from detente.stacks.catalogue import find_entry
 from detente.worker.events import PIPE
 from detente.worker.run import is_out_of_memory
@@ -133,6 +134,12 @@ def spawn(
     evidence = watch.evidence or _obituary(watch, child.returncode, log, killer)
     if watch.left:
         evidence = replace(evidence, left=watch.left)
+    if evidence.window is not None and watch.window.over:
+        seen = watch.window
+        evidence = replace(
+            evidence,
+            window=replace(evidence.window, parent_wall_ns=seen.wall_ns, parent_cpu_ns=seen.cpu_ns),
+        )
     return Spawned(evidence, started, wall, load.share(), environment, watch.killed_by_user)
 
 
@@ -159,6 +166,7 @@ class _Watch:
         self.timed_out: float | None = None
         self.killed_by_user = False
         self.left, self.spoken = "", ""
+        self.window = PhaseWatch(child.pid, "steady")
         self._deadline = time.monotonic() + self._limit()
 
     def _limit(self) -> float:
@@ -206,6 +214,7 @@ class _Watch:
             event = json.loads(line)
             if event["event"] == "phase":
                 self.phase = str(event["name"])[:200]
+                self.window.hear(self.phase)
                 self._deadline = time.monotonic() + self._limit()
                 self.on_phase(self.phase)
             else:
