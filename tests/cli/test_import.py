@@ -1,4 +1,4 @@
-"""A stranger's file: one refusal that names the field and the value, or a session that is marked wherever it is shown."""
+"""A stranger's file: one refusal that names the field and the value, or a session that is marked everywhere."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _another(under: Underway) -> bool:
     """Whether to run another block: asked of the judge, bounded by the user's number and the budget."""
     session, request, budget = under.ledger.session, under.request, under.budget
     whole = len(session.whole_blocks())
-    if under.ledger.run_again():
+    if under.ledger.run_again() & {c.key for c in under.alive()}:
         pass  # a row that was killed is owed a run, whatever the others have
     elif request.blocks is not None:
         if whole >= request.blocks:

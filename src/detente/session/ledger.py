@@ -44,8 +44,7 @@ class Ledger:
         return frozenset(
             c.key
             for c in self._earlier.planned
-            if self._earlier.to_run_again(c)
-            and len(self.session.every(c)) == len(self._earlier.every(c))
+            if self._earlier.to_run_again(c) and len(self.session.every(c)) == len(self._earlier.every(c))
         )
 
     def skip(self, cells: Sequence[Cell], why: str) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
 from detente.records.cell import Cell
-from detente.records.codec import dumps, from_json
-from detente.records.session import Process
-from detente.session.proofs import proof_file
+from detente.session.proofs import keep_proof, proof_file, read_proof
 from detente.session.underway import Underway, is_twin
 from detente.workloads.catalogue import find_workload
 
@@ -24,15 +21,15 @@ def prove(under: Underway, cells: Sequence[Cell]) -> None:
         if session.every(proof, "prove") and not session.to_run_again(proof, "prove"):
             continue
         cached = proof_file(proof)
-        if cached.exists():
-            under.ledger.keep(from_json(Process, json.loads(cached.read_text())))
+        known = read_proof(cached)
+        if known is not None:
+            under.ledger.keep(known)
             continue
         _prepare_for(under, proof)
         process = under.process("prove", proof, full_proof=True)
         under.ledger.keep(process)
-        if process.evidence.status == "ok":
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            cached.write_text(dumps(process))
+        if process.evidence.status == "ok" and (note := keep_proof(cached, process)):
+            under.tally.say(note)
 
 
 def proof_cell(cell: Cell) -> Cell:

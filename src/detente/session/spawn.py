@@ -22,12 +22,14 @@ from detente.records.evidence import Evidence
 from detente.records.fault import UsageFault
 from detente.records.job import Job
 from detente.records.limits import check_record
+from detente.session.disk import refuse_full_disk, writing
 from detente.session.interrupts import Interrupts
 from detente.session.layout import python_for
 from detente.session.load import ForeignLoad
 from detente.session.memory_watch import MemoryWatch
 from detente.session.phase_watch import PhaseWatch
 from detente.stacks.catalogue import find_entry
+from detente.stacks.own_entry import worker_variable
 from detente.worker.events import PIPE
 from detente.worker.run import is_out_of_memory
 
@@ -105,11 +107,13 @@ def spawn(
     cpus: tuple[int, ...] = (),
     memory_cap: int | None = None,
 ) -> Spawned:
-    """Run one job to its end and return what it left. Never raises for anything that the worker does."""
+    """Run one job to its end and return what it left. Raises for nothing that the worker's own code does; a disk that
+    is full, for the worker or for its log, is a MachineFault: no row is to blame for it."""
     environment = worker_environment(job, cpus, memory_cap)
-    log.parent.mkdir(parents=True, exist_ok=True)
     job_file = log.with_suffix(".job.json")
-    job_file.write_text(dumps(job))
+    with writing(log.parent, "XDG_STATE_HOME"):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        job_file.write_text(dumps(job))
     read, write = os.pipe()
     load, started, begun = ForeignLoad(), time.time(), time.monotonic()
     python = python_for(find_entry(job.cell.stack)) or Path(sys.executable)
@@ -132,6 +136,7 @@ def spawn(
     wall = time.monotonic() - begun
     killer = memory.killed(peak)
     evidence = watch.evidence or _obituary(watch, child.returncode, log, killer)
+    refuse_full_disk(evidence, log)
     if watch.left:
         evidence = replace(evidence, left=watch.left)
     if evidence.window is not None and watch.window.over:
@@ -336,6 +341,7 @@ def worker_environment(job: Job, cpus: tuple[int, ...], memory_cap: int | None) 
         **chosen,
         **_FIXED,
         **entry.variables,
+        **worker_variable(entry),
         **{variable: str(Path(job.cache) / part) for variable, part in entry.caches.items()},
         "PYTHONPATH": os.pathsep.join(paths),
         "OMP_NUM_THREADS": str(job.threads),
