@@ -1,51 +1,32 @@
-"""The session: proofs, reference, blocks, memory; every finished process is spooled before the next one starts."""
+"""The session's order of things: plan, proofs, weights, blocks, memory, end."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import random
 import secrets
 import time
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
 
-from detente.records.cell import Cell
-from detente.records.codec import dumps, from_json, to_json
 from detente.records.fault import MachineFault, UsageFault
 from detente.records.folders import data_folder
-from detente.records.job import JobKind
-from detente.records.session import Process, Session
+from detente.records.session import Fingerprint, Session
+from detente.session.asked import settings_of
+from detente.session.blocks import UNJUDGED_BLOCKS, run_blocks
 from detente.session.budget import Budget
 from detente.session.fingerprint import differences, take_fingerprint
 from detente.session.interrupts import Interrupts
-from detente.session.layout import AA, Layout, lay_out
+from detente.session.layout import Layout, lay_out
+from detente.session.ledger import Ledger, Recorder
 from detente.session.lock import MachineLock
-from detente.session.progress import Progress, Sink
-from detente.session.proofs import proof_file
+from detente.session.memory_runs import run_memory
+from detente.session.progress import Sink
+from detente.session.proving import prepare, prove
 from detente.session.request import Request
-from detente.session.spawn import Spawned
-from detente.session.workers import Workers, threads_of
+from detente.session.tally import Tally
+from detente.session.underway import Stopped, Underway
+from detente.session.workers import Workers
 from detente.store.spool import Spool
-from detente.worker.probes import ALWAYS, PROBES
-from detente.workloads.catalogue import find_size, find_workload
 
-# Blocks that are run where no judge is at hand to ask for more or fewer (scipy is not installed).
-UNJUDGED_BLOCKS = 5
 LOCK_WAIT_S = 24 * 3600.0
-
-
-class Recorder(Protocol):
-    """Where finished processes go besides the spool: the database, where SQLAlchemy is installed."""
-
-    def write_session(self, session: Session) -> None: ...
-    def add_process(self, session_id: str, process: Process) -> None: ...
-    def finish(self, session_id: str, ended: float, note: str, skipped: dict[str, str]) -> None: ...
-
-
-class Stopped(Exception):
-    """The user interrupted; what finished is kept."""
 
 
 def run_session(
@@ -57,317 +38,77 @@ def run_session(
     when the spool cannot be written.
     """
     layout = lay_out(request)
-    settings = settings_of(request, layout)
-    fingerprint = take_fingerprint(settings)
-    folder = data_folder() / "sessions"
+    fingerprint = take_fingerprint(settings_of(request, layout))
     if resume is None:
-        now = time.time()
-        name = time.strftime("%Y%m%d-%H%M%S", time.localtime(now)) + "-" + secrets.token_hex(2)
-        session = Session(
-            name, now, request.command, fingerprint, layout.cells, dict(layout.skipped), layout.aa
-        )
-        spool = Spool.create(folder, session)
+        spool, session = _begin(request, layout, fingerprint)
     else:
-        spool, session = Spool.open(resume)
-        changed = differences(session.fingerprint, fingerprint)
-        if changed:
-            spool.close()
-            raise UsageFault(
-                f"session {session.id} cannot be continued: " + "; ".join(changed[:6]),
-                "leave --resume out to measure anew",
-            )
+        spool, session = _continue(resume, fingerprint)
     with spool, Interrupts() as interrupts:
-        run = _Run(request, session, layout, spool, recorder, sink, interrupts)
-        if recorder is not None:
-            recorder.write_session(session)
+        under = Underway(
+            request,
+            layout,
+            Ledger(session, spool, recorder),
+            Budget(request.budget_s),
+            Tally(sink),
+            Workers(request, session.id, interrupts),
+            interrupts,
+        )
         try:
-            with MachineLock(LOCK_WAIT_S, run.say, lambda: interrupts.count > 0):
-                return run.all()
+            with MachineLock(LOCK_WAIT_S, under.tally.say, lambda: interrupts.count > 0):
+                return _stages(under)
         except MachineFault:
             if interrupts.count:  # pressed while waiting for another session: the user's wish, not a fault
-                return run.end("interrupted")
+                return under.ledger.end("interrupted")
             raise
 
 
-def settings_of(request: Request, layout: Layout) -> dict[str, Any]:
-    """What the session was asked for, and the plain numbers of its workloads, so that it can be judged anywhere."""
-    asked = {k: v for k, v in to_json(request).items() if k not in ("command", "limits")}
-    return {**asked, "threads": threads_of(request), "workloads": {c.group: _costs(c) for c in layout.cells}}
+def _begin(request: Request, layout: Layout, fingerprint: Fingerprint) -> tuple[Spool, Session]:
+    now = time.time()
+    name = time.strftime("%Y%m%d-%H%M%S", time.localtime(now)) + "-" + secrets.token_hex(2)
+    session = Session(name, now, request.command, fingerprint, layout.cells, dict(layout.skipped), layout.aa)
+    return Spool.create(data_folder() / "sessions", session), session
 
 
-def _costs(cell: Cell) -> dict[str, Any]:
-    workload = find_workload(cell.workload)
-    size = find_size(workload, cell.size)
-    region = cell.contract.region
-    activations = 2 if cell.contract.precision == "bf16" else 4
-    # The traffic of an update depends on the optimizer: SGD passes over its state fewer times than AdamW.
-    traffic = cell.contract.name if cell.contract.optimizer == "sgd" else region
-    return {
-        "flops": workload.flops(size, region),
-        "bytes": workload.bytes(size, traffic, 4, activations),
-        "product": list(workload.products(size)),
-        "dims": dict(size.dims),
-    }
-
-
-class _Run:
-    """One session under way."""
-
-    def __init__(
-        self,
-        request: Request,
-        session: Session,
-        layout: Layout,
-        spool: Spool,
-        recorder: Recorder | None,
-        sink: Sink,
-        interrupts: Interrupts,
-    ) -> None:
-        self.request, self.session, self.layout, self.spool = request, session, layout, spool
-        self.recorder, self.sink, self.interrupts = recorder, sink, interrupts
-        self.count, self.total = 0, 0
-        self.budget = Budget(request.budget_s)
-        self.workers = Workers(request, session.id, interrupts)
-
-    def say(self, text: str) -> None:
-        self._tell("note", text)
-
-    def _tell(self, kind: str, text: str, **fields: Any) -> None:
-        self.sink(Progress(kind, text, done=self.count, total=max(self.total, self.count), **fields))
-
-    # -- the order of things ---------------------------------------------------------------------------------
-
-    def all(self) -> Session:
-        note = ""
-        self.budget.begin()
-        try:
-            cells = self.layout.runnable()
-            self._plan(cells)
-            self._prove(cells)
-            self._prepare(cells)
-            self._blocks()
-            self._memory()
-        except Stopped:
-            note = "interrupted"
-            self.say(
-                "interrupted; everything that finished is kept: "
-                f"`detente compare ... --resume {self.session.id}` continues"
-            )
-        finally:
-            self.workers.forget_caches()
-        return self.end(note)
-
-    def end(self, note: str) -> Session:
-        """The session as it stands is the result; ``note`` says why it is not longer."""
-        ended = time.time()
-        self.spool.amend(ended=ended, note=note)
-        if self.recorder is not None:
-            self.recorder.finish(self.session.id, ended, note, self.session.skipped)
-        self.session = replace(self.session, ended=ended, note=note)
-        return self.session
-
-    def _plan(self, cells: tuple[Cell, ...]) -> None:
-        for key, why in self.session.skipped.items():
-            self._tell("note", f"{key.rsplit('/', 1)[1]} is skipped: {why}", cell=key)
-        blocks = self.request.blocks or UNJUDGED_BLOCKS
-        self.total = blocks * len(cells) + (len(cells) if self.request.memory else 0)
-        budget = f", within {self.request.budget_s:.0f} s" if self.request.budget_s else ""
-        self._tell("plan", f"session {self.session.id}: {len(cells)} rows, {blocks} blocks or more{budget}")
-
-    def _prove(self, cells: tuple[Cell, ...]) -> None:
-        """Level one: same function, at size tiny in fp64, once per workload, stack and versions, then cached."""
-        for cell in cells:
-            workload = find_workload(cell.workload)
-            if "tiny" not in workload.sizes or _is_twin(cell):
-                continue
-            proof = Cell(
-                cell.workload,
-                "tiny",
-                cell.stack,
-                replace(cell.contract, precision="fp64", feed="resident"),
-                "cpu",
-                cell.label,
-            )
-            if any(p.kind == "prove" and p.cell == proof for p in self.session.processes):
-                continue
-            cached = proof_file(proof)
-            if cached.exists():
-                self._keep(from_json(Process, json.loads(cached.read_text())))
-                continue
-            self._prepare_for(proof)
-            process = self._process("prove", proof, full_proof=True)
-            if process is not None:
-                self._keep(process)
-                if process.evidence.status == "ok":
-                    cached.parent.mkdir(parents=True, exist_ok=True)
-                    cached.write_text(dumps(process))
-
-    def _prepare(self, cells: tuple[Cell, ...]) -> None:
-        for cell in cells:
-            self._prepare_for(cell)
-
-    def _prepare_for(self, cell: Cell) -> None:
-        """Make the weights, batches and reference that the cell loads, unless they are there."""
-        maker = self.workers.maker(cell)
-        if maker is not None:
-            process = self._process("prepare", maker)
-            if process is not None and process.evidence.status != "ok":
-                self.say(f"the reference of {cell.workload} could not be made: {process.evidence.reason}")
-
-    def _blocks(self) -> None:
-        done = {p.block for p in self.session.processes if p.kind == "time"}
-        block = max(done, default=-1) + 1
-        while self._another():
-            cells = self._alive()
-            if not cells:
-                return
-            random.Random(f"{self.request.seed}/{block}").shuffle(cells)
-            if self.request.budget_s and not self.session.whole_blocks():
-                # The twin last: by then it is known whether there is time for more than one block.
-                cells.sort(key=_is_twin)
-            for order, cell in enumerate(cells):
-                first = not self.session.of(cell)
-                twin = _is_twin(cell)
-                if twin and first and self.budget.only_block(cells, self.session):
-                    self._drop_twin(cell)
-                    continue
-                process = self._process(
-                    "time",
-                    cell,
-                    block=block,
-                    order=order,
-                    full_proof=first and not twin,
-                    probes=PROBES if first and not twin else ALWAYS,
-                )
-                if process is None:
-                    continue
-                self._keep(process)
-                if process.evidence.status == "skipped":
-                    # It turned out not to run here (no such device, no TF32): nor do its twins.
-                    same = [c for c in self.layout.cells if c.stack == cell.stack and c.group == cell.group]
-                    self._skip(same, process.evidence.reason)
-            block += 1
-            whole = len(self.session.whole_blocks())
-            if whole:
-                self._tell("block", f"block {whole} is whole")
-
-    def _alive(self) -> list[Cell]:
-        """The cells that can run and did not fail, in display order."""
-        gone = self.session.dead() | set(self.session.skipped)
-        return [c for c in self.layout.runnable() if c.key not in gone]
-
-    def _drop_twin(self, cell: Cell) -> None:
-        why = f"the budget of {self.request.budget_s:.0f} s holds one block, and an A/A pair needs two"
-        self._skip([cell], why)
-        self._tell("note", f"{cell.label} is skipped: {why}", cell=cell.key)
-
-    def _another(self) -> bool:
-        """Whether to run another block: asked of the judge, bounded by the user's number and the budget."""
-        whole = len(self.session.whole_blocks())
-        if self.request.blocks is not None:
-            if whole >= self.request.blocks:
-                return False
-        elif importlib.util.find_spec("scipy") is None:
-            if whole >= UNJUDGED_BLOCKS:
-                return False
-        elif whole:
-            from detente.judge import more_blocks
-
-            decision = more_blocks(self.session)
-            if not decision:
-                self._tell("note", decision.reason)
-                return False
-        if not whole:
-            return True
-        cells, memory = self._alive(), self._memory_cells()
-        if not self.budget.holds_block(cells, memory, self.session):
-            cost = self.budget.cost_s("time", cells, self.session)
-            self._tell(
-                "note",
-                f"the budget of {self.request.budget_s:.0f} s leaves no room for another block "
-                f"(about {cost:.0f} s)",
-            )
-            return False
-        left = max(1, (self.request.blocks or UNJUDGED_BLOCKS) - whole)
-        self.total = self.count + left * len(cells) + len(memory)
-        return True
-
-    def _memory_cells(self) -> list[Cell]:
-        """Memory runs are processes of their own: what they read would disturb a clock, and a clock them."""
-        return [c for c in self._alive() if not _is_twin(c)] if self.request.memory else []
-
-    def _memory(self) -> None:
-        for cell in self._memory_cells():
-            if self.session.of(cell, "memory"):
-                continue
-            if self.budget.over(self.budget.cost_s("memory", [cell], self.session)):
-                self._tell("note", f"the budget leaves no room for the memory run of {cell.label}")
-                continue
-            process = self._process("memory", cell)
-            if process is not None:
-                self._keep(process)
-
-    # -- one process -----------------------------------------------------------------------------------------
-
-    def _process(
-        self, kind: JobKind, cell: Cell, block: int = -1, order: int = 0, **job: Any
-    ) -> Process | None:
-        """Run one worker. None when the user stopped it: an unfinished process leaves no trace."""
-        if self.interrupts.count:
-            raise Stopped
-        where = f"block {block + 1}" if block >= 0 else kind
-        title = f"{cell.workload} {cell.size} {cell.label}: {where}"
-        self._tell("start", title, cell=cell.key, eta_s=self._eta())
-        spawned = self.workers.run(
-            kind,
-            cell,
-            lambda phase: self._tell("phase", title, cell=cell.key, phase=phase),
-            capped=kind in ("time", "memory"),
-            **job,
+def _continue(resume: Path, fingerprint: Fingerprint) -> tuple[Spool, Session]:
+    """What an earlier run left, if this is still the machine and the request that it was measured under."""
+    spool, session = Spool.open(resume)
+    changed = differences(session.fingerprint, fingerprint)
+    if changed:
+        spool.close()
+        raise UsageFault(
+            f"session {session.id} cannot be continued: " + "; ".join(changed[:6]),
+            "leave --resume out to measure anew",
         )
-        if spawned.killed_by_user:
-            raise Stopped
-        self.count += 1
-        self.budget.estimates.saw(kind, cell, spawned.wall_s)
-        self._tell("end", f"{title} {_outcome(spawned)}", cell=cell.key, eta_s=self._eta())
-        return Process(
-            cell,
-            kind,
-            block,
-            order,
-            spawned.started,
-            spawned.wall_s,
-            spawned.foreign,
-            spawned.evidence,
-            _shareable(spawned.environment),
+    return spool, session
+
+
+def _stages(under: Underway) -> Session:
+    """One after the other, each whole before the next; what an interruption leaves is kept."""
+    note = ""
+    under.budget.begin()
+    try:
+        cells = under.layout.runnable()
+        _plan(under)
+        prove(under, cells)
+        prepare(under, cells)
+        run_blocks(under)
+        run_memory(under)
+    except Stopped:
+        note = "interrupted"
+        under.tally.say(
+            "interrupted; everything that finished is kept: "
+            f"`detente compare ... --resume {under.ledger.session.id}` continues"
         )
-
-    def _keep(self, process: Process) -> None:
-        self.spool.append(process)
-        self.session = replace(self.session, processes=(*self.session.processes, process))
-        if self.recorder is not None:
-            self.recorder.add_process(self.session.id, process)
-
-    def _skip(self, cells: list[Cell], why: str) -> None:
-        """These are skipped from now on, and what they did so far is left out."""
-        keys = {c.key: why for c in cells}
-        self.spool.amend(skipped=keys)
-        processes = tuple(p for p in self.session.processes if p.cell.key not in keys)
-        self.session = replace(self.session, skipped={**self.session.skipped, **keys}, processes=processes)
-
-    def _eta(self) -> float | None:
-        return self.budget.eta_s(max(0, self.total - self.count))
+    finally:
+        under.workers.forget_caches()
+    return under.ledger.end(note)
 
 
-def _is_twin(cell: Cell) -> bool:
-    return cell.label.endswith(AA)
-
-
-def _outcome(spawned: Spawned) -> str:
-    e = spawned.evidence
-    return f"took {spawned.wall_s:.1f} s" if e.status == "ok" else f"{e.status}: {e.reason}"
-
-
-def _shareable(environment: dict[str, str]) -> dict[str, str]:
-    """The environment without its paths: a session is exported to other people's machines."""
-    return {k: "(path)" if "/" in v else v for k, v in environment.items()}
+def _plan(under: Underway) -> None:
+    session, request, cells = under.ledger.session, under.request, under.layout.runnable()
+    for key, why in session.skipped.items():
+        under.tally.tell("note", f"{key.rsplit('/', 1)[1]} is skipped: {why}", cell=key)
+    blocks = request.blocks or UNJUDGED_BLOCKS
+    under.tally.total = blocks * len(cells) + (len(cells) if request.memory else 0)
+    budget = f", within {request.budget_s:.0f} s" if request.budget_s else ""
+    under.tally.tell("plan", f"session {session.id}: {len(cells)} rows, {blocks} blocks or more{budget}")

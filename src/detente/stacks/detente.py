@@ -11,9 +11,10 @@ import numpy as np
 
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
+from detente.stacks.installed_versions import installed_versions
 from detente.stacks.jax_jit import JaxJit
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
-from detente.stacks.torch_eager import installed_versions, optimizer_for
+from detente.stacks.torch_eager import optimizer_for
 from detente.stacks.xla_memory import labelled_memory, read_plan
 from detente.workloads.workload import Size, Workload
 

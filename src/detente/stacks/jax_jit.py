@@ -11,9 +11,10 @@ import numpy as np
 
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
+from detente.stacks.best_seconds import best_seconds
+from detente.stacks.installed_versions import installed_versions
 from detente.stacks.jax_events import CompileListener
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
-from detente.stacks.torch_eager import best_seconds, installed_versions
 from detente.stacks.xla_memory import labelled_memory, read_plan
 from detente.workloads.weights import to_canonical, to_framework
 from detente.workloads.workload import OptimizerSettings, Size, Workload

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -14,6 +12,8 @@ import numpy as np
 
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
+from detente.stacks.best_seconds import best_seconds
+from detente.stacks.installed_versions import installed_versions
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_products import product_dtypes
 from detente.workloads.workload import OptimizerSettings, Size, Workload
@@ -331,26 +331,3 @@ def make_optimizer(name: str | None, module: Any, settings: OptimizerSettings) -
             weight_decay=settings.weight_decay,
         )
     return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum)
-
-
-def best_seconds(call: Callable[[], Any], wait: Callable[[Any], None], repeats: int) -> float:
-    """Seconds of the fastest of ``repeats`` synchronised calls after one that is not counted; of two where two take a
-    quarter of a second, because a call as long as that averages its own noise."""
-    wait(call())
-    seconds: list[float] = []
-    while len(seconds) < repeats and (len(seconds) < 2 or sum(seconds) < 0.25):
-        start = time.perf_counter()
-        wait(call())
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
-def installed_versions(*distributions: str) -> dict[str, str]:
-    """Versions of those distributions that are installed."""
-    found = {}
-    for name in distributions:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

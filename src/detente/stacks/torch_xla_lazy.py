@@ -22,8 +22,10 @@ import numpy as np
 
 from detente.records.precision import PRECISIONS
 from detente.stacks import torch_xla_private as private
+from detente.stacks.best_seconds import best_seconds
+from detente.stacks.installed_versions import installed_versions
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
-from detente.stacks.torch_eager import TorchEager, TorchRunning, best_seconds, installed_versions
+from detente.stacks.torch_eager import TorchEager, TorchRunning
 
 _WATCHED = 3  # steps whose dispatches are counted, one by one, before steady state
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from detente.records.evidence import Evidence
 from detente.records.job import Job
-from detente.stacks.torch_eager import installed_versions, optimizer_for
+from detente.stacks.installed_versions import installed_versions
+from detente.stacks.torch_eager import optimizer_for
 from detente.worker.events import Events
 from detente.workloads.catalogue import find_size, find_workload
 

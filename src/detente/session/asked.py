@@ -1,0 +1,33 @@
+"""What a session was asked for, as its fingerprint holds it: enough to judge it on any machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detente.records.cell import Cell
+from detente.records.codec import to_json
+from detente.session.layout import Layout
+from detente.session.request import Request
+from detente.session.workers import threads_of
+from detente.workloads.catalogue import find_size, find_workload
+
+
+def settings_of(request: Request, layout: Layout) -> dict[str, Any]:
+    """What the session was asked for, and the plain numbers of its workloads, so that it can be judged anywhere."""
+    asked = {k: v for k, v in to_json(request).items() if k not in ("command", "limits")}
+    return {**asked, "threads": threads_of(request), "workloads": {c.group: _costs(c) for c in layout.cells}}
+
+
+def _costs(cell: Cell) -> dict[str, Any]:
+    workload = find_workload(cell.workload)
+    size = find_size(workload, cell.size)
+    region = cell.contract.region
+    activations = 2 if cell.contract.precision == "bf16" else 4
+    # The traffic of an update depends on the optimizer: SGD passes over its state fewer times than AdamW.
+    traffic = cell.contract.name if cell.contract.optimizer == "sgd" else region
+    return {
+        "flops": workload.flops(size, region),
+        "bytes": workload.bytes(size, traffic, 4, activations),
+        "product": list(workload.products(size)),
+        "dims": dict(size.dims),
+    }

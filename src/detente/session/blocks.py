@@ -1,0 +1,99 @@
+"""The blocks: every row once, in seeded random order, again and again until the judge or the budget has enough."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from collections.abc import Sequence
+
+from detente.records.cell import Cell
+from detente.session.memory_runs import memory_cells
+from detente.session.underway import Underway, is_twin
+from detente.worker.probes import ALWAYS, PROBES
+
+# Blocks that are run where no judge is at hand to ask for more or fewer (scipy is not installed).
+UNJUDGED_BLOCKS = 5
+
+
+def run_blocks(under: Underway) -> None:
+    """Run blocks until no more are wanted, or none fits."""
+    done = {p.block for p in under.ledger.session.processes if p.kind == "time"}
+    block = max(done, default=-1) + 1
+    while _another(under):
+        cells = under.alive()
+        if not cells:
+            return
+        _one_block(under, block, _ordered(under, block, cells))
+        block += 1
+        whole = len(under.ledger.session.whole_blocks())
+        if whole:
+            under.tally.tell("block", f"block {whole} is whole")
+
+
+def _ordered(under: Underway, block: int, cells: Sequence[Cell]) -> list[Cell]:
+    """The order inside one block: seeded, so that no row always runs on a warm machine."""
+    ordered = list(cells)
+    random.Random(f"{under.request.seed}/{block}").shuffle(ordered)
+    if under.request.budget_s and not under.ledger.session.whole_blocks():
+        # The twin last: by then it is known whether there is time for more than one block.
+        ordered.sort(key=is_twin)
+    return ordered
+
+
+def _one_block(under: Underway, block: int, cells: Sequence[Cell]) -> None:
+    for order, cell in enumerate(cells):
+        session = under.ledger.session
+        first, twin = not session.of(cell), is_twin(cell)
+        if twin and first and under.budget.only_block(cells, session):
+            _drop_twin(under, cell)
+            continue
+        process = under.process(
+            "time",
+            cell,
+            block=block,
+            order=order,
+            full_proof=first and not twin,
+            probes=PROBES if first and not twin else ALWAYS,
+        )
+        under.ledger.keep(process)
+        if process.evidence.status == "skipped":
+            # It turned out not to run here (no such device, no TF32): nor do its twins.
+            same = [c for c in under.layout.cells if c.stack == cell.stack and c.group == cell.group]
+            under.ledger.skip(same, process.evidence.reason)
+
+
+def _drop_twin(under: Underway, cell: Cell) -> None:
+    why = f"the budget of {under.request.budget_s:.0f} s holds one block, and an A/A pair needs two"
+    under.ledger.skip([cell], why)
+    under.tally.tell("note", f"{cell.label} is skipped: {why}", cell=cell.key)
+
+
+def _another(under: Underway) -> bool:
+    """Whether to run another block: asked of the judge, bounded by the user's number and the budget."""
+    session, request, budget = under.ledger.session, under.request, under.budget
+    whole = len(session.whole_blocks())
+    if request.blocks is not None:
+        if whole >= request.blocks:
+            return False
+    elif importlib.util.find_spec("scipy") is None:
+        if whole >= UNJUDGED_BLOCKS:
+            return False
+    elif whole:
+        from detente.judge import more_blocks
+
+        decision = more_blocks(session)
+        if not decision:
+            under.tally.say(decision.reason)
+            return False
+    if not whole:
+        return True
+    cells, memory = under.alive(), memory_cells(under)
+    if not budget.holds_block(cells, memory, session):
+        cost = budget.cost_s("time", cells, session)
+        under.tally.say(
+            f"the budget of {request.budget_s:.0f} s leaves no room for another block (about {cost:.0f} s)"
+        )
+        return False
+    left = max(1, (request.blocks or UNJUDGED_BLOCKS) - whole)
+    under.tally.total = under.tally.done + left * len(cells) + len(memory)
+    return True

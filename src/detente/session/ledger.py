@@ -1,0 +1,53 @@
+"""The session as it stands: what is kept is spooled, then recorded, before the next process starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from detente.records.cell import Cell
+from detente.records.session import Process, Session
+from detente.store.spool import Spool
+
+
+class Recorder(Protocol):
+    """Where finished processes go besides the spool: the database, where SQLAlchemy is installed."""
+
+    def write_session(self, session: Session) -> None: ...
+    def add_process(self, session_id: str, process: Process) -> None: ...
+    def finish(self, session_id: str, ended: float, note: str, skipped: dict[str, str]) -> None: ...
+
+
+class Ledger:
+    """``session`` is always what the spool holds: nothing else writes to either."""
+
+    def __init__(self, session: Session, spool: Spool, recorder: Recorder | None) -> None:
+        self.session = session
+        self._spool, self._recorder = spool, recorder
+        if recorder is not None:
+            recorder.write_session(session)
+
+    def keep(self, process: Process) -> None:
+        """A process that finished, on disk when this returns."""
+        self._spool.append(process)
+        self.session = replace(self.session, processes=(*self.session.processes, process))
+        if self._recorder is not None:
+            self._recorder.add_process(self.session.id, process)
+
+    def skip(self, cells: Sequence[Cell], why: str) -> None:
+        """These are skipped from now on, and what they did so far is left out."""
+        keys = {c.key: why for c in cells}
+        self._spool.amend(skipped=keys)
+        processes = tuple(p for p in self.session.processes if p.cell.key not in keys)
+        self.session = replace(self.session, skipped={**self.session.skipped, **keys}, processes=processes)
+
+    def end(self, note: str) -> Session:
+        """The session as it stands is the result; ``note`` says why it is not longer."""
+        ended = time.time()
+        self._spool.amend(ended=ended, note=note)
+        if self._recorder is not None:
+            self._recorder.finish(self.session.id, ended, note, self.session.skipped)
+        self.session = replace(self.session, ended=ended, note=note)
+        return self.session

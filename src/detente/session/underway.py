@@ -1,0 +1,92 @@
+"""A session under way: what its stages share, and one process of it made a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from detente.records.cell import Cell
+from detente.records.job import JobKind
+from detente.records.session import Process
+from detente.session.budget import Budget
+from detente.session.interrupts import Interrupts
+from detente.session.layout import AA, Layout
+from detente.session.ledger import Ledger
+from detente.session.request import Request
+from detente.session.spawn import Spawned
+from detente.session.tally import Tally
+from detente.session.workers import Workers
+
+
+class Stopped(Exception):
+    """The user interrupted; what finished is kept."""
+
+
+@dataclass(frozen=True)
+class Underway:
+    """What every stage of a session (proofs, weights, blocks, memory) works with."""
+
+    request: Request
+    layout: Layout
+    ledger: Ledger
+    budget: Budget
+    tally: Tally
+    workers: Workers
+    interrupts: Interrupts
+
+    def alive(self) -> list[Cell]:
+        """The cells that can run and did not fail, in display order."""
+        session = self.ledger.session
+        gone = session.dead() | set(session.skipped)
+        return [c for c in self.layout.runnable() if c.key not in gone]
+
+    def process(self, kind: JobKind, cell: Cell, block: int = -1, order: int = 0, **job: Any) -> Process:
+        """Run one worker to its end and make its record, which the caller keeps or drops; ``job``: further fields of
+        the Job. Raises Stopped when the user interrupted: an unfinished process leaves no trace."""
+        if self.interrupts.count:
+            raise Stopped
+        tell = self.tally.tell
+        where = f"block {block + 1}" if block >= 0 else kind
+        title = f"{cell.workload} {cell.size} {cell.label}: {where}"
+        tell("start", title, cell=cell.key, eta_s=self._eta())
+        spawned = self.workers.run(
+            kind,
+            cell,
+            lambda phase: tell("phase", title, cell=cell.key, phase=phase),
+            capped=kind in ("time", "memory"),
+            **job,
+        )
+        if spawned.killed_by_user:
+            raise Stopped
+        self.tally.done += 1
+        self.budget.estimates.saw(kind, cell, spawned.wall_s)
+        tell("end", f"{title} {_outcome(spawned)}", cell=cell.key, eta_s=self._eta())
+        return Process(
+            cell,
+            kind,
+            block,
+            order,
+            spawned.started,
+            spawned.wall_s,
+            spawned.foreign,
+            spawned.evidence,
+            _shareable(spawned.environment),
+        )
+
+    def _eta(self) -> float | None:
+        return self.budget.eta_s(self.tally.left)
+
+
+def is_twin(cell: Cell) -> bool:
+    """Whether this row is a stack's second name, of the A/A pair."""
+    return cell.label.endswith(AA)
+
+
+def _outcome(spawned: Spawned) -> str:
+    e = spawned.evidence
+    return f"took {spawned.wall_s:.1f} s" if e.status == "ok" else f"{e.status}: {e.reason}"
+
+
+def _shareable(environment: dict[str, str]) -> dict[str, str]:
+    """The environment without its paths: a session is exported to other people's machines."""
+    return {k: "(path)" if "/" in v else v for k, v in environment.items()}
