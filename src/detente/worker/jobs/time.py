@@ -12,6 +12,7 @@ from detente.worker.clock import calibrate, steady
 from detente.worker.events import Events
 from detente.worker.opened import Opened, cache_state, open_job
 from detente.worker.probes import run_probes
+from detente.worker.process_state import take_state
 from detente.worker.reference import map_reference
 from detente.worker.three_steps import three_steps
 
@@ -41,7 +42,9 @@ def run(job: Job, events: Events) -> Evidence:
     events.phase("steady")
     feed = opened.feed()
     queued = calibrate(running, feed, min(steps.seconds[1:]), job.sampling)
+    before = take_state()
     samples = tuple(steady(running, feed, queued, job.sampling))
+    opened.window = (before, take_state())
 
     events.phase("probes")
     probes = run_probes(job.probes, opened, samples)

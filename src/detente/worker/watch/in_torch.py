@@ -25,11 +25,12 @@ _MANY = ("aten::_foreach_", "aten::_fused_")
 # of the handle that is returned, sizes and dtypes.
 PLUMBING = frozenset(
     f"aten::{name}"
-    for name in (
-        "detach detach_ view reshape _unsafe_view as_strided t transpose expand select slice alias unsqueeze squeeze "
-        "empty empty_like empty_strided new_empty ones_like fill_ zero_ zeros zeros_like resize_ item is_nonzero "
-        "_local_scalar_dense to _to_copy copy_ clone lift_fresh result_type"
-    ).split()
+    for names in (
+        "detach detach_ view reshape _unsafe_view as_strided t transpose expand select slice alias unsqueeze squeeze",
+        "empty empty_like empty_strided new_empty ones_like fill_ zero_ zeros zeros_like resize_ lift_fresh",
+        "item is_nonzero _local_scalar_dense to _to_copy copy_ clone result_type",
+    )
+    for name in names.split(" ")
 )
 _RANDOM = ("bernoulli", "dropout", "normal", "uniform", "rand", "multinomial", "exponential", "random_")
 
@@ -56,7 +57,9 @@ def watch(run: Callable[[], Any]) -> dict[str, Any]:
     begun = min(backward, default=-math.inf)
     # An operator that calls others is one operator: the outermost.
     outside = [
-        e for e in events if e.name.startswith("aten::") and id(e) not in inside and not _below(e, ("aten::",))
+        e
+        for e in events
+        if e.name.startswith("aten::") and id(e) not in inside and not _below(e, ("aten::",))
     ]
     reads = [
         e

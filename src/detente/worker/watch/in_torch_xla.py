@@ -9,7 +9,7 @@ from typing import Any
 def watch(run: Callable[[], Any]) -> dict[str, Any]:
     """What one call of ``run`` did: ``launches`` (graphs that were dispatched), ``reads`` (values that were read to the
     host while tracing), and ``aliased``: buffers that the last compiled graph took over from its arguments."""
-    import torch_xla.debug.metrics as metrics
+    from torch_xla.debug import metrics
 
     def counted(*names: str) -> int:
         return sum(int(metrics.counter_value(name) or 0) for name in names)
