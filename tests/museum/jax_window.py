@@ -129,3 +129,13 @@ class _UntilNextWait(tricks.UntilNextWait, JaxRunning):
 
 class DefersToNextWaitInJax(JaxJit):
     running = _UntilNextWait
+
+
+class _Remembers(tricks.Memo, JaxRunning):
+    pass
+
+
+class RememberedInJax(JaxJit):
+    """In a region without state, four batches have four results."""
+
+    running = _Remembers

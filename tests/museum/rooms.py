@@ -155,6 +155,8 @@ ROOMS: dict[str, Room] = {
         {
             "Constants": Planted("void", "weights-baked-in", JAX, sample=True),
             "NotFinite": Planted("void", "lazy-outputs", TORCH, WINDOW),
+            "Remembered": Planted("void", "remembered-results", TORCH_WINDOW, WINDOW),
+            "RememberedInJax": Planted("void", "remembered-results", JAX_WINDOW, WINDOW),
         },
         sampled=("jax",),
     ),

@@ -111,3 +111,13 @@ class _UntilNextWait(tricks.UntilNextWait, TorchRunning):
 
 class DefersToNextWait(TorchEager):
     running = _UntilNextWait
+
+
+class _Remembers(tricks.Memo, TorchRunning):
+    pass
+
+
+class Remembered(TorchEager):
+    """In a region without state, four batches have four results."""
+
+    running = _Remembers

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +22,7 @@ from detente.records.job import Job
 from detente.session.interrupts import Interrupts
 from detente.session.layout import python_for
 from detente.session.load import ForeignLoad
+from detente.session.phase_watch import PhaseWatch
 from detente.stacks.catalogue import find_entry
 from detente.worker.events import PIPE
 from detente.worker.run import is_out_of_memory
@@ -120,6 +121,12 @@ def spawn(
         _end_group(child)
     wall = time.monotonic() - begun
     evidence = watch.evidence or _obituary(watch, child.returncode, log)
+    if evidence.window is not None and watch.window.over:
+        seen = watch.window
+        evidence = replace(
+            evidence,
+            window=replace(evidence.window, parent_wall_ns=seen.wall_ns, parent_cpu_ns=seen.cpu_ns),
+        )
     return Spawned(evidence, started, wall, load.share(), environment, watch.killed_by_user)
 
 
@@ -145,6 +152,7 @@ class _Watch:
         self.phase, self.evidence = "start", None
         self.timed_out: float | None = None
         self.killed_by_user = False
+        self.window = PhaseWatch(child.pid, "steady")
         self._deadline = time.monotonic() + self._limit()
 
     def _limit(self) -> float:
@@ -180,6 +188,7 @@ class _Watch:
         event = json.loads(line)
         if event["event"] == "phase":
             self.phase = event["name"]
+            self.window.hear(self.phase)
             self._deadline = time.monotonic() + self._limit()
             self.on_phase(self.phase)
         else:

@@ -66,11 +66,22 @@ STACKS: dict[str, StackEntry] = {
         StackEntry(
             "torch-eager",
             "detente.stacks.torch_eager:TorchEager",
-            "PyTorch, eager",
+            "PyTorch, eager, with the fused optimizer",
             "torch",
             ("torch",),
             _NOT_TORCH,
             compiles=False,
+        ),
+        StackEntry(
+            "torch-eager-default",
+            "detente.stacks.torch_eager:TorchEagerDefault",
+            "PyTorch, eager, with the optimizer's default implementation",
+            "torch",
+            ("torch",),
+            _NOT_TORCH,
+            recipe="out-of-the-box",
+            compiles=False,
+            default=False,
         ),
         StackEntry(
             "torch-compile",

@@ -220,7 +220,7 @@ RULES = (
     ),
     Rule(
         code="wait-not-idle",
-        alias="P40",
+        alias="P46",
         family="clock",
         severity="void",
         title="The wait does work of its own",
