@@ -32,7 +32,8 @@ def neighbour(wanted: bool) -> Iterator[None]:
         yield
         return
     core = max(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, {{{core}}})\nimport numpy as np\na = np.ones((512, 512))\nwhile True: a @ a"
+    code = f"import os; os.sched_setaffinity(0, {{{core}}})\nimport numpy as np\na = np.ones((512, 512))\n"
+    code += "while True: a @ a"
     child = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
     try:
         yield

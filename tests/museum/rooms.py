@@ -138,7 +138,7 @@ ROOMS: dict[str, Room] = {
             **both("StopsByTime", "window-not-proved"),
             **both("StopsByBatch", "window-not-proved"),
             **both("StopsByLoad", "window-not-proved"),
-            **both("HonestAfterHandOut", "window-not-proved"),
+            **both("HonestAfterHandOut", "handout-is-a-tell"),
             **both("UpdatesEverySecond", "window-not-proved"),
             **both("HalfOfTheBatch", "window-not-proved"),
             **both("Memoised", "faster-than-physics"),

@@ -25,6 +25,7 @@ LIVE = frozenset(
         "denormals-differ",
         "faster-than-physics",
         "graph-break",
+        "handout-is-a-tell",
         "host-interruptions",
         "lazy-outputs",
         "machine-shared",
