@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 from pathlib import Path
 
 import pytest
 
-from detente.judge import rules
-from detente.judge.rules import ALIASES, RULES, find_rule, pages
+from detente.judge.rules import ALIASES, RULES, find_rule
 from detente.judge.rules.pages import all_pages, main, rule_page, stale_pages
 from detente.judge.rules.planting import LIVE, counts, planting
 from detente.records.fault import UsageFault
@@ -73,11 +71,6 @@ def test_a_page_holds_its_record():
         assert text in page
     assert "Not checked" in rule_page("P25")
     assert all(f"]({code}.md)" in all_pages()["README.md"] for code in RULES)
-
-
-def test_doctests():
-    assert doctest.testmod(rules).failed == 0
-    assert doctest.testmod(pages).failed == 0
 
 
 def test_readme_counts_the_rules_as_the_command_does():

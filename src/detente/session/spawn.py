@@ -22,6 +22,7 @@ from detente.records.job import Job
 from detente.session.interrupts import Interrupts
 from detente.session.layout import python_for
 from detente.session.load import ForeignLoad
+from detente.session.package_alone import PACKAGE, package_alone
 from detente.session.phase_watch import PhaseWatch
 from detente.stacks.catalogue import find_entry
 from detente.worker.events import PIPE
@@ -237,9 +238,9 @@ def _obituary(watch: _Watch, code: int, log: Path) -> Evidence:
 def worker_environment(job: Job, cpus: tuple[int, ...], memory_cap: int | None) -> dict[str, str]:
     """The scrubbed environment of a worker: a few variables of the user's, fixed ones, and the stack's own."""
     entry = find_entry(job.cell.stack)
-    source = str(Path(__file__).resolve().parents[2])
-    paths = [source]
-    if entry.environment == "default" and os.environ.get("PYTHONPATH"):
+    own = entry.environment == "default"
+    paths = [str(PACKAGE.parent if own else package_alone())]
+    if own and os.environ.get("PYTHONPATH"):
         paths.append(os.environ["PYTHONPATH"])
     chosen = {k: os.environ[k] for k in _KEPT if k in os.environ}
     return {
