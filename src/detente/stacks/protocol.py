@@ -104,12 +104,10 @@ class Running(Protocol):
         """The platform (``cpu``, ``cuda``, ...) of every output of a handle, without repeats."""
         ...
 
-    def facts(self) -> dict[str, Any]:
-        """Plain JSON about how this stack runs the region, as evidence for the audit. Keys in use:
-        ``optimizer_inside`` bool · ``compiled_region`` "none" | "model" | "step" · ``graph_breaks`` int ·
-        ``mode`` str · ``fullgraph`` bool · ``donated_bytes`` int · ``state_bytes`` int · ``argument_bytes`` int ·
-        ``constant_bytes`` int (captured constants of the step's program) · ``dropout_active`` bool ·
-        ``training_mode`` bool · ``tuning`` dict of flags."""
+    def practice(self) -> str:
+        """One line for the reader: which documented practice of the framework this row follows (the optimizer's
+        implementation, the attention kernel, what is jitted and donated). Shown, never judged: what a rule reads, the
+        harness observes itself."""
         ...
 
     def programs(self) -> tuple[Capture, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detente.stacks.protocol import CompileCount, Unavailable
-from detente.stacks.torch_dynamo_private import DynamoCounters, freezing, plain_step
+from detente.stacks.torch_dynamo_private import DynamoCounters, plain_step
 from detente.stacks.torch_eager import TorchEager, TorchRunning
 
 MODE = "default"
@@ -22,6 +22,7 @@ class CompiledRunning(TorchRunning):
 
     stack: TorchCompile
     fullgraph = True
+    compiles = "loss and backward, and of the update"
 
     def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return self.torch.compile(loss, mode=MODE, fullgraph=self.fullgraph)
@@ -34,20 +35,15 @@ class CompiledRunning(TorchRunning):
     def compiled(self) -> CompileCount:
         return self.stack.counters.count()
 
-    def facts(self) -> dict[str, Any]:
-        return {
-            **super().facts(),
-            "compiled_region": "step",
-            "graph_breaks": self.stack.counters.graph_breaks(),
-            "mode": MODE,
-            "fullgraph": self.fullgraph,
-        }
+    def practice(self) -> str:
+        return f"{super().practice()}; torch.compile(mode={MODE!r}, fullgraph={self.fullgraph}) of {self.compiles}"
 
 
 class ModelRunning(CompiledRunning):
     """The usual recipe: ``torch.compile(model)``; loss, backward's start and the optimizer stay eager."""
 
     fullgraph = False
+    compiles = "the model alone"
 
     def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
         self.module.compile(mode=MODE)
@@ -55,9 +51,6 @@ class ModelRunning(CompiledRunning):
 
     def _update(self) -> None:
         self.optimizer.step()
-
-    def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "compiled_region": "model", "optimizer_inside": False}
 
 
 class TorchCompile(TorchEager):
@@ -72,9 +65,6 @@ class TorchCompile(TorchEager):
         need_compiler(platform)
         self.counters = DynamoCounters()
         return platform
-
-    def freezes(self) -> bool:
-        return freezing()
 
 
 class TorchCompileModel(TorchCompile):

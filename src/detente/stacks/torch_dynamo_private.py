@@ -52,13 +52,6 @@ def plain_step(optimizer: Any) -> Callable[[], Any]:
     return update
 
 
-def freezing() -> bool:
-    """Whether Inductor makes constants of parameters (``TORCHINDUCTOR_FREEZING=1``)."""
-    from torch._inductor import config
-
-    return bool(config.freezing)
-
-
 def self_test() -> list[str]:
     """What is missing in this torch, by name; empty when everything is where it is expected."""
     import torch
