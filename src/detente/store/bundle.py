@@ -25,7 +25,7 @@ from detente.store.whole_file import whole_file
 
 SESSION, FOLDER = "session.jsonl", "artefacts/"
 # What a bundle may hold, unpacked: a few bytes of .zip can claim any size.
-LARGEST = 4 << 30
+LARGEST, LARGEST_SESSION = 4 << 30, 256 << 20
 _CHUNK = 1 << 20
 
 
@@ -133,6 +133,9 @@ def _checked_names(file: Path, bundle: zipfile.ZipFile, most: int) -> tuple[str,
     size = sum(e.file_size for e in entries)
     if size > most:
         raise _refused(file, f"it says that it unpacks to {size:,} bytes, and {most:,} are allowed")
+    lines = bundle.getinfo(SESSION).file_size
+    if lines > LARGEST_SESSION:
+        raise _refused(file, f"its session has {lines:,} bytes, and {LARGEST_SESSION:,} are allowed")
     return tuple(programs)
 
 
