@@ -51,7 +51,7 @@ def lognormal(seed: int, n: int, spread: float, times: float = 1.0) -> list[floa
 
 
 def test_a_noisy_machine_says_so_and_settles_nothing():
-    """The A/A pair differs by far more than 5 %: what was "the same within 88 %" is undecided, and the session goes on."""
+    """The A/A pair differs by far more than 5 %: "the same within 88 %" is undecided now, and the session goes on."""
     found = judge_pair("g", "a", "b", Paired(10, 0.01, 0.05), 0.88, 1)
     assert found.word == "UNDECIDED" and found.margin == MARGIN_CAP and found.needed is None
     assert found.reason.startswith("too noisy: the A/A pair differs by up to 88 %")
@@ -125,7 +125,7 @@ def test_a_step_of_the_machine_in_mid_session_widens_and_does_not_lie():
     assert found.correlations["g"].assumed > STORED.bound
 
 
-# -- simulated shares: the page's own code, fewer sessions --------------------------------------------------------------
+# -- simulated shares: the page's own code, fewer sessions ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.02, 0.03, 0.05, 0.08])

@@ -55,10 +55,12 @@ def test_a_word_without_a_ratio_prints_none():
 def test_headlines():
     assert said(f.whole()) == [
         "jax and torch-compile run at the same speed, within 4.1 %; jax is 1.42x faster than torch-eager. "
-        "jax and jax-scan are not decided: 1.02 s against 1.05 s a step (5 processes each; about 12 needed to see 4.1 %)."
+        "jax and jax-scan are not decided: 1.02 s against 1.05 s a step "
+        "(5 processes each; about 12 needed to see 4.1 %)."
     ]
     assert said(f.undecided()) == [
-        "jax and torch-eager are not decided: 1.02 s against 1.04 s a step (5 processes each; about 12 needed to see 2 %)."
+        "jax and torch-eager are not decided: 1.02 s against 1.04 s a step "
+        "(5 processes each; about 12 needed to see 2 %)."
     ]
 
 
