@@ -106,7 +106,9 @@ BURN = "import time\nend = time.time() + 20\nwhile time.time() < end: pass"
 
 def test_a_neighbour_is_seen_and_named_and_our_own_children_are_not(monkeypatch):
     """A real look. The neighbour is started through a shell that ends, so that it is nobody's child of ours."""
-    monkeypatch.setattr("detente.session.quiet._NAMED", 1000)  # on a crowded machine it is not one of the first
+    monkeypatch.setattr(
+        "detente.session.quiet._NAMED", 1000
+    )  # on a crowded machine it is not one of the first
     started = subprocess.run(
         ["sh", "-c", '"$0" -c "$1" >/dev/null 2>&1 & echo $!', sys.executable, BURN],
         capture_output=True,
