@@ -304,6 +304,16 @@ def run(chosen: Sequence[tuple[Scenario, int]], jobs: int, seed: int = 20260101)
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
+# Figures of pairs that differ: they say nothing where all programs are equal.
+_OF_DIFFERENCES = frozenset({"decided", "right", "false_same"})
+
+
+def _figure(row: Row, name: str) -> str:
+    if row.scenario.times == 1 and name in _OF_DIFFERENCES:
+        return "-"
+    return f"{100 * getattr(row, name):.2f} %"
+
+
 def table(part: Part, rows: Sequence[Row]) -> list[str]:
     """One table of the page, its targets beside it."""
     head = [
@@ -324,7 +334,7 @@ def table(part: Part, rows: Sequence[Row]) -> list[str]:
         cells = (
             row.scenario.name,
             f"{row.sessions:,}",
-            *(f"{100 * getattr(row, f):.2f} %" for f in part.figures),
+            *(_figure(row, f) for f in part.figures),
             f"{row.blocks:.1f}",
             f"{100 * row.margin:.2g} %",
             said,
@@ -348,10 +358,10 @@ def page(parts_: Sequence[Part], rows: Sequence[Sequence[Row]], sessions: int, w
         "",
         f"    PYTHONPATH=src python benchmarks/simulated_sessions.py --sessions {sessions}",
         "",
-        "Made-up sessions, each through the code that `detente compare` judges by: three stacks",
-        "(three pairs shown) and the A/A twin of the first; medians of processes log-normal with the spread named; a",
-        "drift of half a per cent from block to block. Intervals are widened by",
-        f"the stored correlation bound of {STORED.bound:.2g}{kind}. No figure here is a timing.",
+        "Made-up sessions, each through the code that `detente compare` judges by: three stacks (three pairs shown) and",
+        "the A/A twin of the first; medians of processes log-normal with the spread named; a drift of half a per cent",
+        "from block to block. Intervals are widened for the stored correlation bound of "
+        f"{STORED.bound:.2g}{kind}. No figure here is a timing.",
         "",
         f"**{targets - missed} of {targets} targets met**"
         + (f"; {missed} missed, named in their lines." if missed else "."),
