@@ -8,6 +8,7 @@ from typing import Any, Literal
 from detente.records.program import Program
 from detente.records.sample import Sample
 from detente.records.tensor_error import TensorError
+from detente.records.window import Window
 
 CacheState = Literal["miss", "hit", "none", "unknown"]
 Status = Literal["ok", "oom", "failed", "skipped", "void"]
@@ -39,7 +40,12 @@ class Evidence:
     *_s       seconds; ``first_s`` runs from the moment that module, batch and optimizer exist in the framework
               until the first loss is on the host
     losses    of the three timed steps
+    window    what is known of the steady window besides its samples; None of processes that time nothing, and of those
+              that were measured before windows were proved
     probes    key -> what the probe of that name found (plain JSON). Rules read these
+    killed    the signal of somebody else that ended it (``SIGKILL``): neither the worker itself failed, nor was it the
+              user or a time limit, nor, as far as can be told, a lack of memory. ``--resume`` runs such a one again
+    left      what the worker left running after its evidence, and what therefore was ended: threads, child processes
     """
 
     status: Status
@@ -58,3 +64,6 @@ class Evidence:
     programs: tuple[Program, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     probes: dict[str, Any] = field(default_factory=dict)
+    window: Window | None = None
+    killed: str = ""
+    left: str = ""

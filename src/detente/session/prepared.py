@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 from pathlib import Path
 
@@ -11,28 +10,20 @@ from detente.records.cell import Cell
 from detente.records.contract import Contract
 from detente.records.folders import cache_folder
 from detente.session.fingerprint import hash_files
+from detente.session.sources import Sources, sources_of
+from detente.stacks.catalogue import find_entry
 from detente.worker.reference import reference_name
+from detente.worker.run import JOBS
+from detente.workloads.catalogue import find_workload, is_own, spec_of
+
+# The stack that makes weights and references.
+MAKER = "torch-eager"
 
 
 def prepared_folder(cell: Cell, seed: int, batches: int) -> Path:
-    """A folder named by everything that its content depends on: workload, size, seed, the versions that make the
-    weights, and the source of the workload and of the reference."""
-    root = Path(__file__).resolve().parent.parent
-    files = [
-        *(root / "workloads").rglob("*.py"),
-        root / "worker/reference.py",
-        root / "worker/sketch.py",
-        root / "worker/jobs/prepare.py",
-        root / "stacks/torch_eager.py",
-        root / "stacks/torch_undrawn.py",
-    ]
-    own = cell.workload.rpartition(":")[0]
-    if own.endswith(".py") and Path(own).is_file():
-        files.append(Path(own))
-    if cell.workload.startswith("hf:"):
-        # A configuration file, or a checkpoint's folder: its content decides, not its path.
-        named = Path(cell.workload.removeprefix("hf:").partition("?")[0])
-        files += [named] if named.is_file() else sorted(p for p in named.rglob("*") if p.is_file())
+    """A folder named by everything that its content depends on: workload, size, seed, the source that makes it, and
+    the versions of what that source imports. Another workload's files are no part of it."""
+    made = sources_of_making(cell.workload)
     key = json.dumps(
         [
             cell.workload,
@@ -40,9 +31,9 @@ def prepared_folder(cell: Cell, seed: int, batches: int) -> Path:
             seed,
             batches,
             cell.device,
-            _version("torch"),
-            _version("transformers"),
-            hash_files(files),
+            made.versions(),
+            hash_files(made.files),
+            hash_files(data_of(cell.workload)),
         ]
     )
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -50,15 +41,30 @@ def prepared_folder(cell: Cell, seed: int, batches: int) -> Path:
     return cache_folder() / "prepared" / f"{name}-{cell.size}-{digest}"
 
 
+def sources_of_making(workload: str) -> Sources:
+    """What runs when the weights, batches and references of a workload are made: the job, the workload's description
+    and its definition, a model file of the user's, and whatever these import."""
+    definition = find_workload(workload).definitions[find_entry(MAKER).definition]
+    return sources_of((JOBS["prepare"], spec_of(workload), definition), own_files(workload))
+
+
+def own_files(workload: str) -> tuple[Path, ...]:
+    """The user's file that a workload is named by, if it is."""
+    file = Path(workload.rpartition(":")[0]).expanduser()
+    return (file,) if is_own(workload) and file.suffix == ".py" and file.is_file() else ()
+
+
+def data_of(workload: str) -> tuple[Path, ...]:
+    """Files that are read rather than imported: a configuration, or a checkpoint's folder. Its content decides, not its
+    path."""
+    if not workload.startswith("hf:"):
+        return ()
+    named = Path(workload.removeprefix("hf:").partition("?")[0]).expanduser()
+    return (named,) if named.is_file() else tuple(sorted(p for p in named.rglob("*") if p.is_file()))
+
+
 def is_prepared(folder: Path, contract: Contract) -> bool:
     """Whether the folder holds this contract's reference; the JSON is written last."""
     return (folder / f"{reference_name(contract)}.json").exists() and (
         folder / "weights.safetensors"
     ).exists()
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

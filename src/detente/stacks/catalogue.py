@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +21,8 @@ class StackEntry:
     """What the parent must know of a stack.
 
     target       ``module:Class`` (or ``file.py:Class``)
-    definition   which definition of a workload it runs: ``torch`` or ``flax``
+    definition   which definition of a workload it runs, a key of ``Workload.definitions``: ``torch``, ``flax``, or the
+                 name of a framework of your own
     requires     top-level modules that must be importable in its environment
     foreign      frameworks that must not be loaded in its worker (one runtime per process)
     environment  ``default``, or the name of an environment that ``detente stacks add`` makes
@@ -32,12 +33,13 @@ class StackEntry:
     compiles     whether there is a compile to speak of, and a cold and a warm cache
     default      part of ``compare`` when no stacks are named
     layers       needs repeated layers in the workload
+    defines      workloads whose definition in this framework the stack brings itself, in its own file
     """
 
     name: str
     target: str
     what: str
-    definition: Literal["torch", "flax"]
+    definition: str
     requires: tuple[str, ...]
     foreign: tuple[str, ...]
     environment: str = "default"
@@ -47,6 +49,7 @@ class StackEntry:
     compiles: bool = True
     default: bool = True
     layers: bool = False
+    defines: tuple[str, ...] = ()
 
 
 _INDUCTOR = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
@@ -66,11 +69,22 @@ STACKS: dict[str, StackEntry] = {
         StackEntry(
             "torch-eager",
             "detente.stacks.torch_eager:TorchEager",
-            "PyTorch, eager",
+            "PyTorch, eager, with the fused optimizer",
             "torch",
             ("torch",),
             _NOT_TORCH,
             compiles=False,
+        ),
+        StackEntry(
+            "torch-eager-default",
+            "detente.stacks.torch_eager:TorchEagerDefault",
+            "PyTorch, eager, with the optimizer's default implementation",
+            "torch",
+            ("torch",),
+            _NOT_TORCH,
+            recipe="out-of-the-box",
+            compiles=False,
+            default=False,
         ),
         StackEntry(
             "torch-compile",
@@ -155,20 +169,10 @@ def find_entry(name: str) -> StackEntry:
     if name in STACKS:
         return STACKS[name]
     if ".py:" in name:
-        cls = _load_class(name)
-        entry = getattr(cls, "entry", None)
-        if not isinstance(entry, StackEntry):
-            base = next(
-                (e for e in STACKS.values() if e.target.split(":")[1] in {c.__name__ for c in cls.__mro__}),
-                None,
-            )
-            if base is None:
-                raise UsageFault(
-                    f"the class of {name} has no attribute `entry`",
-                    "give it a detente.stacks.catalogue.StackEntry (docs/add-a-stack.md)",
-                )
-            entry = base
-        return replace(entry, name=name, target=name, default=False)
+        # Never by running the file: see own_entry.py.
+        from detente.stacks.own_entry import own_entry
+
+        return own_entry(name)
     near = difflib.get_close_matches(name, STACKS, n=1, cutoff=0.4)
     raise UsageFault(
         f"no stack is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
@@ -177,14 +181,15 @@ def find_entry(name: str) -> StackEntry:
 
 
 def make_stack(entry: StackEntry) -> Stack:
-    """An instance of the entry's class. Imports the stack's file, not its framework."""
+    """An instance of the entry's class, in a worker: a user's file runs here. Imports no framework."""
     if ".py:" in entry.target:
-        return _load_class(entry.target)()
+        return load_class(entry.target)()
     module, _, name = entry.target.partition(":")
     return getattr(importlib.import_module(module), name)()
 
 
-def _load_class(target: str) -> type:
+def load_class(target: str) -> type:
+    """The class of ``file.py:ClassName``. Runs the file: only workers do that."""
     file, _, name = target.rpartition(":")
     path = Path(file)
     if not path.is_file():

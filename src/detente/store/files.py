@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +11,8 @@ from typing import Any, Protocol
 from detente.records.fault import StoreFault
 from detente.records.session import Process, Session
 from detente.store.lines import PROCESS, session_lines
-from detente.store.spool import disk_fault, read_spool
+from detente.store.spool import read_spool
+from detente.store.whole_file import whole_file
 
 
 def export_session(session: Session, file: Path | str, form: str = "detente") -> None:
@@ -27,49 +25,32 @@ def export_session(session: Session, file: Path | str, form: str = "detente") ->
     if form not in FORMS:
         raise StoreFault(f"no format is called {form!r}", f"the formats are {', '.join(FORMS)}")
     path = Path(file)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as out:
-            temporary = out.name
-            for line in FORMS[form](session):
-                out.write(line)
-            out.flush()
-            os.fsync(out.fileno())
-        # A temporary file is private; an exported one is as open as any file that the user makes.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise disk_fault("write", path, error) from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+    with whole_file(path) as out:
+        for line in FORMS[form](session):
+            out.write(line)
 
 
-def import_file(file: Path | str) -> Session:
-    """The session in a file that ``export`` or a running session wrote. Raises StoreFault (see
-    read_spool)."""
-    return read_spool(file)
-
-
-def catch_up(store: Keeper, folder: Path | str) -> tuple[str, ...]:
+def catch_up(
+    store: Keeper, folder: Path | str, bad: Callable[[str, str], None] = lambda id, why: None
+) -> tuple[str, ...]:
     """Bring the sessions whose spools lie in ``folder`` into the store, where it lacks them or some of their
     processes: measured without SQLAlchemy, while the disk was full, or by a parent that was killed. Returns
-    the ids of those that were new or grew. A spool that cannot be read is left alone; ``import`` of it says
-    why.
+    the ids of those that were new or grew. A spool that cannot be read is left alone, and told to ``bad``.
     """
     known = store.counts()
     grown = []
     for path in sorted(Path(folder).glob("*.jsonl")):
         # Lines are counted first: reading every spool whole would cost seconds where there are hundreds.
-        if path.stem in known and _process_lines(path) <= known[path.stem]:
+        if path.stem in known and process_lines(path) <= known[path.stem]:
             continue
-        with contextlib.suppress(StoreFault):
+        try:
             session = read_spool(path)
+            if session.id != path.stem:
+                raise StoreFault(f"{path} holds the session {session.id}", "a spool is named by its session")
             store.write_session(session)
             grown.append(session.id)
+        except StoreFault as fault:
+            bad(path.stem, fault.message)
     return tuple(grown)
 
 
@@ -80,7 +61,8 @@ class Keeper(Protocol):
     def write_session(self, session: Session) -> None: ...
 
 
-def _process_lines(path: Path) -> int:
+def process_lines(path: Path) -> int:
+    """How many lines of a spool begin as a process does, whole or not; 0 when it cannot be read."""
     start = f'{{"schema":"{PROCESS}"'.encode()
     try:
         with open(path, "rb") as file:

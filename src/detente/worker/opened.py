@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
@@ -19,6 +18,8 @@ from detente.stacks.catalogue import find_entry, make_stack
 from detente.stacks.protocol import Capture, Running, Stack
 from detente.worker.events import Events
 from detente.worker.prepared import map_batches, map_weights
+from detente.worker.process_state import ProcessState, take_state
+from detente.worker.window import Rotation
 from detente.workloads.catalogue import find_size, find_workload
 from detente.workloads.workload import Workload
 
@@ -39,6 +40,9 @@ class Opened:
     build_s: float
     environment: dict[str, dict[str, str]]
     cache_before: int
+    # Before the stack's file was loaded; and at both ends of the sampled window, where a job has one.
+    began: ProcessState
+    window: tuple[ProcessState, ProcessState] | None = None
 
     @cached_property
     def captures(self) -> tuple[Capture, ...]:
@@ -52,26 +56,29 @@ class Opened:
         self.running.synchronise(handle)
         return handle
 
-    def feed(self) -> Callable[[], Any]:
+    def feed(self, taken: int = 0) -> Rotation:
         """Where the clock's steps get their batches: the placed ones in rotation, or a DataLoader and a placing
-        inside the clock, when the contract says so."""
+        inside the clock, when the contract says so. ``taken``: steps that were fed since the weights were loaded."""
+        start = taken % len(self.placed)
         if self.job.cell.contract.feed == "resident":
-            rotation = cycle(self.placed)
-            return lambda: next(rotation)
+            rotation = cycle([*self.placed[start:], *self.placed[:start]])
+            return Rotation(lambda: next(rotation), len(self.placed), taken)
         from detente.workloads.feed import (
             Feed,
             make_loader,
         )  # torch's loader: only where the contract asks for it
 
-        # Never closed: its thread is a daemon and this process ends after one job.
-        endless = Feed(make_loader(self.batches))
-        return lambda: self.running.place(next(endless))
+        # Entered, or it has no thread and gives nothing. Never left: the thread is a daemon, it sleeps while its queue
+        # is full, and this process ends after one job.
+        endless = Feed(make_loader([*self.batches[start:], *self.batches[:start]])).__enter__()
+        return Rotation(lambda: self.running.place(next(endless)), len(self.batches), taken)
 
 
 def open_job(job: Job, events: Events) -> Opened:
     """Import the framework, build the workload, load the prepared weights, place the batches."""
+    # Before a user's file is loaded, which finding its entry does.
+    before, began = dict(os.environ), take_state()
     entry = find_entry(job.cell.stack)
-    before = dict(os.environ)
     cache_before = count_files(job.cache)
     events.phase("import")
     begun = time.perf_counter()
@@ -103,6 +110,7 @@ def open_job(job: Job, events: Events) -> Opened:
         build_s,
         {"before": before, "after": changed},
         cache_before,
+        began,
     )
 
 

@@ -17,20 +17,30 @@ WORKLOADS: dict[str, str] = {
 }
 
 
+def spec_of(name: str) -> str:
+    """The module that describes the workload called ``name``, of our table or the user's own."""
+    return "detente.workloads.own.spec" if is_own(name) else WORKLOADS[name]
+
+
+def is_own(name: str) -> bool:
+    """Whether it is a model of the user's."""
+    return name.startswith("hf:") or ".py:" in name
+
+
 def find_workload(name: str) -> Workload:
     """The workload called ``name``, or the user's own model as ``path/to/file.py:function`` or ``hf:CONFIG``.
 
     Raises UsageFault with the nearest name when there is none.
     """
-    if name.startswith("hf:") or ".py:" in name:
-        return importlib.import_module("detente.workloads.own.spec").own_workload(name)
+    if is_own(name):
+        return importlib.import_module(spec_of(name)).own_workload(name)
     if name not in WORKLOADS:
         near = difflib.get_close_matches(name, WORKLOADS, n=1, cutoff=0.4)
         raise UsageFault(
             f"no workload is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
             "`detente workloads` lists them; a model of your own is path/to/file.py:function",
         )
-    return importlib.import_module(WORKLOADS[name]).WORKLOAD
+    return importlib.import_module(spec_of(name)).WORKLOAD
 
 
 def find_size(workload: Workload, name: str | None) -> Size:
