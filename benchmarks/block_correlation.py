@@ -145,7 +145,7 @@ def older() -> list[Series]:
     found = []
     for path in OLDER:
         with path.open("rb") as lines:
-            found += series_of(parse_lines(lines, str(path))[0])
+            found += series_of(parse_lines(lines, str(path)).session)
     return found
 
 

@@ -68,9 +68,10 @@ def main() -> int:
     return 1 if alarms else 0
 
 
-def _bound(result: Result) -> float:
-    """How far the A/A pair may differ."""
-    return next(iter(result.session.noise.values())).bound
+def _bound(result: Result) -> float | None:
+    """How far the A/A pair may differ; None where it has too few blocks to say."""
+    noise = next(iter(result.session.noise.values()))
+    return noise.bound if noise.known else None
 
 
 def _load(result: Result) -> float | None:
@@ -88,6 +89,7 @@ def _row(i: int, result: Result) -> str:
 
 
 def _page(results: list[Result], args: argparse.Namespace, command: str, alarms: int) -> str:
+    bounds = [x for r in results if (x := _bound(r)) is not None]
     loads = [x for r in results if (x := _load(r)) is not None]
     words = [r.verdicts[0].word for r in results]
     counted = ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words))
@@ -96,7 +98,7 @@ def _page(results: list[Result], args: argparse.Namespace, command: str, alarms:
         today(),
         processor,
         command,
-        statistics.median(map(_bound, results)),
+        statistics.median(bounds) if bounds else None,
         statistics.fmean(loads) if loads else None,
         f"{counted}; {alarms} false",
     )
@@ -104,7 +106,8 @@ def _page(results: list[Result], args: argparse.Namespace, command: str, alarms:
     lines = [
         f"# Two identical `{args.stack}` rows, {len(results)} sessions{less}",
         "",
-        f"`{command}` writes this page: `compare {args.workload} --size tiny --stacks {args.stack},{args.stack}`, the "
+        "`python benchmarks/identical_rows.py` writes this page: "
+        f"`compare {args.workload} --size tiny --stacks {args.stack},{args.stack}`, the "
         "A/A twin a third run of the same. FASTER or SLOWER is a false alarm.",
         "",
         f"**False alarms: {alarms} of {len(results)}.** Words: {counted}. Processor: {processor}. Intervals are "

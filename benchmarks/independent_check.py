@@ -107,8 +107,9 @@ def page(result: Result, times: dict[str, list[float]], command: str) -> tuple[s
     lines = [
         "# An independent clock",
         "",
-        f"`{command}` writes this page: `compare gpt2` on {' and '.join(SIDES.values())} (GPT-2 Small, train-step, "
-        "fp32), and between its blocks `benchmarks/independent_clock.py`, which uses neither worker nor judge.",
+        "`python benchmarks/independent_check.py` writes this page: `compare gpt2` on "
+        f"{' and '.join(SIDES.values())} (GPT-2 Small, train-step, fp32), and between its blocks "
+        "`benchmarks/independent_clock.py`, which uses neither worker nor judge.",
         "",
         f"Two clocks agree when their medians are within a fixed {100 * TOLERANCE:g} %. Where one stack differs from "
         "itself by more than that (the A/A bound), the word is UNDECIDED.",

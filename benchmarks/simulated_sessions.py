@@ -359,7 +359,7 @@ def page(parts_: Sequence[Part], rows: Sequence[Sequence[Row]], sessions: int, w
         f"    PYTHONPATH=src python benchmarks/simulated_sessions.py --sessions {sessions}",
         "",
         "Made-up sessions, each through the code that `detente compare` judges by: three stacks (three pairs shown)",
-        "and the A/A twin of the first; medians of processes log-normal with the spread named; a drift of half a per cent",
+        "and the A/A twin of the first; process medians log-normal with the spread named; a drift of half a per cent",
         "from block to block. Intervals are widened for the stored correlation bound of "
         f"{STORED.bound:.2g}{kind}. No figure here is a timing.",
         "",

@@ -45,7 +45,7 @@ def compared(session: SessionHead, *verdicts) -> Result:
 
 def test_a_quiet_machine_in_one_clause():
     text = told(head())
-    assert "Others used 1.20 % of the machine." in text
+    assert "Others used 1.2 % of the machine." in text
     assert f"{STORED.bound:.2f}" in text and "own estimate, not used: -0.10" in text
     assert ("provisional" in text) is STORED.provisional
 
