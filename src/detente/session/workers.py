@@ -53,7 +53,7 @@ class Workers:
         return Cell(cell.workload, cell.size, "torch-eager", contract, cell.device, "prepare")
 
     def run(
-        self, kind: JobKind, cell: Cell, on_phase: Callable[[str], None], capped: bool = False, **job: Any
+        self, kind: JobKind, cell: Cell, on_phase: Callable[[str], None], capped: bool = True, **job: Any
     ) -> Spawned:
         """Run one worker to its end. ``capped``: under the request's memory cap; ``job``: further fields of the Job."""
         cache = self._caches / "".join(c if c.isalnum() else "-" for c in cell.key)
