@@ -138,3 +138,92 @@ class Raising(TorchEager):
     """Raises in its first step."""
 
     running = _RaisingRunning
+
+
+class _Killing(TorchRunning):
+    """Kills its process in the step that its number says, but only once: a file remembers it."""
+
+    def step(self, batch: Any) -> Any:
+        note = Path(os.environ["DETENTE_HOME"], "killed-once")
+        if not note.exists():
+            note.write_text("")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(batch)
+
+
+class LeavesThread(TorchEager):
+    """Starts a thread that does not end."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        threading.Thread(target=time.sleep, args=(3600,)).start()
+        return super().start(device, precision, threads)
+
+
+class LeavesFork(TorchEager):
+    """Starts a copy of itself that holds everything open, the pipe to the parent among it."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        if os.fork() == 0:
+            time.sleep(3600)
+            os._exit(0)
+        return super().start(device, precision, threads)
+
+
+class LeavesTwin(TorchEager):
+    """Starts a copy of itself that goes on as if it were the worker, and tells its evidence too."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        os.fork()
+        return super().start(device, precision, threads)
+
+
+class Babbling(TorchEager):
+    """Writes into the pipe what is no event."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        pipe = int(os.environ["DETENTE_EVENTS_FD"])
+        os.write(pipe, b'not an event\n{"event": 7}\n[]\n{"event": "phase"}\n\xff\n' + b"[" * 5000 + b"\n")
+        return super().start(device, precision, threads)
+
+
+class Lying(TorchEager):
+    """Ends with evidence of its own making, which no record can hold."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        pipe = int(os.environ["DETENTE_EVENTS_FD"])
+        told = {"status": "ok", "phase": "done", "samples": [{"wall_ns": 0, "steps": 1}]}
+        os.write(pipe, json.dumps({"event": "evidence", "evidence": told}).encode() + b"\n")
+        os._exit(0)
+
+
+class Endless(TorchEager):
+    """Writes a line without an end."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        pipe = int(os.environ["DETENTE_EVENTS_FD"])
+        while True:
+            os.write(pipe, b" " * (1 << 20))
+
+
+class FullDisk(TorchEager):
+    """Meets a full disk."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        with open("/dev/full", "w") as file:
+            file.write("x")
+        return super().start(device, precision, threads)
+
+
+class KilledByMemory(TorchEager):
+    """Is killed as the kernel kills: without a word, while it holds memory."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        self.held = np.ones(300 << 17)  # 300 MiB of float64, touched
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ""
+
+
+class KilledOnce(TorchEager):
+    """Is killed once, from outside as far as anybody can tell."""
+
+    running = _Killing

@@ -134,13 +134,13 @@ def spawn(
         watch = _Watch(child, {**LIMITS, **_user_limits(), **(limits or {})}, on_phase)
         with os.fdopen(read, "rb", buffering=0) as events:
             watch.follow(events, interrupts)
-        peak = _end_group(child)
+        peak, left = _end_group(child)
     wall = time.monotonic() - begun
     killer = memory.killed(peak)
     evidence = watch.evidence or _obituary(watch, child.returncode, log, killer)
     refuse_full_disk(evidence, log)
-    if watch.left:
-        evidence = replace(evidence, left=watch.left)
+    if watch.evidence is not None and (watch.left or left):
+        evidence = replace(evidence, left=watch.left or left)
     if evidence.window is not None and watch.phases.over:
         seen = watch.phases
         evidence = replace(
@@ -255,14 +255,16 @@ def _left_behind(child: subprocess.Popen[bytes]) -> str:
     return f"{' and '.join(found) or 'something'} still running {GRACE_S:g} s after the evidence: ended"
 
 
-def _end_group(child: subprocess.Popen[bytes]) -> int:
+def _end_group(child: subprocess.Popen[bytes]) -> tuple[int, str]:
     """Wait for the worker, then end whatever it left behind: Inductor keeps a pool of compile processes. Returns the
-    most memory that the worker had resident, in bytes, as the kernel accounts it at the end."""
+    most memory that the worker had resident, in bytes, as the kernel accounts it at the end, and what did not end by
+    itself."""
     deadline = time.monotonic() + GRACE_S
     peak = _reap(child)
     while child.returncode is None and time.monotonic() < deadline:
         time.sleep(0.02)
         peak = _reap(child)
+    left = _left_behind(child) if child.returncode is None else ""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     while child.returncode is None:
@@ -270,7 +272,7 @@ def _end_group(child: subprocess.Popen[bytes]) -> int:
         peak = _reap(child)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
-    return peak
+    return peak, left
 
 
 def _reap(child: subprocess.Popen[bytes]) -> int:

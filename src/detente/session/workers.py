@@ -68,7 +68,7 @@ class Workers:
         kind: JobKind,
         cell: Cell,
         on_phase: Callable[[str], None],
-        capped: bool = False,
+        capped: bool = True,
         beside: Beside | None = None,
         **job: Any,
     ) -> Spawned:

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from detente.records.codec import dumps, from_json, shown, to_json
+from detente.records.codec import SchemaError, dumps, from_json, shown, to_json
 from detente.records.evidence import Evidence
 from detente.records.fault import StoreFault, UsageFault
 from detente.records.limits import LAST_MOMENT, check_record
@@ -308,6 +308,8 @@ def _read(kind: type[Any], text: str, id: str) -> Any:
     try:
         record = from_json(kind, json.loads(text))
         check_record(record, kind.__name__)
+        if isinstance(record, Session) and record.id != id:
+            raise SchemaError(f"its head is that of session {shown(record.id)}")
         return record
     except (ValueError, RecursionError) as error:
         raise StoreFault(
