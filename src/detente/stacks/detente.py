@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -131,24 +130,6 @@ class DetenteRunning:
     def devices(self, handle: Any) -> tuple[str, ...]:
         leaves = self.jax.tree.leaves((handle, self.region.arrays()))
         return tuple(sorted({self.stack.platform_of(d) for leaf in leaves for d in leaf.devices()}))
-
-    def facts(self) -> dict[str, Any]:
-        plan = self._plan()
-        dropouts = [m for m in self.module.modules() if type(m).__name__.startswith("Dropout")]
-        found = {
-            "optimizer_inside": self.contract.region == "train-step",
-            "compiled_region": "step",
-            "graph_breaks": 0,
-            "donated_bytes": int(plan.get("alias_bytes", 0)),
-            "argument_bytes": int(plan.get("argument_bytes", 0)),
-            "training_mode": self.module.training,
-            "dropout_active": any(m.training and m.p > 0 for m in dropouts),
-            "tuning": {"matmul": self.matmul, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")},
-        }
-        if self.region is not None:
-            leaves = self.jax.tree.leaves(self.region.arrays())
-            found["state_bytes"] = sum(a.nbytes for a in leaves)
-        return found
 
     def programs(self) -> tuple[Capture, ...]:
         if self.region is None:

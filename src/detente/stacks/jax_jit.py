@@ -211,24 +211,6 @@ class JaxRunning:
     def _read_plan(self) -> dict[str, float]:
         return read_plan(self._compile_again().memory_analysis())
 
-    def facts(self) -> dict[str, Any]:
-        plan = self._plan()
-        leaves = self.jax.tree.leaves((self.params, self.rest, self.opt_state))
-        return {
-            "optimizer_inside": self.contract.region == "train-step",
-            "compiled_region": "step",
-            "graph_breaks": 0,
-            "state_bytes": sum(a.nbytes for a in leaves),
-            "donated_bytes": int(plan.get("alias_bytes", 0)),
-            "argument_bytes": int(plan.get("argument_bytes", 0)),
-            "training_mode": self.contract.region != "forward",
-            "dropout_active": any("rng" in str(p).lower() for p, _ in self.nnx.to_flat_state(self.rest)),
-            "tuning": {
-                "jax_default_matmul_precision": self.jax.config.jax_default_matmul_precision,
-                "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
-            },
-        }
-
     def programs(self) -> tuple[Capture, ...]:
         if self._example is None:
             return ()

@@ -104,14 +104,6 @@ class Running(Protocol):
         """The platform (``cpu``, ``cuda``, ...) of every output of a handle, without repeats."""
         ...
 
-    def facts(self) -> dict[str, Any]:
-        """Plain JSON about how this stack runs the region, as evidence for the audit. Keys in use:
-        ``optimizer_inside`` bool · ``compiled_region`` "none" | "model" | "step" · ``graph_breaks`` int ·
-        ``mode`` str · ``fullgraph`` bool · ``donated_bytes`` int · ``state_bytes`` int · ``argument_bytes`` int ·
-        ``constant_bytes`` int (captured constants of the step's program) · ``dropout_active`` bool ·
-        ``training_mode`` bool · ``tuning`` dict of flags."""
-        ...
-
     def programs(self) -> tuple[Capture, ...]:
         """The captured program or programs of the step. Empty for a stack that has none (eager)."""
         ...

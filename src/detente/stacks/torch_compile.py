@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detente.stacks.protocol import CompileCount, Unavailable
-from detente.stacks.torch_dynamo_private import DynamoCounters, freezing, plain_step
+from detente.stacks.torch_dynamo_private import DynamoCounters, plain_step
 from detente.stacks.torch_eager import TorchEager, TorchRunning
 
 MODE = "default"
@@ -34,15 +34,6 @@ class CompiledRunning(TorchRunning):
     def compiled(self) -> CompileCount:
         return self.stack.counters.count()
 
-    def facts(self) -> dict[str, Any]:
-        return {
-            **super().facts(),
-            "compiled_region": "step",
-            "graph_breaks": self.stack.counters.graph_breaks(),
-            "mode": MODE,
-            "fullgraph": self.fullgraph,
-        }
-
 
 class ModelRunning(CompiledRunning):
     """The usual recipe: ``torch.compile(model)``; loss, backward's start and the optimizer stay eager."""
@@ -55,9 +46,6 @@ class ModelRunning(CompiledRunning):
 
     def _update(self) -> None:
         self.optimizer.step()
-
-    def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "compiled_region": "model", "optimizer_inside": False}
 
 
 class TorchCompile(TorchEager):
@@ -72,9 +60,6 @@ class TorchCompile(TorchEager):
         need_compiler(platform)
         self.counters = DynamoCounters()
         return platform
-
-    def freezes(self) -> bool:
-        return freezing()
 
 
 class TorchCompileModel(TorchCompile):

@@ -30,10 +30,6 @@ class DynamoCounters:
         found = [times.get(name, ()) for name in (_FRAME, _BACKWARD)]
         return CompileCount(sum(len(t) for t in found), float(sum(sum(t) for t in found)))
 
-    def graph_breaks(self) -> int:
-        """Places where a captured graph ended early."""
-        return int(sum(self._utils.counters["graph_break"].values()))
-
 
 def plain_step(optimizer: Any) -> Callable[[], Any]:
     """``optimizer.step`` without the wrappers that torch puts around it: its own ``graph_break()`` for
@@ -50,13 +46,6 @@ def plain_step(optimizer: Any) -> Callable[[], Any]:
             step(optimizer)
 
     return update
-
-
-def freezing() -> bool:
-    """Whether Inductor makes constants of parameters (``TORCHINDUCTOR_FREEZING=1``)."""
-    from torch._inductor import config
-
-    return bool(config.freezing)
 
 
 def self_test() -> list[str]:

@@ -15,7 +15,6 @@ from detente.records.precision import PRECISIONS
 from detente.stacks.best_seconds import best_seconds
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
-from detente.stacks.torch_products import product_dtypes
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
 
@@ -217,52 +216,6 @@ class TorchRunning:
         tensors = [handle[0], *handle[1].values()]
         return tuple(sorted({self.stack.platform_of(t) for t in tensors if t is not None}))
 
-    def facts(self) -> dict[str, Any]:
-        state = sum(t.numel() * t.element_size() for _, t in self._named())
-        if self.optimizer is not None:
-            state += sum(
-                v.numel() * v.element_size()
-                for s in self.optimizer.state.values()
-                for v in s.values()
-                if isinstance(v, self.torch.Tensor)
-            )
-        dropouts = [m for m in self.module.modules() if type(m).__name__.startswith("Dropout")]
-        return {
-            "optimizer_inside": self.contract.region == "train-step",
-            "compiled_region": "none",
-            "graph_breaks": 0,
-            "state_bytes": state,
-            # Torch updates in place: all of the state is its own output.
-            "donated_bytes": state,
-            "training_mode": self.module.training,
-            "dropout_active": any(m.training and m.p > 0 for m in dropouts),
-            "practice": self._practice(),
-            "tuning": {"float32_matmul_precision": self.torch.get_float32_matmul_precision()},
-            **self._products(),
-        }
-
-    def _practice(self) -> str:
-        """What of the framework's documented practice this row follows, read from the objects that run."""
-        said = []
-        if self.optimizer is not None:
-            fused = any(group.get("fused") for group in self.optimizer.param_groups)
-            said.append(f"{type(self.optimizer).__name__}, {'fused' if fused else 'default implementation'}")
-        attention = getattr(getattr(self.module, "config", None), "_attn_implementation", None)
-        if attention:
-            said.append(f"attention: {attention}")
-        return "; ".join(said)
-
-    def _products(self) -> dict[str, Any]:
-        """The dtypes of the products of one more step. Every operand of an eager step is read when it runs, and
-        Inductor makes constants of parameters only when it is told to freeze them."""
-        freezes = self.stack.freezes()
-        found: dict[str, Any] = {
-            "constant_bytes": sum(p.nbytes for p in self.module.parameters()) if freezes else 0
-        }
-        if self._example is not None:
-            found["product_dtypes"] = product_dtypes(lambda: self._run(self._example))
-        return found
-
     def programs(self) -> tuple[Capture, ...]:
         return ()
 
@@ -329,10 +282,6 @@ class TorchEager:
     def platform_of(self, tensor: Any) -> str:
         kind = tensor.device.type
         return "rocm" if kind == "cuda" and self.torch.version.hip else kind
-
-    def freezes(self) -> bool:
-        """Whether parameters become constants of a compiled program. There is none here."""
-        return False
 
     def wait(self) -> None:
         """Everything that was queued on the device is done. The CPU runs eagerly, so there it is a no-op."""

@@ -27,7 +27,7 @@ from detente.stacks.installed_versions import installed_versions
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import TorchEager, TorchRunning
 
-_WATCHED = 3  # steps whose dispatches are counted, one by one, before steady state
+_FIRST_STEADY = 3  # the first step and the second compile
 
 
 class XlaRunning(TorchRunning):
@@ -37,14 +37,10 @@ class XlaRunning(TorchRunning):
     compiled_by = "lazy tensors"
 
     def __init__(self, *args: Any) -> None:
-        self._dispatches: list[dict[str, int]] = []
+        self._steps = 0
         self._example: Any = None
         super().__init__(*args)
         self.stack.wait()
-
-    def _products(self) -> dict[str, Any]:
-        """Nothing: the captured program says it, and another step here would be another trace."""
-        return {}
 
     def _place_module(self, module: Any) -> Any:
         """To the device, with every tie kept."""
@@ -97,13 +93,8 @@ class XlaRunning(TorchRunning):
 
     def step(self, batch: Any) -> Any:
         self._example = batch
-        if len(self._dispatches) >= _WATCHED:
-            return self._run(batch)
-        before = self.stack.counters()
-        handle = self._run(batch)
-        after = self.stack.counters()
-        self._dispatches.append({k: after[k] - before[k] for k in after})
-        return handle
+        self._steps += 1
+        return self._run(batch)
 
     def gradients(self, batch: Any) -> dict[str, np.ndarray]:
         buffers = {n: t.detach().cpu() for n, t in self.module.named_buffers()}
@@ -127,24 +118,6 @@ class XlaRunning(TorchRunning):
         peak = info.get("peak_bytes_used", 0)
         return {"live_tensors": int(peak)} if peak else {}
 
-    def facts(self) -> dict[str, Any]:
-        last = self._dispatches[-1] if self._dispatches else {}
-        found = super().facts() | {
-            "compiled_region": "step",
-            # One dispatch is the step itself; every further one is a place where the trace had to stop and run.
-            "graph_breaks": max(0, last.get("dispatches", 1) - 1),
-            "host_reads_per_step": last.get("host_reads", 0),
-            "mode": self.compiled_by,
-            "fullgraph": False,
-            "tuning": {
-                "mat_mul_precision": self.stack.xla.backends.get_mat_mul_precision(),
-                "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
-            },
-        }
-        found.pop("donated_bytes")
-        donated = self._donated()
-        return found if donated is None else found | {"donated_bytes": donated}
-
     def programs(self) -> tuple[Capture, ...]:
         """Traces one more step, reads its graph, and throws the trace away: the state is put back afterwards."""
         if self._example is None:
@@ -152,7 +125,7 @@ class XlaRunning(TorchRunning):
         self.stack.wait()
         state = self._state()
         kept = [t.detach().cpu().clone() for t in state]
-        if len(self._dispatches) < _WATCHED - 1:
+        if self._steps < _FIRST_STEADY - 1:
             # The steady program is the second one, and what it takes over is known once it has been compiled.
             self.step(self._example)
             self.stack.wait()
@@ -263,17 +236,6 @@ class TorchXla(TorchEager):
         data = self.metrics.metric_data("InputOutputAliasCount")
         values = [int(v) for _, v in data[2]] if data is not None else []
         return next((v for v in reversed(values) if v > 0), 0)
-
-    def counters(self) -> dict[str, int]:
-        """Graphs dispatched and values read back to the host while tracing, since the start."""
-
-        def value(name: str) -> int:
-            return int(self.metrics.counter_value(name) or 0)
-
-        return {
-            "dispatches": value("CachedCompile") + value("UncachedCompile"),
-            "host_reads": value("aten::_local_scalar_dense"),
-        }
 
     def versions(self) -> dict[str, str]:
         return installed_versions("torch", "torch_xla", "transformers", "numpy")

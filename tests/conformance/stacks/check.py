@@ -163,21 +163,8 @@ def outputs_are_on_the_device_that_was_asked_for(b: Bench) -> None:
 
 
 @check
-def facts_and_memory_are_plain_json(b: Bench) -> None:
+def memory_is_bytes_by_label(b: Bench) -> None:
     running = b.running("train-step")
-    facts = running.facts()
-    json.dumps(facts)
-    assert {
-        "optimizer_inside",
-        "compiled_region",
-        "graph_breaks",
-        "state_bytes",
-        "donated_bytes",
-        "training_mode",
-        "dropout_active",
-        "tuning",
-    } <= set(facts)
-    assert facts["training_mode"] and not facts["dropout_active"]
     assert all(isinstance(v, int) and v >= 0 for v in running.memory().values())
 
 
