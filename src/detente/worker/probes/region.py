@@ -70,7 +70,7 @@ def _state_bytes(opened: Opened, names: frozenset[str]) -> int:
 
 
 def _keeps_numpy(value: Any, depth: int = 4) -> bool:
-    """Whether an array of the host is reachable: in containers, and in attributes of objects that are no framework's."""
+    """Whether a host array is reachable: in containers, and in attributes of objects that are no framework's."""
     if isinstance(value, np.ndarray):
         return value.size > 1
     if depth == 0:
