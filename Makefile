@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # unless pip finds a local CPU build of the pinned version.
 TORCH_INDEX ?=
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-BUDGET ?= 8m
+BUDGET ?= 12m
 
 .PHONY: compare test demo lint unit install install-dev host test-matrix test-ops museum coverage results clean
 

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from detente.cli.live import progress_sink
-from detente.cli.options import Bytes, Duration, format_option
+from detente.cli.options import Bytes, Duration, Names, format_option
 from detente.cli.sessions import find_spool
+from detente.cli.text import say
 from detente.records.session import Session
+from detente.session.continued import request_of
 from detente.session.request import Request
 from detente.store.recorder import open_recorder
+from detente.store.spool import read_spool
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("workloads", nargs=-1, required=True, metavar="WORKLOAD...")
+@click.argument("workloads", nargs=-1, metavar="WORKLOAD...")
 @click.option(
-    "--stacks", help="Stacks, by comma; the first named is the reference.  [default: the installed ones]"
+    "--stacks",
+    type=Names(),
+    help="Stacks, by comma; the first named is the reference.  [default: the installed ones]",
 )
 @click.option("--size", help="tiny, or paper for the figures.  [default: the workload's largest]")
 @click.option(
@@ -60,41 +67,54 @@ from detente.store.recorder import open_recorder
     is_flag=False,
     flag_value="latest",
     metavar="[SESSION]",
-    help="Continue an interrupted session.",
+    help="Continue a session, the latest when none is named; nothing else need be given, and a new --budget may be.",
 )
 @click.option(
     "--html", "html", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report here."
 )
 @click.option("--full", is_flag=True, help="Also print proof, start, floor, memory and versions.")
 @format_option("text", "json", "md")
-def command(form: str, dry_run: bool, resume: str | None, html: Path | None, full: bool, **asked: Any) -> int:
+@click.pass_context
+def command(
+    context: click.Context,
+    form: str,
+    dry_run: bool,
+    resume: str | None,
+    html: Path | None,
+    full: bool,
+    **asked: Any,
+) -> int:
     """Run WORKLOADs on every stack, prove that they compute the same thing, and tell which is faster.
 
-    A workload is one of `detente workloads`, your own model as path/to/file.py:function, or hf:CONFIG.
+    A workload is one of `detente workloads`, your own model as path/to/file.py:function, or hf:CONFIG. Two sessions
+    never time at once on one machine: a second one says that it waits. The lock is a file, which DETENTE_LOCK names.
+
+    \b
+    Examples:
+      detente compare gpt2 --budget 12m --html report.html
+      detente compare path/to/model.py:build --stacks torch-eager,detente
+      detente compare --resume --budget 30m
     """
-    request = Request(
-        workloads=asked["workloads"],
-        stacks=tuple(s.strip() for s in (asked["stacks"] or "").split(",") if s.strip()),
-        size=asked["size"],
-        contract=asked["contract"],
-        precision=asked["precision"],
-        feed=asked["feed"],
-        device=asked["device"],
-        budget_s=asked["budget"],
-        blocks=asked["blocks"],
-        seed=asked["seed"],
-        threads=asked["threads"],
-        aa=asked["aa"],
-        memory=asked["memory"],
-        memory_cap=asked["memory_cap"],
-        command=("detente", *_without_telling(sys.argv[1:])),
-    )
+    given = {
+        _FIELDS.get(name, name): value
+        for name, value in asked.items()
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    spool = find_spool(resume) if resume else None
+    if spool is not None:
+        request = replace(request_of(read_spool(spool)), **given)
+    else:
+        request = Request(**{"workloads": (), **given}, command=("detente", *_without_telling(sys.argv[1:])))
     if dry_run:
         from detente.cli.dry_run import show_plan
 
         return show_plan(request, form)
-    session = _measure(request, resume)
+    session = _measure(request, spool)
     return tell(session, request, form, full, html)
+
+
+# Option -> field of the request, where they differ.
+_FIELDS = {"budget": "budget_s"}
 
 
 # Options that say how a result is told, with whether they take a value. A rerun command names none of them: a shared
@@ -116,12 +136,12 @@ def _without_telling(arguments: list[str]) -> list[str]:
     return kept
 
 
-def _measure(request: Request, resume: str | None) -> Session:
+def _measure(request: Request, spool: Path | None) -> Session:
     from detente.session.run import run_session
 
     sink = progress_sink()
     try:
-        return run_session(request, sink, open_recorder(), find_spool(resume) if resume else None)
+        return run_session(request, sink, open_recorder(), spool)
     finally:
         sink.close()
 
@@ -140,9 +160,9 @@ def tell(session: Session, request: Request | None, form: str, full: bool, html:
         from detente.cli.unjudged import tell_unjudged
 
         return tell_unjudged(session, form)
-    from detente.judge import judge
+    from detente.cli.judged import judged
 
-    result = judge(session)
+    result = judged(session)
     if request is not None:
         _remember(result)
     if form == "json":
@@ -171,6 +191,10 @@ def exit_code(session: Session, result: Any, request: Request | None) -> int:
         return 130
     named = set(request.stacks) if request is not None else set()
     bad = [c for c in result.cells if c.status in ("void", "failed") and c.stack in named]
-    for cell in bad:
-        print(f"detente: {cell.workload} on {cell.label} is {cell.status}: {cell.reason}", file=sys.stderr)
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for c in bad:
+        alike.setdefault((c.workload, c.status, c.reason), []).append(c.label)
+    for (workload, status, reason), labels in alike.items():
+        be = "is" if len(labels) == 1 else "are"
+        say(f"detente: {workload} on {', '.join(labels)} {be} {status}: {reason}", error=True)
     return 1 if bad else 0

@@ -37,6 +37,17 @@ class Bytes(click.ParamType):
         return int(float(found.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[found.group(2)])
 
 
+class Names(click.ParamType):
+    """``torch-eager,jax`` as a tuple."""
+
+    name = "names"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        return tuple(s.strip() for s in str(value).split(",") if s.strip())
+
+
 def format_option(*forms: str) -> Callable[[Any], Any]:
     """``--format``; text is the default."""
     return click.option(

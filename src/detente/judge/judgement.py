@@ -161,7 +161,7 @@ def _status(session: Session, row: Row, findings: tuple[Finding, ...]) -> tuple[
     void = next((f for f in findings if f.cell == key and f.severity == "void"), None)
     if void:
         return "void", f"{void.rule}: {void.what}"
-    return "ok", ""
+    return "ok", session.rested.get(key, "")
 
 
 def _cell_result(
@@ -257,10 +257,12 @@ def _head(
                 "bytes_per_s": peak.bytes,
                 "shape": list(peak.shape or ()),
             }
+    wall_s = (last if session.ended is None else session.ended) - session.started
     return SessionHead(
         id=session.id,
         started=session.started,
-        wall_s=(session.ended or last) - session.started,
+        # Two readings of a clock that was set back in between say nothing of how long it took.
+        wall_s=wall_s if wall_s >= 0 else None,
         command=session.command,
         rerun=shlex.join(session.command),
         state=state,
@@ -277,4 +279,16 @@ def _head(
             )
             for name, n in pairs.noises.items()
         },
+        imported=session.imported,
+        again=_again(session),
+    )
+
+
+def _again(session: Session) -> tuple[str, ...]:
+    """The processes that were killed from outside and ran again: their evidence is not judged, and is not hidden."""
+    return tuple(
+        f"{p.cell.label}: a process of kind {p.kind} was killed by {p.evidence.killed} in phase {p.evidence.phase!r} "
+        "and ran again"
+        for p in session.processes
+        if session.ran_again(p)
     )

@@ -237,16 +237,18 @@ def _capital(text: Words) -> Words:
 
 
 def void_rows(group: Group) -> tuple[Statement, ...]:
-    """One sentence for every row that was not measured to the end, with its reason. None is left out."""
-    said = []
+    """One sentence for the rows that were not measured to the end for one reason. No row is left out."""
     tones: dict[str, Tone] = {"void": "bad", "failed": "bad", "oom": "warn", "skipped": "quiet"}
+    alike: dict[tuple[str, str], list[str]] = {}
     for c in group.cells:
         if c.status != "ok":
-            why = f": {c.reason.rstrip('.')}." if c.reason else "."
-            said.append(
-                Statement(
-                    words(strong(c.label), f" {STATES.get(c.status, c.status)}", why),
-                    tones.get(c.status, "warn"),
-                )
-            )
+            alike.setdefault((c.status, c.reason), []).append(c.label)
+    said = []
+    for (status, reason), labels in alike.items():
+        state = STATES.get(status, status)
+        if len(labels) > 1 and state.startswith("is "):
+            state = "are " + state.removeprefix("is ")
+        why = f": {reason.rstrip('.')}." if reason else "."
+        names = _listed([words(strong(x)) for x in labels])
+        said.append(Statement(words(names, f" {state}{why}"), tones.get(status, "warn")))
     return tuple(said)

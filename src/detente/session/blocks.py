@@ -7,6 +7,8 @@ import random
 from collections.abc import Sequence
 
 from detente.records.cell import Cell
+from detente.session.budget import BLOCKS_FIRST
+from detente.session.first_rows import FEWEST, chosen_rows, rows_first
 from detente.session.memory_runs import memory_cells
 from detente.session.replaying import handed_folder, places_of, with_replay
 from detente.session.underway import Underway, is_twin
@@ -20,10 +22,7 @@ def run_blocks(under: Underway) -> None:
     """Run blocks until no more are wanted, or none fits."""
     done = {p.block for p in under.ledger.session.processes if p.kind == "time"}
     block = max(done, default=-1) + 1
-    while _another(under):
-        cells = under.alive()
-        if not cells:
-            return
+    while cells := _next(under):
         _one_block(under, block, _ordered(under, block, cells))
         block += 1
         whole = len(under.ledger.session.whole_blocks())
@@ -44,8 +43,8 @@ def _ordered(under: Underway, block: int, cells: Sequence[Cell]) -> list[Cell]:
 def _one_block(under: Underway, block: int, cells: Sequence[Cell]) -> None:
     for order, cell in enumerate(cells):
         session = under.ledger.session
-        first, twin = not session.of(cell), is_twin(cell)
-        if twin and first and under.budget.only_block(cells, session):
+        first, twin = not any(p.evidence.status == "ok" for p in session.of(cell)), is_twin(cell)
+        if twin and first and under.budget.only_block(_fewest(under, cells), session):
             _drop_twin(under, cell)
             continue
         handed = handed_folder(under, cell, block)
@@ -72,32 +71,75 @@ def _drop_twin(under: Underway, cell: Cell) -> None:
     under.tally.tell("note", f"{cell.label} is skipped: {why}", cell=cell.key)
 
 
-def _another(under: Underway) -> bool:
-    """Whether to run another block: asked of the judge, bounded by the user's number and the budget."""
+def _fewest(under: Underway, cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """The rows of the shortest block that could follow."""
+    return chosen_rows(cells, under.ledger.session, FEWEST)
+
+
+def _next(under: Underway) -> list[Cell]:
+    """The rows of the next block; none when no more are wanted, none fits, or no row is left."""
+    cells = under.alive()
+    if not cells or not _wanted(under):
+        return []
     session, request, budget = under.ledger.session, under.request, under.budget
     whole = len(session.whole_blocks())
+    if not whole:
+        return cells
+    cells, memory = _turn(under, cells), memory_cells(under)
+    if not budget.holds_block(cells, memory, session):
+        cost = budget.cost_s("time", cells, session)
+        under.tally.say(
+            f"the budget of {request.budget_s:.0f} s leaves no room for another block (about {cost:.0f} s)"
+        )
+        return []
+    left = max(1, (request.blocks or UNJUDGED_BLOCKS) - whole)
+    under.tally.total = under.tally.done + left * len(cells) + len(memory)
+    return cells
+
+
+def _wanted(under: Underway) -> bool:
+    """Whether another block is wanted: asked of the judge, bounded by the user's number."""
+    session, request = under.ledger.session, under.request
+    whole = len(session.whole_blocks())
+    if under.ledger.run_again() & {c.key for c in under.alive()}:
+        return True  # a row that was killed is owed a run, whatever the others have
     if request.blocks is not None:
-        if whole >= request.blocks:
-            return False
-    elif importlib.util.find_spec("scipy") is None:
-        if whole >= UNJUDGED_BLOCKS:
-            return False
-    elif whole:
+        return whole < request.blocks
+    if importlib.util.find_spec("scipy") is None:
+        return whole < UNJUDGED_BLOCKS
+    if whole:
         from detente.judge import more_blocks
 
         decision = more_blocks(session)
         if not decision:
             under.tally.say(decision.reason)
             return False
-    if not whole:
-        return True
-    cells, memory = under.alive(), memory_cells(under)
-    if not budget.holds_block(cells, memory, session):
-        cost = budget.cost_s("time", cells, session)
-        under.tally.say(
-            f"the budget of {request.budget_s:.0f} s leaves no room for another block (about {cost:.0f} s)"
-        )
-        return False
-    left = max(1, (request.blocks or UNJUDGED_BLOCKS) - whole)
-    under.tally.total = under.tally.done + left * len(cells) + len(memory)
     return True
+
+
+def _turn(under: Underway, cells: list[Cell]) -> list[Cell]:
+    """Of ``cells`` those whose turn it is: all, unless the budget does not hold the blocks that a verdict needs. Then
+    some go first, and once they have their blocks all go on together, as far as it reaches."""
+    session, budget = under.ledger.session, under.budget
+    lack = BLOCKS_FIRST - len(session.whole_blocks())
+    if budget.limit_s is None or under.request.blocks is not None:
+        return cells
+    if lack > 0 and not session.rested:
+
+        def fits(some: Sequence[Cell]) -> bool:
+            return not budget.over(lack * budget.cost_s("time", some, session))
+
+        first = {c.key for c in rows_first(cells, session, fits)}
+        resting = [c for c in cells if c.key not in first]
+        if resting:
+            names = ", ".join(c.label for c in cells if c.key in first and not is_twin(c))
+            why = (
+                f"the budget of {budget.limit_s:.0f} s holds {BLOCKS_FIRST} blocks of {names}, not of all rows: "
+                "the first named row and the fastest others go first"
+            )
+            under.ledger.rest(resting, why)
+            under.tally.say(f"{', '.join(c.label for c in resting)} let others go first: {why}")
+            session = under.ledger.session
+    going = [c for c in cells if c.key not in session.rested]
+    everyone = lack <= 0 and budget.holds_block(cells, memory_cells(under), session)
+    return cells if everyone or not going else going

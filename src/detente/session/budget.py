@@ -10,7 +10,7 @@ from detente.records.session import Session
 from detente.session.estimate import Estimates
 
 # Below this many whole blocks another block is worth more than the memory runs: a verdict needs five.
-_BLOCKS_FIRST = 5
+BLOCKS_FIRST = 5
 
 
 class Budget:
@@ -47,7 +47,7 @@ class Budget:
         """Whether one more block of ``cells`` fits, and after it the memory runs of ``memory``, unless these would cost
         a block of those that a verdict needs."""
         more = self.cost_s("time", cells, session)
-        if len(session.whole_blocks()) >= _BLOCKS_FIRST:
+        if len(session.whole_blocks()) >= BLOCKS_FIRST:
             more += self.cost_s("memory", memory, session)
         return not self.over(more)
 

@@ -26,6 +26,9 @@ class Ledger:
     def __init__(self, session: Session, spool: Spool, recorder: Recorder | None) -> None:
         self.session = session
         self._spool, self._recorder = spool, recorder
+        self._begun = time.time(), time.monotonic()
+        # What ran before this run: what was killed now is not tried again until somebody says --resume.
+        self._earlier = session
         if recorder is not None:
             recorder.write_session(session)
 
@@ -36,6 +39,14 @@ class Ledger:
         if self._recorder is not None:
             self._recorder.add_process(self.session.id, process)
 
+    def run_again(self) -> frozenset[str]:
+        """Keys of cells whose last timing process was killed from outside in an earlier run, and has not run since."""
+        return frozenset(
+            c.key
+            for c in self._earlier.planned
+            if self._earlier.to_run_again(c) and len(self.session.every(c)) == len(self._earlier.every(c))
+        )
+
     def skip(self, cells: Sequence[Cell], why: str) -> None:
         """These are skipped from now on, and what they did so far is left out."""
         keys = {c.key: why for c in cells}
@@ -43,9 +54,19 @@ class Ledger:
         processes = tuple(p for p in self.session.processes if p.cell.key not in keys)
         self.session = replace(self.session, skipped={**self.session.skipped, **keys}, processes=processes)
 
+    def rest(self, cells: Sequence[Cell], why: str) -> None:
+        """These let the others go first: they keep what they did, and no block waits for them."""
+        keys = {c.key: why for c in cells}
+        self._spool.amend(rested=keys)
+        self.session = replace(self.session, rested={**self.session.rested, **keys})
+        if self._recorder is not None:
+            self._recorder.write_session(self.session)
+
     def end(self, note: str) -> Session:
         """The session as it stands is the result; ``note`` says why it is not longer."""
-        ended = time.time()
+        # By a clock that nobody sets: a machine whose time jumps must not have a session that ends before it began.
+        began, mark = self._begun
+        ended = began + (time.monotonic() - mark)
         self._spool.amend(ended=ended, note=note)
         if self._recorder is not None:
             self._recorder.finish(self.session.id, ended, note, self.session.skipped)

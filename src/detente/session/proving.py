@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
 from detente.records.cell import Cell
-from detente.records.codec import dumps, from_json
-from detente.records.session import Process
-from detente.session.proofs import proof_file
+from detente.session.beside import run_beside
+from detente.session.proofs import keep_proof, proof_file, read_proof
 from detente.session.underway import Underway, is_twin
 from detente.workloads.catalogue import find_workload
 
 
 def prove(under: Underway, cells: Sequence[Cell]) -> None:
-    """Level one: same function, at size tiny in fp64, once per workload, stack and versions, then cached."""
+    """Level one: same function, at size tiny in fp64, once per workload, stack and versions, then cached. Proofs of
+    different rows run beside each other: nothing is timed yet."""
+    wanted: list[Cell] = []
     for cell in cells:
         if "tiny" not in find_workload(cell.workload).sizes or is_twin(cell):
             continue
         proof = proof_cell(cell)
-        if any(p.kind == "prove" and p.cell == proof for p in under.ledger.session.processes):
+        session = under.ledger.session
+        if session.every(proof, "prove") and not session.to_run_again(proof, "prove"):
             continue
         cached = proof_file(proof)
-        if cached.exists():
-            under.ledger.keep(from_json(Process, json.loads(cached.read_text())))
-            continue
-        _prepare_for(under, proof)
-        process = under.process("prove", proof, full_proof=True)
+        known = read_proof(cached)
+        if known is not None:
+            under.ledger.keep(known)
+        elif _prepare_for(under, proof):
+            wanted.append(proof)
+    for process in run_beside(under, "prove", wanted, full_proof=True):
         under.ledger.keep(process)
-        if process.evidence.status == "ok":
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            cached.write_text(dumps(process))
+        if process.evidence.status == "ok" and (note := keep_proof(proof_file(process.cell), process)):
+            under.tally.say(note)
 
 
 def proof_cell(cell: Cell) -> Cell:
@@ -41,15 +42,23 @@ def proof_cell(cell: Cell) -> Cell:
 
 
 def prepare(under: Underway, cells: Sequence[Cell]) -> None:
-    """Make the weights, batches and references that the cells load, unless they are there."""
+    """Make the weights, batches and references that the cells load, unless they are there. A cell for which they cannot
+    be made is failed by that one reason, and no process of it starts."""
+    gone = under.ledger.session.dead()
     for cell in cells:
-        _prepare_for(under, cell)
+        if cell.key not in gone and not _prepare_for(under, cell):
+            under.ledger.keep(under.unmade.process(cell, under.workers.folder(cell)))
 
 
-def _prepare_for(under: Underway, cell: Cell) -> None:
+def _prepare_for(under: Underway, cell: Cell) -> bool:
+    """Whether what the cell loads is there now. Tried once: what fails for one row fails for all of its workload."""
     maker = under.workers.maker(cell)
     if maker is None:
-        return
-    process = under.process("prepare", maker)
-    if process.evidence.status != "ok":
-        under.tally.say(f"the reference of {cell.workload} could not be made: {process.evidence.reason}")
+        return True
+    folder = under.workers.folder(cell)
+    if not under.unmade.knows(cell, folder):
+        process = under.process("prepare", maker)
+        if process.evidence.status == "ok":
+            return True
+        under.unmade.add(cell, folder, process.evidence, under.workers.log)
+    return False

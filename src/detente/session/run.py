@@ -24,6 +24,7 @@ from detente.session.quiet import Quiet
 from detente.session.request import Request
 from detente.session.tally import Tally
 from detente.session.underway import Stopped, Underway
+from detente.session.unmade import Unmade
 from detente.session.workers import Workers
 from detente.store.spool import Spool
 
@@ -55,6 +56,7 @@ def run_session(
             Workers(request, session.id, interrupts),
             interrupts,
             Quiet(budget, tally.say, lambda: interrupts.count > 0),
+            Unmade(),
         )
         try:
             with MachineLock(LOCK_WAIT_S, under.tally.say, lambda: interrupts.count > 0):
@@ -94,13 +96,16 @@ def _stages(under: Underway) -> Session:
         _plan(under)
         prove(under, cells)
         prepare(under, cells)
+        if under.unmade and not under.alive():
+            under.ledger.end("nothing could be prepared")
+            raise under.unmade.fault()
         run_blocks(under)
         run_memory(under)
     except Stopped:
         note = "interrupted"
         under.tally.say(
             "interrupted; everything that finished is kept: "
-            f"`detente compare ... --resume {under.ledger.session.id}` continues"
+            f"`detente compare --resume {under.ledger.session.id}` continues"
         )
     finally:
         under.workers.forget_caches()
@@ -114,4 +119,5 @@ def _plan(under: Underway) -> None:
     blocks = request.blocks or UNJUDGED_BLOCKS
     under.tally.total = blocks * len(cells) + (len(cells) if request.memory else 0)
     budget = f", within {request.budget_s:.0f} s" if request.budget_s else ""
-    under.tally.tell("plan", f"session {session.id}: {len(cells)} rows, {blocks} blocks or more{budget}")
+    more = "" if request.blocks else " or more"
+    under.tally.tell("plan", f"session {session.id}: {len(cells)} rows, {blocks} blocks{more}{budget}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from detente.records.cell import Cell
 from detente.records.job import JobKind
-from detente.records.session import Process
+from detente.records.session import Process, Wait
 from detente.session.budget import Budget
 from detente.session.interrupts import Interrupts
 from detente.session.layout import AA, Layout
@@ -16,6 +16,7 @@ from detente.session.quiet import Quiet
 from detente.session.request import Request
 from detente.session.spawn import Spawned
 from detente.session.tally import Tally
+from detente.session.unmade import Unmade
 from detente.session.workers import Workers
 
 
@@ -35,11 +36,13 @@ class Underway:
     workers: Workers
     interrupts: Interrupts
     quiet: Quiet
+    unmade: Unmade
 
     def alive(self) -> list[Cell]:
-        """The cells that can run and did not fail, in display order."""
+        """The cells that can run and did not fail, in display order. What something outside killed in an earlier run
+        of this session runs again."""
         session = self.ledger.session
-        gone = session.dead() | set(session.skipped)
+        gone = (session.dead() - self.ledger.run_again()) | set(session.skipped)
         return [c for c in self.layout.runnable() if c.key not in gone]
 
     def process(self, kind: JobKind, cell: Cell, block: int = -1, order: int = 0, **job: Any) -> Process:
@@ -56,14 +59,30 @@ class Underway:
             kind,
             cell,
             lambda phase: tell("phase", title, cell=cell.key, phase=phase),
-            capped=kind in ("time", "memory"),
+            capped=True,
             **job,
         )
         if spawned.killed_by_user:
             raise Stopped
+        return self.record(kind, cell, spawned, block, order, waits)
+
+    def record(
+        self,
+        kind: JobKind,
+        cell: Cell,
+        spawned: Spawned,
+        block: int = -1,
+        order: int = 0,
+        waits: tuple[Wait, ...] = (),
+    ) -> Process:
+        """A worker that ended, told and made a record."""
+        where = f"block {block + 1}" if block >= 0 else kind
+        title = f"{cell.workload} {cell.size} {cell.label}: {where}"
         self.tally.done += 1
         self.budget.estimates.saw(kind, cell, spawned.wall_s)
-        tell("end", f"{title} {_outcome(spawned)}", cell=cell.key, eta_s=self._eta())
+        self.tally.tell("end", f"{title} {_outcome(kind, spawned)}", cell=cell.key, eta_s=self._eta())
+        if spawned.evidence.left:
+            self.tally.say(f"{cell.label} left {spawned.evidence.left}")
         return Process(
             cell,
             kind,
@@ -86,8 +105,10 @@ def is_twin(cell: Cell) -> bool:
     return cell.label.endswith(AA)
 
 
-def _outcome(spawned: Spawned) -> str:
+def _outcome(kind: JobKind, spawned: Spawned) -> str:
     e = spawned.evidence
+    if kind == "prepare" and e.status != "ok":
+        return e.status  # the reason is the reason of every row, and told once, with them
     return f"took {spawned.wall_s:.1f} s" if e.status == "ok" else f"{e.status}: {e.reason}"
 
 

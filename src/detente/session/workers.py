@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from detente.records.cell import Cell
 from detente.records.folders import cache_folder, data_folder, state_folder
 from detente.records.job import Job, JobKind
-from detente.session.interrupts import Interrupts
+from detente.session.disk import writing
+from detente.session.interrupts import Interrupts, Tap
 from detente.session.prepared import is_prepared, prepared_folder
 from detente.session.request import Request
 from detente.session.spawn import Spawned, spawn
@@ -26,6 +28,14 @@ def threads_of(request: Request) -> int:
     return request.threads or len(os.sched_getaffinity(0))
 
 
+@dataclass(frozen=True)
+class Beside:
+    """The core of a worker that does not run alone, and its own ear for interrupts."""
+
+    cpu: int
+    tap: Tap
+
+
 class Workers:
     """Runs workers for ``request``. ``name`` separates their compile caches and logs from other sessions'."""
 
@@ -34,9 +44,10 @@ class Workers:
         self.artefacts = artefacts_of(data_folder()).folder
         self._caches = cache_folder() / "compile" / name
         self._logs = state_folder() / "logs" / name
-        self._cpus = tuple(sorted(os.sched_getaffinity(0)))[: threads_of(request)]
+        self.cpus = tuple(sorted(os.sched_getaffinity(0)))[: threads_of(request)]
         self._folders: dict[tuple[str, str, str], Path] = {}
-        self._count = 0
+        self._numbers = itertools.count()
+        self.log = self._logs  # of the process that ran last
 
     def folder(self, cell: Cell) -> Path:
         """The prepared folder, looked up once: its name holds a hash of the source, which may be edited meanwhile."""
@@ -53,15 +64,22 @@ class Workers:
         return Cell(cell.workload, cell.size, "torch-eager", contract, cell.device, "prepare")
 
     def run(
-        self, kind: JobKind, cell: Cell, on_phase: Callable[[str], None], capped: bool = False, **job: Any
+        self,
+        kind: JobKind,
+        cell: Cell,
+        on_phase: Callable[[str], None],
+        capped: bool = False,
+        beside: Beside | None = None,
+        **job: Any,
     ) -> Spawned:
-        """Run one worker to its end. ``capped``: under the request's memory cap; ``job``: further fields of the Job."""
+        """Run one worker to its end. ``capped``: under the request's memory cap; ``beside``: with others, on a core of
+        its own; ``job``: further fields of the Job."""
         cache = self._caches / "".join(c if c.isalnum() else "-" for c in cell.key)
         prepared = self.folder(cell)
-        for place in (cache, prepared):
-            place.mkdir(parents=True, exist_ok=True)
-        log = self._logs / f"{self._count:03d}-{kind}-{cell.label.replace('/', '-')}.log"
-        self._count += 1
+        with writing(cache, "XDG_CACHE_HOME"):
+            for place in (cache, prepared):
+                place.mkdir(parents=True, exist_ok=True)
+        log = self.log = self._logs / f"{next(self._numbers):03d}-{kind}-{cell.label.replace('/', '-')}.log"
         return spawn(
             Job(
                 kind,
@@ -70,16 +88,16 @@ class Workers:
                 str(prepared),
                 str(self.artefacts),
                 str(cache),
-                threads_of(self.request),
+                threads_of(self.request) if beside is None else 1,
                 sampling=self.request.sampling,
                 options=self.request.options,
                 **job,
             ),
             log,
-            self.interrupts,
+            self.interrupts if beside is None else beside.tap,
             on_phase,
             self.request.limits,
-            self._cpus,
+            self.cpus if beside is None else (beside.cpu,),
             self.request.memory_cap if capped else None,
         )
 

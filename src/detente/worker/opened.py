@@ -68,7 +68,8 @@ class Opened:
             make_loader,
         )  # torch's loader: only where the contract asks for it
 
-        # Its thread is a daemon, and this process ends after one job: it is never left.
+        # Entered, or it has no thread and gives nothing. Never left: the thread is a daemon, it sleeps while its queue
+        # is full, and this process ends after one job.
         endless = Feed(make_loader([*self.batches[start:], *self.batches[:start]])).__enter__()
         return Rotation(lambda: self.running.place(next(endless)), len(self.batches), taken)
 

@@ -63,7 +63,18 @@ def run_job(job: Job, events: Events) -> Evidence:
     except Exception as error:
         traceback.print_exc()
         text = f"{type(error).__name__}: {error}"
-        return Evidence("oom" if is_out_of_memory(text) else "failed", events.phase_name, _one_line(error))
+        reason = _one_line(error) + _place(error, job.cell.workload)
+        return Evidence("oom" if is_out_of_memory(text) else "failed", events.phase_name, reason)
+
+
+def _place(error: BaseException, workload: str) -> str:
+    """The line of the user's own file in which it was raised, as `` (model.py:12)``; empty for another workload."""
+    file = Path(workload.rpartition(":")[0])
+    if file.suffix != ".py":
+        return ""
+    own = str(file.expanduser().resolve())
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    return f" ({file.name}:{lines[-1]})" if lines else ""
 
 
 def _one_line(error: BaseException) -> str:

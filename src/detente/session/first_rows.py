@@ -1,0 +1,47 @@
+"""Which rows go first where the budget does not hold the blocks that a verdict needs for all of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from detente.records.cell import Cell
+from detente.records.sample import process_median
+from detente.records.session import Session
+from detente.session.layout import AA
+
+# Rows of one comparison beside the A/A twin: so many go first, and where even they do not fit, so few.
+MOST, FEWEST = 3, 2
+
+
+def rows_first(
+    cells: Sequence[Cell], session: Session, fits: Callable[[Sequence[Cell]], bool]
+) -> tuple[Cell, ...]:
+    """The rows of the next blocks: all of ``cells`` if they fit, else the first named and the fastest others of every
+    comparison, with the A/A twins. All of them again where no choice fits: then no order makes a verdict.
+
+    ``fits`` says whether the blocks that are still needed fit with these rows. Who is fastest is read from the blocks
+    that ran; the verdicts' correction counts the pairs of all rows, so the choice spends nothing that was not paid for.
+    """
+    for number in (None, *range(MOST, FEWEST - 1, -1)):
+        chosen = tuple(cells) if number is None else chosen_rows(cells, session, number)
+        if fits(chosen):
+            return chosen
+    return tuple(cells)
+
+
+def chosen_rows(cells: Sequence[Cell], session: Session, number: int) -> tuple[Cell, ...]:
+    """``number`` rows of every comparison, the first named and the fastest others, and the twins; in their order."""
+    kept: set[str] = set()
+    for group in dict.fromkeys(c.group for c in cells):
+        rows = [c for c in cells if c.group == group and not c.label.endswith(AA)]
+        others = sorted(rows[1:], key=lambda c: _steady(c, session))
+        kept |= {c.key for c in (*rows[:1], *others[: number - 1])}
+        kept |= {c.key for c in cells if c.group == group and c.label.endswith(AA)}
+    return tuple(c for c in cells if c.key in kept)
+
+
+def _steady(cell: Cell, session: Session) -> float:
+    """Seconds per step so far; infinite where nothing was measured."""
+    medians = [m for p in session.of(cell) if (m := process_median(p.evidence.samples)) is not None]
+    return statistics.median(medians) if medians else float("inf")

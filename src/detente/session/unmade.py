@@ -1,0 +1,51 @@
+"""What could not be prepared: a workload that does not build fails once, not once for every row and block."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from detente.records.cell import Cell
+from detente.records.evidence import Evidence
+from detente.records.fault import CellFault
+from detente.records.session import Process
+from detente.worker.reference import reference_name
+
+
+class Unmade:
+    """The evidence of prepare jobs that failed, by what they were to make."""
+
+    def __init__(self) -> None:
+        self._why: dict[tuple[str, str], Evidence] = {}
+        self._told: list[tuple[str, Path]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._why)
+
+    def knows(self, cell: Cell, folder: Path) -> bool:
+        """Whether what ``cell`` loads was tried already."""
+        return _key(cell, folder) in self._why
+
+    def add(self, cell: Cell, folder: Path, evidence: Evidence, log: Path) -> None:
+        """What ``cell`` loads could not be made."""
+        self._why[_key(cell, folder)] = evidence
+        self._told.append((f"{cell.workload} {cell.size}: {evidence.reason}", log))
+
+    def fault(self) -> CellFault:
+        """What a user reads when nothing at all could be prepared: each reason once."""
+        return CellFault(
+            "nothing can be measured, because the weights and the reference cannot be made: "
+            + "; ".join(dict.fromkeys(text for text, _ in self._told)),
+            "with the whole error: " + ", ".join(str(log) for _, log in self._told),
+        )
+
+    def process(self, cell: Cell, folder: Path) -> Process:
+        """The timing process that ``cell`` never had, with the reason of the job that failed: a row that was planned
+        stays in the session. It took no time, and stands outside the blocks."""
+        evidence = replace(self._why[_key(cell, folder)], versions={})
+        return Process(cell, "time", -1, 0, time.time(), 0.0, 0.0, evidence)
+
+
+def _key(cell: Cell, folder: Path) -> tuple[str, str]:
+    return str(folder), reference_name(replace(cell.contract, feed="resident"))
