@@ -64,8 +64,8 @@ def test_undecided_and_leans_say_how_many_blocks_are_needed():
 
 
 def test_noise_widens_the_margin_to_its_upper_bound():
-    noisy = judge_noise("g", "jax#aa", "jax", Paired(10, 0.005, 0.03))
-    found = interval(Paired(10, 0.005, 0.03), corrected(0.05, 1))
+    noisy = judge_noise("g", "jax#aa", "jax", Paired(10, 0.005, 0.03, rho=0.0))
+    found = interval(Paired(10, 0.005, 0.03, rho=0.0), corrected(0.05, 1))
     assert found and noisy.margin == pytest.approx(math.expm1(found.high))
     assert noisy.margin > MARGIN and not noisy.drifting
     assert judge_noise("g", "jax#aa", "jax", Paired(10, 0.0, 0.001)).margin == MARGIN

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from detente.judge.rules.planting import LIVE
 
 from detente.judge.rules import RULES
+from detente.judge.rules.planting import LIVE
 from tests.museum.rooms import BY_THE_MACHINE, ROOMS
 from tests.museum.visit import Cells, label, visit, wrong_with_fair, wrong_with_planted
 

@@ -22,10 +22,13 @@ def said(result):
         (f.verdict("a", "b", "SLOWER", 1.42), "a is 1.42x slower than b"),
         (f.verdict("a", "b", "FASTER", 0.5), "a is 2.00x faster than b"),
         (f.verdict("a", "b", "SAME", 0.99), "a and b are the same within 4.1 %"),
-        (f.verdict("a", "b", "LEANS", 0.981), "a leans 1.9 % faster than b, less than the margin of 4.1 %"),
+        (
+            f.verdict("a", "b", "LEANS", 0.981),
+            "a leans 1.9 % faster than b, not decided: the difference may be within the margin of 4.1 %",
+        ),
         (
             f.verdict("a", "b", "UNDECIDED", 0.99, margin=0.02, blocks=5, needed=12),
-            "between a and b there is no reliable difference (5 processes; about 12 needed to see 2 %)",
+            "a and b are not decided (5 processes each; about 12 needed to see 2 %)",
         ),
         (f.verdict("a", "b", "VOID", None, reason="b is void"), "no ratio between a and b: b is void"),
     ],
@@ -52,10 +55,12 @@ def test_a_word_without_a_ratio_prints_none():
 def test_headlines():
     assert said(f.whole()) == [
         "jax and torch-compile run at the same speed, within 4.1 %; jax is 1.42x faster than torch-eager. "
-        "Between jax and jax-scan there is no reliable difference (5 processes; about 12 needed to see 4.1 %)."
+        "jax and jax-scan are not decided: 1.02 s against 1.05 s a step "
+        "(5 processes each; about 12 needed to see 4.1 %)."
     ]
     assert said(f.undecided()) == [
-        "Between jax and torch-eager there is no reliable difference (5 processes; about 12 needed to see 2 %)."
+        "jax and torch-eager are not decided: 1.02 s against 1.04 s a step "
+        "(5 processes each; about 12 needed to see 2 %)."
     ]
 
 
@@ -78,7 +83,8 @@ def test_the_fastest_of_all_is_claimed_only_when_it_is_decided_against_all():
     (text,) = said(with_cells(*cells, verdicts=(open_, ac)))
     assert text == (
         "a is 2.00x faster than c. "
-        "Between a and b there is no reliable difference (5 processes; more would probably not show one of 4.1 %)."
+        "a and b are not decided: 1.00 s against 1.50 s a step (5 processes each; more would probably not decide about "
+        "4.1 %)."
     )
 
 
@@ -88,7 +94,7 @@ def test_what_is_settled_between_other_rows_leads():
     settled = f.verdict("c", "b", "SLOWER", 1.8)
     result = with_cells(*cells, verdicts=(*open_, settled))
     assert said(result) == [
-        "b is 1.80x faster than c. Between a and each of b and c: no reliable difference (5 processes)."
+        "b is 1.80x faster than c. a (1.00 s) is not decided against b (1.10 s) and c (2.00 s): 5 processes each."
     ]
     assert [s.leads for s in headline(result.session, groups_of(result)[0])] == [True, False]
 

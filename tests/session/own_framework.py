@@ -61,8 +61,11 @@ class Gemm:
     def devices(self, handle: Any) -> tuple[str, ...]:
         return ("cpu",)
 
-    def facts(self) -> dict[str, Any]:
-        return {"mode": "numpy", "training_mode": self.contract.region != "forward", "dropout_active": False}
+    def state(self) -> dict[str, np.ndarray]:
+        return {name: array.copy() for name, array in self.tensors().items()}
+
+    def practice(self) -> str:
+        return "numpy, one product"
 
     def programs(self) -> tuple[Capture, ...]:
         return ()

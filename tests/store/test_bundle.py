@@ -121,6 +121,15 @@ def test_what_unpacks_to_too_much_is_refused_before_it_is_unpacked(tmp_path: Pat
         raise AssertionError("it was taken")
 
 
+def test_a_session_of_any_length_is_not_unpacked_either(tmp_path: Path) -> None:
+    file = tmp_path / "x.zip"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made, made.open(SESSION, "w") as lines:
+        for _ in range(300):
+            lines.write(bytes(1 << 20))
+    with pytest.raises(StoreFault, match=r"its session has 314,572,800 bytes"), open_bundle(file):
+        raise AssertionError("it was taken")
+
+
 @pytest.mark.parametrize("at", [0.3, 0.6, 0.9, 0.999])
 def test_a_torn_or_damaged_zip_is_refused(at: float, session: Session, tmp_path: Path) -> None:
     file = tmp_path / "session.zip"

@@ -21,6 +21,7 @@ from detente.judge.rows import (
     make_row,
     median_of,
     memory_column,
+    phases_of,
     steady_column,
 )
 from detente.judge.rules.audit import audit
@@ -197,6 +198,8 @@ def _cell_result(
         versions=first.versions if first else {},
         losses=first.losses if first else (),
         group=cell.group,
+        phases=phases_of(row),
+        practice=str(row.get("practice.said", "")),
     )
 
 

@@ -97,6 +97,13 @@ def median_of(processes: Iterable[Process], value: Callable[[Evidence], float | 
     return plain.median(known) if known else None
 
 
+def phases_of(row: Row) -> dict[str, float]:
+    """Median seconds by phase of the processes behind the first, or of the first alone."""
+    later = [p.phases for p in (row.fine[1:] or row.fine) if p.phases]
+    names = dict.fromkeys(name for phases in later for name in phases)
+    return {name: plain.median(phases.get(name, 0.0) for phases in later) for name in names}
+
+
 def cold_processes(row: Row) -> tuple[Process, ...]:
     """Processes whose compile wrote to the cache."""
     return tuple(p for p in row.fine if p.evidence.compile.cache_state == "miss")

@@ -93,7 +93,8 @@ def paired(
     n = len(logs)
     mean = math.fsum(logs) / n if n else 0.0
     # Medians of whole nanoseconds can agree to the last digit; an sd of 0 is then right, and the interval a point.
-    return Paired(n, mean, plain.stdev(logs) if n > 1 else math.inf, rho)
+    sd = math.sqrt(math.fsum((x - mean) ** 2 for x in logs) / (n - 1)) if n > 1 else math.inf
+    return Paired(n, mean, sd, rho)
 
 
 def corrected(alpha: float, pairs: int, looks: int = len(LOOKS)) -> float:

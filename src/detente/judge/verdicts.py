@@ -18,7 +18,7 @@ from detente.judge.statistics import (
     corrected,
     interval,
 )
-from detente.records.verdict import Verdict
+from detente.records.verdict import Verdict, Word
 
 # Words that more blocks would not change.
 SETTLED = frozenset({"FASTER", "SLOWER", "SAME", "VOID"})
@@ -72,7 +72,7 @@ def judge_pair(
     narrow = interval(pair, 2 * alpha)
     assert narrow is not None
 
-    def verdict(word, found: Interval, reason: str, needed: int | None = None) -> Verdict:
+    def verdict(word: Word, found: Interval, reason: str, needed: int | None = None) -> Verdict:
         low, high = found.ratios
         return Verdict(group, a, b, word, math.exp(pair.mean), low, high, margin, pair.n, needed, reason)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 class Fault(Exception):
     """Base of every error that a user can cause or meet: what happened, with which values, and what to do next.
 
-    ``exit_code`` follows design.md section 4: 1 a named cell is void or failed, 2 usage, 3 this machine cannot
+    ``exit_code`` follows docs/exit-codes.md: 1 a named cell is void or failed, 2 usage, 3 this machine cannot
     run it, 4 our bug.
     """
 

@@ -250,6 +250,7 @@ FIELDS: dict[type, dict[str, Check]] = {
         "wall_s": _SECONDS,
         "foreign": _between(0, 1),
         "environment": _texts,
+        "phases": _numbers(0, LONGEST_S),
     },
     Cell: {
         "workload": _name,

@@ -68,7 +68,12 @@ class ParityColumn:
 @dataclass(frozen=True)
 class CellResult:
     """One row. ``contract`` is the contract's name, or ``out-of-the-box`` for such a recipe. ``*_s`` are medians over
-    processes, in seconds; ``first_s`` is the cold one where the stack compiles and a cold process ran."""
+    processes, in seconds; ``first_s`` is the cold one where the stack compiles and a cold process ran.
+
+    phases    where a process's time goes: median seconds by phase, of the processes behind the row's first, which also
+              compiles cold, proves gradients and runs every probe; of the first where there is no other
+    practice  which of its framework's documented practices the row follows, as its own objects say
+    """
 
     workload: str
     size: str
@@ -94,6 +99,8 @@ class CellResult:
     versions: dict[str, str] = field(default_factory=dict)
     losses: tuple[float, ...] = ()
     group: str = ""
+    phases: dict[str, float] = field(default_factory=dict)
+    practice: str = ""
 
 
 @dataclass(frozen=True)

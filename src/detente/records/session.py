@@ -64,6 +64,7 @@ class Process:
     wall_s     life of the process
     foreign    share of the machine's CPU time that other processes used meanwhile, 0 to 1; NaN where nobody knows
     environment  variables that the worker started with, after scrubbing
+    phases     seconds of each phase of the worker by the parent's clock, in order
     waits      looks at the machine's load since the process before, this one's own last
     """
 
@@ -77,6 +78,7 @@ class Process:
     evidence: Evidence
     environment: dict[str, str] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
+    phases: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import datetime
 
 from detente.records.result import CellResult, Result, SessionHead
 from detente.records.verdict import Verdict
+from detente.report.conditions import conditions
 from detente.report.detail import floor_section, memory_section, parity_section, start_section
 from detente.report.machine import machine_section
 from detente.report.numbers import (
@@ -15,7 +16,6 @@ from detente.report.numbers import (
     duration,
     margin,
     percent,
-    plain_span,
     seconds,
     span,
 )
@@ -183,17 +183,7 @@ def _basis(session: SessionHead, group: Group) -> tuple[Statement, ...]:
     said = [f"{count(len(own), 'row')} planned: {planned}."]
     if session.blocks:
         said.append(f"{count(session.blocks, 'block')} of fresh processes, in random order.")
-    if group.aa is not None and session.state != "drifting":
-        floor = (
-            f"widened by the A/A pair from 2 % to {margin(group.margin)}"
-            if margin(group.margin) != margin(0.02)
-            else margin(group.margin)
-        )
-        ends = group.aa.low, group.aa.high
-        noise = f" ({group.twice()} against itself: {plain_span(*ends)})" if None not in ends else ""  # type: ignore[arg-type]
-        said.append(f"The margin is {floor}{noise}.")
-    elif session.state != "drifting":
-        said.append(f"The margin is {margin(group.margin)}; no A/A pair ran.")
+    said.extend(conditions(session, group))
     open_ = [c.label for c in fine if not _proof(c)[0].startswith("proved")]
     if fine and not open_:
         said.append("Every measured row is proved to compute the same.")

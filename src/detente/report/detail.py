@@ -113,7 +113,40 @@ def start_section(group: Group) -> Section | None:
         )
         marks.extend(Mark(c.label, x, series=name, label=seconds(x)) for name, x in runs if x)
     chart = Chart("runs", "First, second and steady step", tuple(marks))
-    return Section("Start", (chart, table_of(columns, tuple(rows))), detail=True)
+    return Section(
+        "Start", (chart, table_of(columns, tuple(rows)), *_practices(cells), *_phases(cells)), detail=True
+    )
+
+
+def _practices(cells: list[CellResult]) -> tuple[Part, ...]:
+    """What each row follows of its framework's documented practice."""
+    told = [c for c in cells if c.practice]
+    rows = tuple(Row((words(strong(c.label)), words(c.practice))) for c in told)
+    return (table_of((Column("stack"), Column("practice", wide=True)), rows),) if rows else ()
+
+
+def _phases(cells: list[CellResult]) -> tuple[Part, ...]:
+    """Where a process's time goes, phase by phase."""
+    told = [c for c in cells if c.phases]
+    if not told:
+        return ()
+    names = list(dict.fromkeys(name for c in told for name in c.phases))
+    columns = (Column("stack"), *(Column(n, "right") for n in names), Column("in all", "right"))
+    rows = tuple(
+        Row(
+            (
+                words(strong(c.label)),
+                *(words(seconds(c.phases.get(n))) for n in names),
+                words(seconds(sum(c.phases.values()))),
+            )
+        )
+        for c in told
+    )
+    notes = words(
+        "Where a process's time goes, by the parent's clock: the median of the processes behind a row's first, which "
+        "also compiles cold, proves gradients and runs every probe."
+    )
+    return (table_of(columns, rows, notes),)
 
 
 def floor_section(group: Group) -> Section | None:

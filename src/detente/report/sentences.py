@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from detente.judge.headline import LEAST_RATIO, at_least, hindrance, may_lead
 from detente.records.result import CellResult, SessionHead
 from detente.records.verdict import Verdict
-from detente.report.numbers import count, margin, plain_span, significant
+from detente.report.numbers import count, margin, plain_span, seconds, significant
 from detente.report.page import Statement, Tone, Words, strong, words
 
 _OPPOSITE = {"FASTER": "SLOWER", "SLOWER": "FASTER"}
@@ -43,9 +44,13 @@ def flipped(verdict: Verdict) -> Verdict:
     )
 
 
-def times(verdict: Verdict) -> str:
+def times(verdict: Verdict, careful: bool = False) -> str:
     """How many times: ``1.42x faster``, ``1.42x slower``; for LEANS the difference in per cent. Empty for a
-    word that carries no ratio, so that none can be printed by accident."""
+    word that carries no ratio, so that none can be printed by accident. ``careful``: the nearer end of the interval
+    instead, ``at least 1.31x faster``, where the machine was not quiet."""
+    least = at_least(verdict) if careful else None
+    if least is not None:
+        return f"at least {significant(least)}x {verdict.word.lower()}"
     if verdict.ratio is None or verdict.word not in ("FASTER", "SLOWER", "LEANS"):
         return ""
     faster = verdict.ratio < 1
@@ -66,28 +71,41 @@ def interval(verdict: Verdict) -> str:
 
 
 def undecided(verdict: Verdict) -> str:
-    """``no reliable difference (5 processes; about 12 needed to see 2 %)``."""
-    have = count(verdict.blocks, "process", "processes")
+    """What is missing: ``5 processes each; about 12 needed to see 2 %``. Never "no difference": an open pair that reads
+    like an equal one has misled people."""
+    have = f"{count(verdict.blocks, 'process', 'processes')} each"
+    if verdict.reason.startswith("too noisy"):
+        return f"{have}; {verdict.reason}"
     if verdict.needed is None:
-        return (
-            f"no reliable difference ({have}; more would probably not show one of {margin(verdict.margin)})"
-        )
-    return f"no reliable difference ({have}; about {verdict.needed} needed to see {margin(verdict.margin)})"
+        return f"{have}; more would probably not decide about {margin(verdict.margin)}"
+    return f"{have}; about {verdict.needed} needed to see {margin(verdict.margin)}"
 
 
-def pair_sentence(verdict: Verdict) -> Words:
-    """One pair in one sentence, without a full stop."""
+def pair_sentence(
+    verdict: Verdict, medians: Mapping[str, float] | None = None, careful: bool = False
+) -> Words:
+    """One pair in one sentence, without a full stop. ``medians``: label -> seconds per step, said of an open pair;
+    ``careful`` as in ``times``."""
     a, b = strong(verdict.a), strong(verdict.b)
     if verdict.word in ("FASTER", "SLOWER"):
-        return words(a, " is ", strong(times(verdict)), " than ", b)
+        return words(a, " is ", strong(times(verdict, careful)), " than ", b)
     if verdict.word == "SAME":
         return words(a, " and ", b, " are the same within ", margin(verdict.margin))
     if verdict.word == "LEANS":
         return words(
-            a, " leans ", times(verdict), " than ", b, ", less than the margin of ", margin(verdict.margin)
+            a,
+            " leans ",
+            times(verdict),
+            " than ",
+            b,
+            f", not decided: the difference may be within the margin of {margin(verdict.margin)}",
         )
     if verdict.word == "UNDECIDED":
-        return words("between ", a, " and ", b, " there is ", undecided(verdict))
+        known = medians or {}
+        shown = ""
+        if verdict.a in known and verdict.b in known:
+            shown = f": {seconds(known[verdict.a])} against {seconds(known[verdict.b])} a step"
+        return words(a, " and ", b, f" are not decided{shown} ({undecided(verdict)})")
     return words("no ratio between ", a, " and ", b, f": {verdict.reason}" if verdict.reason else "")
 
 
@@ -123,9 +141,13 @@ def headline(session: SessionHead, group: Group) -> tuple[Statement, ...]:
         return (_alone(session, fine, group),)
     fine.sort(key=lambda c: c.steady_s.median if c.steady_s else float("inf"))
     first = fine[0].label
-    views = [v for v in (_seen_from(first, c.label, group.verdicts) for c in fine[1:]) if v is not None]
-    others = [v for v in group.verdicts if first not in (v.a, v.b)]
-    return _ranking(first, views, others, group, len(fine))
+    held = tuple(v for v in group.verdicts if v.word in SETTLED and not may_lead(v, session))
+    pairs = [v for v in group.verdicts if v not in held]
+    views = [v for v in (_seen_from(first, c.label, pairs) for c in fine[1:]) if v is not None]
+    others = [v for v in pairs if first not in (v.a, v.b)]
+    hindered = hindrance(session, group.name)
+    said = _ranking(views, others, group, fine, careful=bool(hindered)) if pairs or not held else ()
+    return (*said, *_held_back(hindered, held, said))
 
 
 def _drifting(group: Group) -> tuple[Statement, ...]:
@@ -173,67 +195,98 @@ def _listed(parts: Sequence[Words]) -> Words:
     return words(*found)
 
 
+def _held_back(hindered: str, held: Sequence[Verdict], said: Sequence[Statement]) -> tuple[Statement, ...]:
+    """Of a machine that was not quiet: that it was not, and which decided pairs are left to the table for it."""
+    if not hindered:
+        return ()
+    text = f"The machine was not quiet: {hindered}, so figures here are the nearer ends of intervals"
+    if not any(s.tone == "good" for s in said):
+        text = f"No headline: {hindered}"
+    if not held:
+        return (Statement(words(text, "."), "warn", leads=not said),)
+    pairs = _listed([words(strong(v.a), " against ", strong(v.b)) for v in held])
+    left = words(
+        "; what was decided under ", f"{LEAST_RATIO:g}x stands in the table of pairs only: ", pairs, "."
+    )
+    return (Statement(words(text, left), "warn", leads=not said),)
+
+
 def _ranking(
-    first: str, views: Sequence[Verdict], others: Sequence[Verdict], group: Group, rows: int
+    views: Sequence[Verdict],
+    others: Sequence[Verdict],
+    group: Group,
+    fine: Sequence[CellResult],
+    careful: bool,
 ) -> tuple[Statement, ...]:
-    """``views``: the row of the lowest median against the rest. ``others``: pairs without it. What is settled is said
-    before what is open."""
+    """``views``: the row of the lowest median, the first of ``fine``, against the rest. ``others``: pairs without it.
+    What is settled is said before what is open. ``careful`` as in ``times``."""
+    first, rows = fine[0].label, len(fine)
+    medians = {c.label: c.steady_s.median for c in fine if c.steady_s}
     by = {word: [v for v in views if v.word == word] for word in (*TONES,)}
     beaten, same = by["FASTER"], by["SAME"]
     said: list[Statement] = []
     if same:
         names = _listed([words(strong(first)), *(words(strong(v.b)) for v in same)])
         text = words(names, f" run at the same speed, within {margin(group.margin)}")
-        text = words(text, "; ", strong(first), " is ", _gains(beaten), ".") if beaten else words(text, ".")
+        text = (
+            words(text, "; ", strong(first), " is ", _gains(beaten, careful), ".")
+            if beaten
+            else words(text, ".")
+        )
         said.append(Statement(text, "good", leads=True))
     elif beaten:
         # "Fastest of all" is claimed only when it is decided against every other row.
         whole = len(beaten) == rows - 1 and rows > 2
         title = f" is the fastest of {rows}: " if whole else " is "
-        said.append(Statement(words(strong(first), title, _gains(beaten), "."), "good", leads=True))
+        said.append(Statement(words(strong(first), title, _gains(beaten, careful), "."), "good", leads=True))
     if not said:  # what is settled leads, though it be of other rows
-        said += [replace(s, leads=i == 0) for i, s in enumerate(_elsewhere(others))]
-    for text in (*(words(pair_sentence(v), ".") for v in by["LEANS"]), *_open(first, by["UNDECIDED"])):
-        said.append(Statement(_capital(text), "warn", leads=not said))
+        said += [replace(s, leads=i == 0) for i, s in enumerate(_elsewhere(others, careful))]
+    leaning = (words(pair_sentence(v), ".") for v in by["LEANS"])
+    for text in (*leaning, *_open(first, by["UNDECIDED"], medians)):
+        said.append(Statement(text, "warn", leads=not said))
     # The row with the lowest median lost a verdict: possible where blocks and medians disagree. It must be
     # said.
     for v in (*by["SLOWER"], *by["VOID"]):
-        said.append(Statement(words(pair_sentence(v), "."), TONES[v.word], leads=not said))
+        said.append(Statement(words(pair_sentence(v, medians, careful), "."), TONES[v.word], leads=not said))
     if not said:
         said.append(Statement(words("No pair of this comparison has a verdict."), "warn", leads=True))
     return tuple(said)
 
 
-def _gains(beaten: Sequence[Verdict]) -> Words:
-    return _listed([words(times(v), " than ", strong(v.b)) for v in beaten])
+def _gains(beaten: Sequence[Verdict], careful: bool) -> Words:
+    return _listed([words(times(v, careful), " than ", strong(v.b)) for v in beaten])
 
 
-def _elsewhere(others: Sequence[Verdict]) -> list[Statement]:
+def _elsewhere(others: Sequence[Verdict], careful: bool) -> list[Statement]:
     """What is settled between rows of which none has the lowest median, a sentence for each winner."""
     wins: dict[str, list[Verdict]] = {}
     for v in (flipped(v) if v.word == "SLOWER" else v for v in others):
         if v.word == "FASTER":
             wins.setdefault(v.a, []).append(v)
-    said = [Statement(words(strong(a), " is ", _gains(beaten), "."), "good") for a, beaten in wins.items()]
+    said = [
+        Statement(words(strong(a), " is ", _gains(beaten, careful), "."), "good")
+        for a, beaten in wins.items()
+    ]
     same = [v for v in others if v.word == "SAME"]
     return said + [Statement(words(pair_sentence(v), "."), "good") for v in same]
 
 
-def _open(first: str, undecided: Sequence[Verdict]) -> list[Words]:
-    """One sentence for all pairs that are undecided; how many blocks each lacks stands in the table of pairs."""
+def _open(first: str, undecided: Sequence[Verdict], medians: Mapping[str, float]) -> list[Words]:
+    """One sentence for all pairs that are undecided, medians included; how many blocks each lacks stands in the table
+    of pairs."""
     if len(undecided) < 2:
-        return [words(pair_sentence(v), ".") for v in undecided]
-    have = count(undecided[0].blocks, "process", "processes")
-    names = _listed([words(strong(v.b)) for v in undecided])
+        return [words(pair_sentence(v, medians), ".") for v in undecided]
+
+    def named(label: str) -> Words:
+        return words(strong(label), f" ({seconds(medians[label])})" if label in medians else "")
+
+    have = f"{count(undecided[0].blocks, 'process', 'processes')} each"
     needed = {v.needed for v in undecided}
     more = f"; about {needed.pop()} needed" if len(needed) == 1 and None not in needed else ""
-    said = f": no reliable difference ({have}{more})."
-    return [words("between ", strong(first), " and each of ", names, said)]
-
-
-def _capital(text: Words) -> Words:
-    head = text[0]
-    return words(head.text[:1].upper() + head.text[1:] if head.style == "plain" else head, text[1:])
+    if all(v.reason.startswith("too noisy") for v in undecided):
+        more = f"; {undecided[0].reason}"
+    names = _listed([named(v.b) for v in undecided])
+    return [words(named(first), " is not decided against ", names, f": {have}{more}.")]
 
 
 def void_rows(group: Group) -> tuple[Statement, ...]:

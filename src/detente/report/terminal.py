@@ -12,7 +12,7 @@ from typing import TextIO
 from detente.records.result import Result
 from detente.report.compose import compose
 from detente.report.page import Page
-from detente.report.text import Layout, Line, lay_out, to_plain
+from detente.report.text import Line, Screen, lay_out, to_plain
 
 _STYLES = {"strong": "bold", "code": "cyan", "quiet": "dim", "good": "green", "warn": "yellow", "bad": "red"}
 
@@ -27,7 +27,7 @@ def render_text(result: Result, *, width: int = 100, full: bool = False, colour:
 
 def render_page(page: Page, *, width: int = 100, full: bool = False, colour: bool = False) -> str:
     """Any page as text; see ``render_text``."""
-    lines = lay_out(page, Layout(width, full))
+    lines = lay_out(page, Screen(width, full))
     return _coloured(lines, width) if colour else to_plain(lines)
 
 

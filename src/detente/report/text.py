@@ -36,23 +36,23 @@ _BULLET: dict[str, str] = {"good": "✓ ", "bad": "✗ ", "warn": "! "}
 
 
 @dataclass(frozen=True)
-class Layout:
+class Screen:
     """How wide the terminal is, and whether the sections behind the verdict are told too."""
 
     width: int = 100
     full: bool = False
 
 
-def lay_out(page: Page, layout: Layout) -> list[Line]:
-    """The page as lines of spans, none wider than the layout unless a single word is."""
+def lay_out(page: Page, screen: Screen) -> list[Line]:
+    """The page as lines of spans, none wider than the screen unless a single word is."""
     lines: list[Line] = [
-        *_wrap(words(Span(page.kicker, "quiet")), layout.width),
+        *_wrap(words(Span(page.kicker, "quiet")), screen.width),
         (),
-        *_wrap(words(Span(page.title, "strong")), layout.width),
+        *_wrap(words(Span(page.title, "strong")), screen.width),
         (),
     ]
     for part in page.parts:
-        lines.extend(_part(part, layout, 0))
+        lines.extend(_part(part, screen, 0))
     while lines and not lines[-1]:
         lines.pop()
     return lines
@@ -76,33 +76,33 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in _ESCAPE.sub("", text))
 
 
-def _part(part: Part, layout: Layout, depth: int) -> list[Line]:
+def _part(part: Part, screen: Screen, depth: int) -> list[Line]:
     if isinstance(part, Statement):
-        return [*_wrap(_toned(part), layout.width), ()]
+        return [*_wrap(_toned(part), screen.width), ()]
     if isinstance(part, Section):
-        if part.detail and not layout.full:
+        if part.detail and not screen.full:
             return []
         lines: list[Line] = [words(Span(clean(part.title), "strong"))] if part.parts else []
         if depth == 0 and any(isinstance(p, Section) for p in part.parts):
-            lines.append(words(Span("─" * min(layout.width, cells_wide(clean(part.title))), "quiet")))
+            lines.append(words(Span("─" * min(screen.width, cells_wide(clean(part.title))), "quiet")))
         for child in part.parts:
-            lines.extend(_part(child, layout, depth + 1))
+            lines.extend(_part(child, screen, depth + 1))
         return lines
     if isinstance(part, Table):
-        return _table(part, layout.width)
+        return _table(part, screen.width)
     if isinstance(part, Items):
         lines = []
         for item in part.items:
             mark = _BULLET.get(item.tone, "· ")
-            lines.extend(_wrap(_toned(item), layout.width, _INDENT + 2, " " * _INDENT + mark))
+            lines.extend(_wrap(_toned(item), screen.width, _INDENT + 2, " " * _INDENT + mark))
         return [*lines, ()]
     if isinstance(part, Facts):
-        return _facts(part, layout.width)
+        return _facts(part, screen.width)
     if isinstance(part, Command):
         # Never wrapped: it is there to be copied.
         return [words(" " * _INDENT, Span(clean(part.text), "code")), ()]
     assert isinstance(part, Chart)
-    return _bars(part, layout.width)
+    return _bars(part, screen.width)
 
 
 def _toned(statement: Statement) -> Words:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 from detente.environments.installer import clean_environment
 from detente.records.fault import MachineFault
@@ -24,13 +25,28 @@ print(json.dumps([sys.implementation.name, sys.version, sorted(found)]))
 """
 
 
-@cache
 def installed_hash(python: str) -> str:
     """SHA-256 over the interpreter's version and the names and versions of all distributions that it finds.
 
     The interpreter that runs this one sees what its workers see, the user's PYTHONPATH included; a foreign one sees its
     own environment alone. Raises MachineFault when it does not run.
     """
+    return _asked(python, _stamp(python))
+
+
+def _stamp(python: str) -> tuple[tuple[str, int], ...]:
+    """When something was last installed: every installation makes or removes an entry of one of these folders. A
+    notebook lives through upgrades."""
+    folders = (
+        [Path(p) for p in sys.path]
+        if python == sys.executable
+        else Path(python).parent.parent.glob("lib*/python*/site-packages")
+    )
+    return tuple((str(f), f.stat().st_mtime_ns) for f in folders if f.is_dir())
+
+
+@cache
+def _asked(python: str, stamp: tuple[tuple[str, int], ...]) -> str:
     own = python == sys.executable
     try:
         told = subprocess.run(

@@ -1,4 +1,4 @@
-"""One phase of a worker by the parent's clock and the kernel's account, which no code of the worker's can move."""
+"""The phases of a worker by the parent's clock and the kernel's account, which no code of the worker's can move."""
 
 from __future__ import annotations
 
@@ -7,27 +7,35 @@ import time
 from pathlib import Path
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+# So many phases are kept; a worker has a dozen, and what it says is not to be believed.
+_MOST = 64
 
 
 class PhaseWatch:
-    """Measures the phase called ``name`` of the process ``pid``, from the message that it begins to the next message.
+    """Wall time of every phase of the process ``pid``, from the message that it begins to the next message or the end,
+    and the processor time of the one called ``name``.
 
-    ``wall_ns`` and ``cpu_ns`` (user and system time of all of its threads, in the kernel's ticks of 10 ms) are right
-    once ``over``.
+    ``seconds`` maps a phase to its wall time. ``wall_ns`` and ``cpu_ns`` (user and system time of all threads, in the
+    kernel's ticks of 10 ms) are those of ``name``, right once ``over``.
     """
 
     def __init__(self, pid: int, name: str) -> None:
         self.pid, self.name, self.over = pid, name, False
+        self.seconds: dict[str, float] = {}
         self.wall_ns = self.cpu_ns = 0
-        self._begun: tuple[int, int] | None = None
+        self._phase, self._begun = "start", time.monotonic_ns()
+        self._cpu: int | None = None
 
     def hear(self, phase: str) -> None:
-        """The worker says that this phase begins."""
+        """The worker says that this phase begins; ``done``: that it has said everything."""
         now, cpu = time.monotonic_ns(), _cpu_ns(self.pid)
-        if self._begun is not None and not self.over:
-            self.wall_ns, self.cpu_ns, self.over = now - self._begun[0], cpu - self._begun[1], True
-        elif phase == self.name:
-            self._begun = now, cpu
+        if len(self.seconds) < _MOST:
+            self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + (now - self._begun) / 1e9
+        if self._cpu is not None and not self.over:
+            self.wall_ns, self.cpu_ns, self.over = now - self._begun, cpu - self._cpu, True
+        elif phase == self.name and self._cpu is None:
+            self._cpu = cpu
+        self._phase, self._begun = phase, now
 
 
 def _cpu_ns(pid: int) -> int:

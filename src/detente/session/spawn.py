@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -97,6 +97,7 @@ class Spawned:
     foreign: float
     environment: dict[str, str]
     killed_by_user: bool = False
+    phases: dict[str, float] = field(default_factory=dict)
 
 
 def spawn(
@@ -140,13 +141,15 @@ def spawn(
     refuse_full_disk(evidence, log)
     if watch.left:
         evidence = replace(evidence, left=watch.left)
-    if evidence.window is not None and watch.window.over:
-        seen = watch.window
+    if evidence.window is not None and watch.phases.over:
+        seen = watch.phases
         evidence = replace(
             evidence,
             window=replace(evidence.window, parent_wall_ns=seen.wall_ns, parent_cpu_ns=seen.cpu_ns),
         )
-    return Spawned(evidence, started, wall, load.share(), environment, watch.killed_by_user)
+    return Spawned(
+        evidence, started, wall, load.share(), environment, watch.killed_by_user, watch.phases.seconds
+    )
 
 
 def _user_limits() -> dict[str, float]:
@@ -172,7 +175,7 @@ class _Watch:
         self.timed_out: float | None = None
         self.killed_by_user = False
         self.left, self.spoken = "", ""
-        self.window = PhaseWatch(child.pid, "steady")
+        self.phases = PhaseWatch(child.pid, "steady")
         self._deadline = time.monotonic() + self._limit()
 
     def _limit(self) -> float:
@@ -220,13 +223,14 @@ class _Watch:
             event = json.loads(line)
             if event["event"] == "phase":
                 self.phase = str(event["name"])[:200]
-                self.window.hear(self.phase)
+                self.phases.hear(self.phase)
                 self._deadline = time.monotonic() + self._limit()
                 self.on_phase(self.phase)
             else:
                 found = from_json(Evidence, event["evidence"])
                 check_record(found, "Evidence")
                 self.evidence = found
+                self.phases.hear("done")
                 self._deadline = time.monotonic() + GRACE_S
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             self.spoken = f"it wrote what is no event: {str(error) or type(error).__name__}"[:300]

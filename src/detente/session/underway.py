@@ -94,6 +94,7 @@ class Underway:
             spawned.evidence,
             _shareable(spawned.environment),
             waits,
+            spawned.phases,
         )
 
     def _eta(self) -> float | None:

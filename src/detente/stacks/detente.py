@@ -131,6 +131,10 @@ class DetenteRunning:
         leaves = self.jax.tree.leaves((handle, self.region.arrays()))
         return tuple(sorted({self.stack.platform_of(d) for leaf in leaves for d in leaf.devices()}))
 
+    def practice(self) -> str:
+        kind = f"{type(self.optimizer).__name__} as torch defines it; " if self.optimizer is not None else ""
+        return f"{kind}one XLA program, state donated; matmul precision {self.matmul}"
+
     def programs(self) -> tuple[Capture, ...]:
         if self.region is None:
             return ()

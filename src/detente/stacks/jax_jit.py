@@ -211,6 +211,12 @@ class JaxRunning:
     def _read_plan(self) -> dict[str, float]:
         return read_plan(self._compile_again().memory_analysis())
 
+    def practice(self) -> str:
+        parts = ("params", "other state", "optimizer state")
+        donated = ", ".join(parts[i] for i in self.donated) or "nothing"
+        precision = self.jax.config.jax_default_matmul_precision
+        return f"one jit, donates {donated}; matmul precision {precision}"
+
     def programs(self) -> tuple[Capture, ...]:
         if self._example is None:
             return ()

@@ -104,6 +104,12 @@ class Running(Protocol):
         """The platform (``cpu``, ``cuda``, ...) of every output of a handle, without repeats."""
         ...
 
+    def practice(self) -> str:
+        """One line for the reader: which documented practice of the framework this row follows (the optimizer's
+        implementation, the attention kernel, what is jitted and donated). Shown, never judged: what a rule reads, the
+        harness observes itself."""
+        ...
+
     def programs(self) -> tuple[Capture, ...]:
         """The captured program or programs of the step. Empty for a stack that has none (eager)."""
         ...

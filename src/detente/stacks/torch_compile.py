@@ -22,6 +22,7 @@ class CompiledRunning(TorchRunning):
 
     stack: TorchCompile
     fullgraph = True
+    compiles = "loss and backward, and of the update"
 
     def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return self.torch.compile(loss, mode=MODE, fullgraph=self.fullgraph)
@@ -34,11 +35,15 @@ class CompiledRunning(TorchRunning):
     def compiled(self) -> CompileCount:
         return self.stack.counters.count()
 
+    def practice(self) -> str:
+        return f"{super().practice()}; torch.compile(mode={MODE!r}, fullgraph={self.fullgraph}) of {self.compiles}"
+
 
 class ModelRunning(CompiledRunning):
     """The usual recipe: ``torch.compile(model)``; loss, backward's start and the optimizer stay eager."""
 
     fullgraph = False
+    compiles = "the model alone"
 
     def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
         self.module.compile(mode=MODE)

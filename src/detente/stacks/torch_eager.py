@@ -216,6 +216,17 @@ class TorchRunning:
         tensors = [handle[0], *handle[1].values()]
         return tuple(sorted({self.stack.platform_of(t) for t in tensors if t is not None}))
 
+    def practice(self) -> str:
+        """What of the framework's documented practice this row follows, read from the objects that run."""
+        said = []
+        if self.optimizer is not None:
+            fused = any(group.get("fused") for group in self.optimizer.param_groups)
+            said.append(f"{type(self.optimizer).__name__}, {'fused' if fused else 'default implementation'}")
+        attention = getattr(getattr(self.module, "config", None), "_attn_implementation", None)
+        if attention:
+            said.append(f"attention: {attention}")
+        return "; ".join(said)
+
     def programs(self) -> tuple[Capture, ...]:
         return ()
 

@@ -27,8 +27,6 @@ from detente.stacks.installed_versions import installed_versions
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import TorchEager, TorchRunning
 
-_FIRST_STEADY = 3  # the first step and the second compile
-
 
 class XlaRunning(TorchRunning):
     """A torch module whose tensors are lazy."""
@@ -118,6 +116,9 @@ class XlaRunning(TorchRunning):
         peak = info.get("peak_bytes_used", 0)
         return {"live_tensors": int(peak)} if peak else {}
 
+    def practice(self) -> str:
+        return f"{super().practice()}; {self.compiled_by}, one sync a step"
+
     def programs(self) -> tuple[Capture, ...]:
         """Traces one more step, reads its graph, and throws the trace away: the state is put back afterwards."""
         if self._example is None:
@@ -125,7 +126,7 @@ class XlaRunning(TorchRunning):
         self.stack.wait()
         state = self._state()
         kept = [t.detach().cpu().clone() for t in state]
-        if self._steps < _FIRST_STEADY - 1:
+        if self._steps < 2:
             # The steady program is the second one, and what it takes over is known once it has been compiled.
             self.step(self._example)
             self.stack.wait()
@@ -236,6 +237,17 @@ class TorchXla(TorchEager):
         data = self.metrics.metric_data("InputOutputAliasCount")
         values = [int(v) for _, v in data[2]] if data is not None else []
         return next((v for v in reversed(values) if v > 0), 0)
+
+    def counters(self) -> dict[str, int]:
+        """Graphs dispatched and values read back to the host while tracing, since the start."""
+
+        def value(name: str) -> int:
+            return int(self.metrics.counter_value(name) or 0)
+
+        return {
+            "dispatches": value("CachedCompile") + value("UncachedCompile"),
+            "host_reads": value("aten::_local_scalar_dense"),
+        }
 
     def versions(self) -> dict[str, str]:
         return installed_versions("torch", "torch_xla", "transformers", "numpy")

@@ -25,7 +25,7 @@ from detente.store.whole_file import whole_file
 
 SESSION, FOLDER = "session.jsonl", "artefacts/"
 # What a bundle may hold, unpacked: a few bytes of .zip can claim any size.
-LARGEST = 4 << 30
+LARGEST, LARGEST_SESSION = 4 << 30, 256 << 20
 _CHUNK = 1 << 20
 
 
@@ -62,7 +62,7 @@ def write_bundle(session: Session, artefacts: Artefacts, file: Path) -> Written:
 
 
 @dataclass(frozen=True)
-class Opened:
+class Bundle:
     """``session_file`` holds the session's lines, for who reads such files; ``programs`` are the checked SHA-256."""
 
     session_file: Path
@@ -79,14 +79,14 @@ class Opened:
 
 
 @contextlib.contextmanager
-def open_bundle(file: Path, most: int = LARGEST) -> Iterator[Opened]:
+def open_bundle(file: Path, most: int = LARGEST) -> Iterator[Bundle]:
     """A bundle, checked; or a file of any other kind as it is, with no program.
 
     Raises StoreFault when a bundle holds another name, a name twice, more than ``most`` bytes, or bytes that are not
     what their name says: then nothing of it is used.
     """
     if not _is_zip(file):
-        yield Opened(file)
+        yield Bundle(file)
         return
     with contextlib.ExitStack() as stack:
         try:
@@ -105,7 +105,7 @@ def open_bundle(file: Path, most: int = LARGEST) -> Iterator[Opened]:
             raise disk_fault("read", file, error) from error
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             raise _refused(file, f"it is no sound .zip: {error}") from None
-        yield Opened(session_file, programs, bundle)
+        yield Bundle(session_file, programs, bundle)
 
 
 def _is_zip(file: Path) -> bool:
@@ -133,6 +133,9 @@ def _checked_names(file: Path, bundle: zipfile.ZipFile, most: int) -> tuple[str,
     size = sum(e.file_size for e in entries)
     if size > most:
         raise _refused(file, f"it says that it unpacks to {size:,} bytes, and {most:,} are allowed")
+    lines = bundle.getinfo(SESSION).file_size
+    if lines > LARGEST_SESSION:
+        raise _refused(file, f"its session has {lines:,} bytes, and {LARGEST_SESSION:,} are allowed")
     return tuple(programs)
 
 

@@ -16,19 +16,19 @@ Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Layout:
+class Relayout:
     """A change of layout and its inverse."""
 
     there: Callable[[np.ndarray], np.ndarray]
     back: Callable[[np.ndarray], np.ndarray]
 
 
-LAYOUTS: dict[str, Layout] = {
-    "same": Layout(lambda a: a, lambda a: a),
+LAYOUTS: dict[str, Relayout] = {
+    "same": Relayout(lambda a: a, lambda a: a),
     # torch.nn.Linear keeps (out, in); Flax kernels are (in, out).
-    "transposed": Layout(lambda a: np.swapaxes(a, 0, 1), lambda a: np.swapaxes(a, 0, 1)),
+    "transposed": Relayout(lambda a: np.swapaxes(a, 0, 1), lambda a: np.swapaxes(a, 0, 1)),
     # torch convolutions are (out, in, h, w); Flax kernels are (h, w, in, out).
-    "convolution": Layout(lambda a: np.transpose(a, (2, 3, 1, 0)), lambda a: np.transpose(a, (3, 2, 0, 1))),
+    "convolution": Relayout(lambda a: np.transpose(a, (2, 3, 1, 0)), lambda a: np.transpose(a, (3, 2, 0, 1))),
 }
 
 

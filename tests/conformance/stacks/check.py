@@ -163,9 +163,34 @@ def outputs_are_on_the_device_that_was_asked_for(b: Bench) -> None:
 
 
 @check
-def memory_is_bytes_by_label(b: Bench) -> None:
+def what_is_shown_is_plain(b: Bench) -> None:
     running = b.running("train-step")
+    said = running.practice()
+    assert isinstance(said, str) and "\n" not in said
     assert all(isinstance(v, int) and v >= 0 for v in running.memory().values())
+
+
+@check
+def state_holds_the_tensors_and_what_the_optimizer_keeps(b: Bench) -> None:
+    """After two updates: a first and a second moment per trainable parameter, and the count. Taken again, it is a copy:
+    a third step leaves the first answer as it was."""
+    running = b.running("train-step")
+    running.load(b.weights)
+    placed = [running.place(batch) for batch in b.batches[:2]]
+    for batch in placed:
+        handle = running.step(batch)
+    running.synchronise(handle)
+    state = running.state()
+    for name, value in running.tensors().items():
+        assert np.array_equal(state[name], value), name
+    for name in running.parameter_names():
+        for key in ("exp_avg", "exp_avg_sq"):
+            assert state[f"{key}:{name}"].shape == state[name].shape, (key, name)
+    assert float(state["step"]) == 2
+    kept = {name: value.copy() for name, value in state.items()}
+    running.synchronise(running.step(placed[0]))
+    assert all(np.array_equal(state[n], kept[n]) for n in kept)
+    assert float(running.state()["step"]) == 3
 
 
 @check

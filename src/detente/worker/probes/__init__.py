@@ -15,6 +15,7 @@ PROBES: tuple[str, ...] = (
     "environment",
     "declared",
     "flags",
+    "practice",
     "host",
     "devices",
     "consumed",

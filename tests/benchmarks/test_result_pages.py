@@ -1,0 +1,51 @@
+"""The rules of pages that scripts write: when two clocks agree, and what is said of a machine that was not quiet."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A script of benchmarks/ by its name; its neighbours there can be imported by it."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "bound", "word"),
+    [
+        (1.00, 1.03, 0.02, "agree"),
+        (1.00, 1.07, 0.02, "DISAGREE"),
+        (1.00, 1 / 1.07, 0.02, "DISAGREE"),
+        # What passed once: 0.831 inside a bound of 35.7 %. Nobody can tell.
+        (1.5268, 1.2691, 0.357, "UNDECIDED"),
+        (1.00, 1.00, 0.357, "UNDECIDED"),
+        # Beyond all noise they disagree on any machine.
+        (1.00, 2.00, 0.357, "DISAGREE"),
+        (1.00, 1.00, None, "UNDECIDED"),
+    ],
+)
+def test_clocks_agree_within_a_fixed_tolerance_or_it_is_undecided(module, ours, theirs, bound, word):
+    assert module("independent_check").verdict(ours, theirs, bound) == word
+
+
+def test_a_page_tells_every_attempt_and_whether_the_machine_was_quiet(module, tmp_path):
+    attempts = module("attempts")
+    page = tmp_path / "page.md"
+
+    def tried(bound: float | None) -> str:
+        one = attempts.Attempt("2026-11-22 10:00 UTC", "Processor", "python x.py", bound, 0.02, "3 SAME")
+        return "\n".join(attempts.told(attempts.remember(page, one)))
+
+    assert "**Not quiet**: the A/A bound of 35.7 % is not under 5 %" in tried(0.357)
+    assert "not known" in tried(None)
+    third = tried(0.05)
+    assert "was not to be had in 3 attempts" in third and third.count("2026-11-22") == 3
+    assert "quiet enough: its A/A bound of 3.1 % is under 5 %" in tried(0.031)
+    assert "**Not quiet**" in tried(0.2), "a quiet attempt that is past does not excuse this one"
