@@ -154,7 +154,7 @@ ROOMS: dict[str, Room] = {
         "forward",
         ("torch-eager", "jax", "detente"),
         {
-            "Constants": Planted("void", "weights-baked-in", JAX, sample=True),
+            "Constants": Planted("void", "weights-baked-in", JAX, frozenset({"compile-in-window"}), True),
             "NotFinite": Planted("void", "lazy-outputs", TORCH, WINDOW),
             "Remembered": Planted("void", "remembered-results", TORCH_WINDOW, WINDOW),
             "RememberedInJax": Planted("void", "remembered-results", JAX_WINDOW, WINDOW),
