@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 BUDGET ?= 12m
 
-.PHONY: compare test demo lint unit install install-dev host test-matrix test-ops coverage results clean
+.PHONY: compare test demo lint unit install install-dev host test-matrix test-ops museum coverage results clean
 
 compare: install
 	$(BIN)/detente compare gpt2 --budget $(BUDGET) --html report.html
@@ -51,6 +51,11 @@ test-matrix: install-dev
 # Every OpInfo sample of every operator that the bridge lowers, and every module of torch.nn.
 test-ops: install-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m ops tests/conformance/ops
+
+# The museum: every planted pitfall must be caught and no fair row void, quiet and beside a neighbour that computes.
+# Writes docs/results/museum.md.
+museum: install-dev
+	OMP_NUM_THREADS=1 PYTHONPATH=src:. $(BIN)/python -m tests.museum
 
 # The bridge on every architecture of transformers' auto mappings, each in its own process; interrupt it at will,
 # the next call goes on. Writes docs/results/bridge-coverage.md.

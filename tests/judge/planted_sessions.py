@@ -40,7 +40,7 @@ PROOF = tuple(replace(e, err=1e-11 * e.rms, err_ref=0.0) for e in ERRORS)
 
 def fair_step(stack: str) -> dict[str, Any]:
     """What watching one step of a fair row shows."""
-    seen: dict[str, Any] = {"launches": 0, "regions": 0, "reads": 0, "places": 0, "parameters": WEIGHTS // 4}
+    seen: dict[str, Any] = {"launches": 0, "regions": 0, "reads": 0, "parameters": WEIGHTS // 4}
     if not stack.startswith("torch"):
         return seen | {"launches": 1}
     seen |= {"updated": WEIGHTS // 2, "graph_breaks": 0, "frozen": False, "loss_read": False}

@@ -147,3 +147,14 @@ def test_one_process_of_five_that_stutters_behind_a_hand_out_is_noise() -> None:
         return slower_where_looked_at(evidence) if evidence.compile.cache_state == "miss" else evidence
 
     assert "handout-is-a-tell" not in loud(judge(make_session(plant={"jax": once})), "jax")
+
+
+def test_a_neighbours_turn_in_a_short_queue_hides_no_dictionary() -> None:
+    """Measured beside five others: a queue of remembered results met a neighbour for 12 ms and used 0.2 ms itself."""
+    from detente.judge.rules.window import REMEMBERED, _fresh_over_seen
+    from detente.records.sample import Sample
+
+    seen = (Sample(53_520, 32, 53_620), Sample(12_224_061, 32, 220_522))
+    assert _fresh_over_seen(Sample(19_115_395, 32, 7_120_321), seen) > REMEMBERED
+    honest = (Sample(9_000_000, 32, 7_000_000), Sample(21_000_000, 32, 7_400_000))
+    assert _fresh_over_seen(Sample(19_115_395, 32, 7_120_321), honest) < REMEMBERED

@@ -17,7 +17,9 @@ class _AheadRunning(JaxRunning):
             self._example = batch
             self.made = self.jitted.lower(*self._arguments()).compile()
         self._example = batch
-        loss, self.params, self.rest, self.state = self.made(self.params, self.rest, self.state, batch)
+        loss, self.params, self.rest, self.opt_state = self.made(
+            self.params, self.rest, self.opt_state, batch
+        )
         return loss, {}
 
 

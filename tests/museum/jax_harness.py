@@ -89,8 +89,8 @@ class _OutsideRunning(JaxRunning):
 
     def step(self, batch: Any) -> Any:
         self._example = batch
-        loss, found, self.rest = self.jitted(self.params, self.rest, self.state, batch)
-        updates, self.state = self._update(found, self.state, self.params)
+        loss, found, self.rest = self.jitted(self.params, self.rest, self.opt_state, batch)
+        updates, self.opt_state = self._update(found, self.opt_state, self.params)
         self.params = self._apply(self.params, updates)
         return loss, {}
 
@@ -107,6 +107,9 @@ class _HostBatchRunning(JaxRunning):
 
     def step(self, batch: Any) -> Any:
         return super().step(JaxRunning.place(self, batch.arrays))
+
+    def gradients(self, batch: Any) -> Any:
+        return super().gradients(JaxRunning.place(self, batch.arrays))
 
 
 class _Hidden:

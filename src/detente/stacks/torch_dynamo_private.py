@@ -30,10 +30,6 @@ class DynamoCounters:
         found = [times.get(name, ()) for name in (_FRAME, _BACKWARD)]
         return CompileCount(sum(len(t) for t in found), float(sum(sum(t) for t in found)))
 
-    def graph_breaks(self) -> int:
-        """Places where a captured graph ended early."""
-        return int(sum(self._utils.counters["graph_break"].values()))
-
 
 def plain_step(optimizer: Any) -> Callable[[], Any]:
     """``optimizer.step`` without the wrappers that torch puts around it: its own ``graph_break()`` for

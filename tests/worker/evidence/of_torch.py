@@ -258,6 +258,17 @@ def the_optimizer_is_left_out(b: Bench) -> tuple[Any, Any]:
     return b.probe("region")["region"]["inside"], b.probe("region", changed)["region"]["inside"]
 
 
+@truth("region.inside of a batch on the host")
+def a_batch_stays_on_the_host(b: Bench) -> tuple[Any, Any]:
+    """Also where an object hides it that does not look like numpy."""
+    fair = b.probe("region")["region"]["inside"]
+    hidden = types.SimpleNamespace(kept=types.SimpleNamespace(arrays=b.opened().batches[0]))
+    first = b.opened().placed[0]
+    changed = b.with_running(step=lambda honest, batch: honest.step(first))
+    changed = replace(changed, placed=[hidden])
+    return fair, b.probe("region", changed)["region"]["inside"]
+
+
 @truth("region.moved")
 def no_parameter_moves(b: Bench) -> tuple[Any, Any]:
     def step(honest: Any, batch: Any) -> Any:

@@ -99,7 +99,6 @@ def _regions(group: Group) -> Iterator[Hit]:
         inside = set(row.get("region.inside", ()))
         if contract.feed == "resident":
             inside |= {"read"} if row.get("observed.reads") or row.get("observed.loss_read") else set()
-            inside |= {"place"} if row.get("observed.places") else set()
         declared = DECLARED[contract.region]
         steps = inside - ALWAYS - FEEDING - ({"place"} if contract.feed == "loader" else set())
         if steps != declared:
@@ -174,7 +173,7 @@ RULES = (
         detected="One step from the prepared weights shows what it does: parameters that move are an optimizer inside, "
         "parameters that stay are none, and gradients must come back where the contract returns them. A step is also "
         "watched by the framework's own profiler: a value copied to the host once backward has begun, the loss among "
-        "the values that were read, a host array handed over, numpy in a placed batch or numbers in a handle are "
+        "the values that were read, numpy anywhere in a placed batch or numbers in a handle are "
         "inside although inputs and outputs are declared resident.",
         fix="Time the contract's region: place batches before the clock starts, leave outputs on the device, run the "
         "optimizer inside exactly when the contract is train-step.",

@@ -30,7 +30,6 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
         "launches": 0,
         "regions": 0,
         "reads": 0,
-        "places": 0,
         "parameters": sum(a.size for n, a in opened.weights.items() if n in names),
     }
     if "torch_xla" in sys.modules:

@@ -21,7 +21,7 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     backward   the step returned a gradient that is not zero, or it moved a parameter
     optimizer  it moved a parameter
     fetch      the contract has the harness itself fetch and place each batch inside the clock
-    place      a placed batch is still numpy, so the step places it, inside the clock
+    place      a placed batch holds numpy, be it inside of other objects, so the step places it, inside the clock
     read       the handle holds numbers of the host, so the step read its outputs back, inside the clock
 
     ``state_bytes`` is the least that this contract trains, from the prepared file: parameters, buffers, and the
@@ -41,7 +41,9 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
         inside.append("backward")
     inside += ["optimizer"] if moved else []
     inside += (
-        ["fetch", "place"] if contract.feed == "loader" else (["place"] if _on_host(opened.placed[0]) else [])
+        ["fetch", "place"]
+        if contract.feed == "loader"
+        else (["place"] if _keeps_numpy(opened.placed[0]) else [])
     )
     inside += ["read"] if _on_host(handle) else []
     return {
@@ -65,6 +67,23 @@ def _state_bytes(opened: Opened, names: frozenset[str]) -> int:
     moments = 0 if own else _MOMENTS[contract.optimizer]
     elements = sum(a.size * (1 + moments * (n in names)) for n, a in opened.weights.items())
     return int(elements * width)
+
+
+def _keeps_numpy(value: Any, depth: int = 4) -> bool:
+    """Whether a host array is reachable: in containers, and in attributes of objects that are no framework's."""
+    if isinstance(value, np.ndarray):
+        return value.size > 1
+    if depth == 0:
+        return False
+    if isinstance(value, dict):
+        inner: Any = value.values()
+    elif isinstance(value, list | tuple):
+        inner = value
+    elif type(value).__module__.partition(".")[0] in ("jax", "jaxlib", "torch", "torch_xla", "builtins"):
+        return False
+    else:
+        inner = getattr(value, "__dict__", {}).values()
+    return any(_keeps_numpy(one, depth - 1) for one in inner)
 
 
 def _on_host(value: Any) -> bool:
