@@ -6,7 +6,7 @@ from detente.judge.block_correlation import STORED
 from detente.judge.correlation import OWN_FROM, widening
 from detente.judge.statistics import MARGIN, MARGIN_CAP
 from detente.records.result import SessionHead
-from detente.report.numbers import count, duration, margin, plain_span
+from detente.report.numbers import count, duration, margin, percent, plain_span
 from detente.report.sentences import Group
 
 
