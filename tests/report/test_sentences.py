@@ -25,7 +25,7 @@ def said(result):
         (f.verdict("a", "b", "LEANS", 0.981), "a leans 1.9 % faster than b, less than the margin of 4.1 %"),
         (
             f.verdict("a", "b", "UNDECIDED", 0.99, margin=0.02, blocks=5, needed=12),
-            "between a and b there is no reliable difference (5 processes; about 12 needed to see 2 %)",
+            "not decided: a and b; no reliable difference (5 processes; about 12 needed to see 2 %)",
         ),
         (f.verdict("a", "b", "VOID", None, reason="b is void"), "no ratio between a and b: b is void"),
     ],
@@ -52,10 +52,13 @@ def test_a_word_without_a_ratio_prints_none():
 def test_headlines():
     assert said(f.whole()) == [
         "jax and torch-compile run at the same speed, within 4.1 %; jax is 1.42x faster than torch-eager. "
-        "Between jax and jax-scan there is no reliable difference (5 processes; about 12 needed to see 4.1 %)."
+        "jax takes 16.7 s longer to its first loss and 430 ms less per step: ahead of torch-eager after 40 steps. "
+        "Not decided: jax 1.02 s and jax-scan 1.05 s per step; "
+        "no reliable difference (5 processes; about 12 needed to see 4.1 %)."
     ]
     assert said(f.undecided()) == [
-        "Between jax and torch-eager there is no reliable difference (5 processes; about 12 needed to see 2 %)."
+        "Not decided: jax 1.02 s and torch-eager 1.04 s per step; "
+        "no reliable difference (5 processes; about 12 needed to see 2 %)."
     ]
 
 
@@ -73,12 +76,14 @@ def test_the_fastest_of_all_is_claimed_only_when_it_is_decided_against_all():
     cells = (f.cell("a", 1.0), f.cell("b", 1.5), f.cell("c", 2.0))
     ab, ac = f.verdict("b", "a", "SLOWER", 1.5), f.verdict("a", "c", "FASTER", 0.5)
     (text,) = said(with_cells(*cells, verdicts=(ab, ac)))
-    assert text == "a is the fastest of 3: 1.50x faster than b and 2.00x faster than c."
+    sooner = "a takes 1.00 s less to its first loss and 1.00 s less per step: ahead of c from the first step."
+    assert text == f"a is the fastest of 3: 1.50x faster than b and 2.00x faster than c. {sooner}"
     open_ = f.verdict("b", "a", "UNDECIDED", 1.5, blocks=5)
     (text,) = said(with_cells(*cells, verdicts=(open_, ac)))
     assert text == (
-        "a is 2.00x faster than c. "
-        "Between a and b there is no reliable difference (5 processes; more would probably not show one of 4.1 %)."
+        f"a is 2.00x faster than c. {sooner} "
+        "Not decided: a 1.00 s and b 1.50 s per step; "
+        "no reliable difference (5 processes; more would probably not show one of 4.1 %)."
     )
 
 
@@ -88,9 +93,11 @@ def test_what_is_settled_between_other_rows_leads():
     settled = f.verdict("c", "b", "SLOWER", 1.8)
     result = with_cells(*cells, verdicts=(*open_, settled))
     assert said(result) == [
-        "b is 1.80x faster than c. Between a and each of b and c: no reliable difference (5 processes)."
+        "b is 1.80x faster than c. "
+        "b takes 900 ms less to its first loss and 900 ms less per step: ahead of c from the first step. "
+        "Not decided: a 1.00 s against each of b 1.10 s and c 2.00 s per step; no reliable difference (5 processes)."
     ]
-    assert [s.leads for s in headline(result.session, groups_of(result)[0])] == [True, False]
+    assert [s.leads for s in headline(result.session, groups_of(result)[0])] == [True, False, False]
 
 
 def test_a_verdict_that_contradicts_the_medians_is_said():

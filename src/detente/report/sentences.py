@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from detente.records.result import CellResult, SessionHead
 from detente.records.verdict import Verdict
-from detente.report.numbers import count, margin, plain_span, significant
+from detente.report.break_even import break_even
+from detente.report.numbers import count, margin, plain_span, seconds, significant
 from detente.report.page import Statement, Tone, Words, strong, words
 
 _OPPOSITE = {"FASTER": "SLOWER", "SLOWER": "FASTER"}
@@ -19,6 +20,9 @@ TONES: dict[str, Tone] = {
     "UNDECIDED": "warn",
     "VOID": "bad",
 }
+
+# Under this many blocks no pair is decided, whatever it measures (judge/statistics.py says why).
+LEAST_BLOCKS = 5
 
 # Words that say something of a pair. VOID says why nothing can be said.
 SETTLED = frozenset({"FASTER", "SLOWER", "SAME"})
@@ -66,8 +70,11 @@ def interval(verdict: Verdict) -> str:
 
 
 def undecided(verdict: Verdict) -> str:
-    """``no reliable difference (5 processes; about 12 needed to see 2 %)``."""
+    """``no reliable difference (5 processes; about 12 needed to see 2 %)``; under five blocks, where nothing can be
+    reliable, ``1 process each, a verdict needs 5``."""
     have = count(verdict.blocks, "process", "processes")
+    if verdict.needed is not None and verdict.blocks < LEAST_BLOCKS:
+        return f"{have} each, a verdict needs {verdict.needed}"
     if verdict.needed is None:
         return (
             f"no reliable difference ({have}; more would probably not show one of {margin(verdict.margin)})"
@@ -75,8 +82,9 @@ def undecided(verdict: Verdict) -> str:
     return f"no reliable difference ({have}; about {verdict.needed} needed to see {margin(verdict.margin)})"
 
 
-def pair_sentence(verdict: Verdict) -> Words:
-    """One pair in one sentence, without a full stop."""
+def pair_sentence(verdict: Verdict, medians: Mapping[str, float] | None = None) -> Words:
+    """One pair in one sentence, without a full stop. ``medians``, seconds per step by row, stand beside the names of an
+    undecided pair: 0.80 s beside 1.22 s must not be read as the same, nor as a difference that was proved."""
     a, b = strong(verdict.a), strong(verdict.b)
     if verdict.word in ("FASTER", "SLOWER"):
         return words(a, " is ", strong(times(verdict)), " than ", b)
@@ -87,7 +95,9 @@ def pair_sentence(verdict: Verdict) -> Words:
             a, " leans ", times(verdict), " than ", b, ", less than the margin of ", margin(verdict.margin)
         )
     if verdict.word == "UNDECIDED":
-        return words("between ", a, " and ", b, " there is ", undecided(verdict))
+        known = medians or {}
+        pair = words(a, _step(known.get(verdict.a)), " and ", b, _step(known.get(verdict.b)))
+        return words("not decided: ", pair, " per step; " if known else "; ", undecided(verdict))
     return words("no ratio between ", a, " and ", b, f": {verdict.reason}" if verdict.reason else "")
 
 
@@ -180,6 +190,8 @@ def _ranking(
     before what is open."""
     by = {word: [v for v in views if v.word == word] for word in (*TONES,)}
     beaten, same = by["FASTER"], by["SAME"]
+    cells = {c.label: c for c in group.cells}
+    medians = {c.label: c.steady_s.median for c in group.cells if c.steady_s is not None}
     said: list[Statement] = []
     if same:
         names = _listed([words(strong(first)), *(words(strong(v.b)) for v in same)])
@@ -193,7 +205,17 @@ def _ranking(
         said.append(Statement(words(strong(first), title, _gains(beaten), "."), "good", leads=True))
     if not said:  # what is settled leads, though it be of other rows
         said += [replace(s, leads=i == 0) for i, s in enumerate(_elsewhere(others))]
-    for text in (*(words(pair_sentence(v), ".") for v in by["LEANS"]), *_open(first, by["UNDECIDED"])):
+    won = beaten or [
+        v for v in (flipped(v) if v.word == "SLOWER" else v for v in others) if v.word == "FASTER"
+    ]
+    if won:
+        # Of the largest decided difference: what a slower start costs, and when it is paid back.
+        most = min(won, key=lambda v: v.ratio or 1.0)
+        known = most.a in cells and most.b in cells
+        paid = break_even(cells[most.a], cells[most.b]) if known else None
+        said += [Statement(paid, "plain")] if paid else []
+    open_ = _open(first, by["UNDECIDED"], medians)
+    for text in (*(words(pair_sentence(v), ".") for v in by["LEANS"]), *open_):
         said.append(Statement(_capital(text), "warn", leads=not said))
     # The row with the lowest median lost a verdict: possible where blocks and medians disagree. It must be
     # said.
@@ -219,16 +241,31 @@ def _elsewhere(others: Sequence[Verdict]) -> list[Statement]:
     return said + [Statement(words(pair_sentence(v), "."), "good") for v in same]
 
 
-def _open(first: str, undecided: Sequence[Verdict]) -> list[Words]:
-    """One sentence for all pairs that are undecided; how many blocks each lacks stands in the table of pairs."""
-    if len(undecided) < 2:
-        return [words(pair_sentence(v), ".") for v in undecided]
-    have = count(undecided[0].blocks, "process", "processes")
-    names = _listed([words(strong(v.b)) for v in undecided])
-    needed = {v.needed for v in undecided}
-    more = f"; about {needed.pop()} needed" if len(needed) == 1 and None not in needed else ""
-    said = f": no reliable difference ({have}{more})."
-    return [words("between ", strong(first), " and each of ", names, said)]
+def _open(first: str, undecided_: Sequence[Verdict], medians: Mapping[str, float]) -> list[Words]:
+    """One sentence for all pairs that are undecided after as many blocks; how many each lacks stands in the table."""
+    by: dict[int, list[Verdict]] = {}
+    for v in undecided_:
+        by.setdefault(v.blocks, []).append(v)
+    said = []
+    for blocks, alike in sorted(by.items(), reverse=True):
+        if len(alike) == 1:
+            said.append(words(pair_sentence(alike[0], medians), "."))
+            continue
+        needed = {v.needed for v in alike}
+        have = count(blocks, "process", "processes")
+        if blocks < LEAST_BLOCKS:
+            why = f"{have} each, a verdict needs {LEAST_BLOCKS}"
+        else:
+            more = f"; about {needed.pop()} needed" if len(needed) == 1 and None not in needed else ""
+            why = f"no reliable difference ({have}{more})"
+        names = _listed([words(strong(v.b), _step(medians.get(v.b))) for v in alike])
+        lead = words("not decided: ", strong(first), _step(medians.get(first)), " against each of ", names)
+        said.append(words(lead, f" per step; {why}."))
+    return said
+
+
+def _step(median: float | None) -> str:
+    return "" if median is None else f" {seconds(median)}"
 
 
 def _capital(text: Words) -> Words:
