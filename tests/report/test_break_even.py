@@ -43,6 +43,8 @@ def test_without_a_gain_or_a_figure_nothing_is_said() -> None:
     assert steps_to_lead(row("a", 1.0, 2.0), row("b", 1.0, 5.0)) is None
     assert steps_to_lead(row("a", 2.0, 2.0), row("b", 1.0, 5.0)) is None
     assert break_even(row("a", 1.0, None), row("b", 2.0, 5.0)) is None
+    for odd in (float("nan"), float("inf")):
+        assert break_even(row("a", 1.0, odd), row("b", 2.0, 5.0)) is None
 
 
 def said(*cells: CellResult, **verdict: object) -> list[str]:

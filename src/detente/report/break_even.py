@@ -19,9 +19,9 @@ def steps_to_lead(fast: CellResult, slow: CellResult) -> int | None:
     if fast.steady_s is None or slow.steady_s is None or fast.first_s is None or slow.first_s is None:
         return None
     gain = slow.steady_s.median - fast.steady_s.median
-    if gain <= 0:
-        return None
     late = fast.first_s - slow.first_s
+    if not gain > 0 or not math.isfinite(late / gain):
+        return None
     return 1 if late < 0 else 1 + math.floor(late / gain) + 1
 
 
@@ -51,7 +51,7 @@ def break_even(fast: CellResult, slow: CellResult) -> Words | None:
 
 def first_losses(cells: Sequence[CellResult]) -> Words | None:
     """How long every row takes to its first loss, the quickest first; None where fewer than two rows say it."""
-    known = sorted((c.first_s, c.label) for c in cells if c.status == "ok" and c.first_s is not None)
+    known = sorted((c.first_s or 0.0, c.label) for c in cells if c.status == "ok" and _finite(c.first_s))
     if len(known) < 2:
         return None
     cold = any(c.compile is not None and c.compile.cache_state == "miss" for c in cells)
@@ -59,3 +59,7 @@ def first_losses(cells: Sequence[CellResult]) -> Words | None:
     return words(
         f"To the first loss, compilation included{' (empty compile cache)' if cold else ''}: {said}."
     )
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
