@@ -27,6 +27,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "data" / "environments").symlink_to(shared)
     os.environ["DETENTE_HOME"] = str(folder)
     os.environ["DETENTE_LOCK"] = str(folder / "lock")
+    # Tests run beside each other, so that no machine is ever quiet: sessions look at the load, and do not wait.
+    os.environ.setdefault("DETENTE_QUIET_WAIT", "0")
     paths = [SOURCE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     return folder

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from planted_windows import fair_window
+
 from detente.records.cell import Cell
 from detente.records.contract import CONTRACTS
 from detente.records.evidence import CompileRecord, Evidence
@@ -168,7 +170,7 @@ def fair_evidence(stack: str, region: str, level: float, *, cold: bool, rng: ran
     record = (
         CompileRecord(3, 4.0, 0, "miss" if cold else "hit") if compiles else CompileRecord(0, 0.0, 0, "none")
     )
-    return Evidence(
+    evidence = Evidence(
         "ok",
         "done",
         import_s=1.5,
@@ -184,6 +186,7 @@ def fair_evidence(stack: str, region: str, level: float, *, cold: bool, rng: ran
         versions=VERSIONS.get(stack, {"x": "1"}),
         probes=fair_probes(stack, region),
     )
+    return fair_window(evidence, region)
 
 
 def row(result: Result, label: str) -> CellResult:

@@ -35,7 +35,7 @@ def test_a_plain_session():
     assert (
         jax.parity.same_function == "passed"
         and jax.parity.same_precision == "passed"
-        and jax.parity.listed == 1
+        and jax.parity.listed == 2  # the gradient and the first moment of a bias that has none
     )
     assert jax.floor.seconds == pytest.approx(FLOPS / 4e11) and 0 < jax.floor.share < 1
     assert row(result, "torch-eager").compile.cache_state == "none"

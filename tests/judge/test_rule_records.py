@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 from pathlib import Path
 
 import pytest
 
-from detente.judge import rules
-from detente.judge.rules import ALIASES, RULES, find_rule, pages
+from detente.judge.rules import ALIASES, RULES, find_rule
 from detente.judge.rules.pages import all_pages, main, rule_page, stale_pages
 from detente.records.fault import UsageFault
 
@@ -17,8 +15,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "rules"
 
 
 def test_every_pitfall_has_a_rule():
-    assert set(ALIASES) == {"P2b", *(f"P{n}" for n in range(1, 37))}
-    assert len(RULES) == 37
+    assert set(ALIASES) == {"P2b", *(f"P{n}" for n in range(1, 41))}
+    assert len(RULES) == 41
 
 
 @pytest.mark.parametrize("code", RULES)
@@ -71,8 +69,3 @@ def test_a_page_holds_its_record():
         assert text in page
     assert "Not checked" in rule_page("P25")
     assert all(f"]({code}.md)" in all_pages()["README.md"] for code in RULES)
-
-
-def test_doctests():
-    assert doctest.testmod(rules).failed == 0
-    assert doctest.testmod(pages).failed == 0

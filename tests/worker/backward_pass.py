@@ -21,7 +21,7 @@ from detente.stacks.torch_eager import TorchEager
 from detente.worker.events import Events
 from detente.worker.jobs import prepare
 from detente.worker.prepared import map_batches, map_weights
-from detente.worker.reference import map_reference
+from detente.worker.reference import map_reference, reference_name
 from detente.worker.sketch import sketch
 from detente.workloads.catalogue import find_size, find_workload
 
@@ -32,7 +32,7 @@ def main(name: str, folder: Path) -> None:
     cell = Cell(name, "tiny", "torch-eager", contract, "cpu", "torch-eager")
     job = Job("prepare", cell, seed=3, prepared=str(folder), artefacts="", cache="", threads=1, batches=3)
     prepared = prepare.run(job, Events(os.open(os.devnull, os.O_WRONLY)))
-    stored = map_reference(folder, contract).sketches
+    stored = map_reference(folder, reference_name(contract)).sketches
     stack = TorchEager()
     stack.start("cpu", "fp64", 1)
     running = stack.build(workload, find_size(workload, "tiny"), contract)

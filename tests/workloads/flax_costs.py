@@ -107,7 +107,10 @@ if __name__ == "__main__":
     found = {
         f"{name}/{size}/{scan}": measure(name, size, scan)
         for name in WORKLOADS
+        if "flax" in find_workload(name).definitions
         for size in find_workload(name).sizes
-        for scan in ((False, True) if name == "gpt2" else (False,))
+        for scan in (
+            (False, True) if find_workload(name).layers(find_workload(name).sizes[size]) > 1 else (False,)
+        )
     }
     print(json.dumps(found))

@@ -115,7 +115,8 @@ def functional(
     ``jax.jit`` fixes the width at its own border. Raises Refused with every reason.
 
     >>> f = detente.functional(model, loss, batch)
-    >>> gradient = jax.jit(jax.grad(f))(f.params, batch)
+    >>> arrays = jax.tree.map(lambda tensor: tensor.numpy(), batch)    # from here on JAX's own kind of arrays
+    >>> gradient = jax.jit(jax.grad(f))(f.params, arrays)
     """
     captured = capture(model, loss, batch)
     reasons = missing(captured.graph)

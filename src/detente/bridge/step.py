@@ -274,6 +274,11 @@ class Step:
         self._catch_up()
         return self._state.by_torch_names()[0]
 
+    def moments(self) -> dict[str, dict[str, Any]]:
+        """The optimizer's state now, as JAX arrays by canonical torch name and torch's key (``exp_avg``)."""
+        self._catch_up()
+        return self._state.by_torch_names()[1]
+
     def arrays(self) -> Any:
         """Everything the next step would donate or read, as a pytree of JAX arrays (to wait for, to measure)."""
         return self._state.values, self._state.optimizer

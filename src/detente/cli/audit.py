@@ -6,7 +6,6 @@ import click
 
 from detente.cli.options import format_option
 from detente.cli.sessions import find_session
-from detente.records.codec import to_json
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,46 +20,12 @@ def command(session: str, form: str, everything: bool) -> int:
     import json
 
     from detente.judge import judge
+    from detente.report.audit_page import audit_document, audit_lines
 
-    found = find_session(session)
-    result = judge(found)
-    void = [c for c in result.cells if c.status == "void"]
+    result = judge(find_session(session))
     if form == "json":
-        print(
-            json.dumps(
-                {
-                    "schema": "detente/audit/1",
-                    "session": found.id,
-                    "cells": [
-                        {
-                            "cell": f"{c.group}/{c.label}",
-                            "status": c.status,
-                            "reason": c.reason,
-                            "findings": to_json(c.findings),
-                        }
-                        for c in result.cells
-                    ],
-                }
-            )
-        )
-        return 1 if void else 0
-    print(
-        f"session {found.id}: {len(result.cells)} rows, {result.session.blocks} whole blocks, {result.session.state}"
-    )
-    for cell in result.cells:
-        told = [f for f in cell.findings if f.severity != "unchecked"]
-        unchecked = [f for f in cell.findings if f.severity == "unchecked"]
-        print(f"\n{cell.group}/{cell.label}: {cell.status}" + (f", {cell.reason}" if cell.reason else ""))
-        if cell.parity is not None:
-            print(
-                f"  parity: same function {cell.parity.same_function}, same precision {cell.parity.same_precision}"
-            )
-        for f in told:
-            print(f"  {f.severity:5} {f.rule}: {f.what}")
-        if not told:
-            print("  no finding")
-        for f in unchecked if everything else ():
-            print(f"  not checked {f.rule}: {f.what}")
-        if unchecked and not everything:
-            print(f"  {len(unchecked)} rules not checked (--all lists them)")
-    return 1 if void else 0
+        print(json.dumps(audit_document(result)))
+    else:
+        for line in audit_lines(result, everything):
+            print(line)
+    return 1 if any(c.status == "void" for c in result.cells) else 0

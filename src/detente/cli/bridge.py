@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from detente.cli.options import format_option
-from detente.records.fault import CellFault, MachineFault
 
 if TYPE_CHECKING:
     from detente.records.job import JobKind
@@ -67,27 +64,12 @@ def tune(model: str, size: str | None, form: str) -> int:
 
 
 def _run(kind: JobKind, model: str, size: str | None, done: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What the worker of one job found out. Raises MachineFault without torch and jax, CellFault when it failed."""
+    """What the worker of one job found out."""
     from detente.records.cell import Cell
     from detente.records.contract import CONTRACTS
-    from detente.records.job import Job
-    from detente.session.interrupts import Interrupts
-    from detente.session.layout import missing_reason
-    from detente.session.spawn import spawn
-    from detente.stacks.catalogue import find_entry
+    from detente.session.alone import ask_alone
     from detente.workloads.catalogue import find_size, find_workload
 
     chosen = find_size(find_workload(model), size).name
-    why = missing_reason(find_entry("detente"))
-    if why:
-        raise MachineFault(f"the bridge cannot run here: {why}", "it needs torch and jax")
     cell = Cell(model, chosen, "detente", CONTRACTS["train-step"], "cpu", "detente")
-    with tempfile.TemporaryDirectory() as folder, Interrupts() as interrupts:
-        threads = len(os.sched_getaffinity(0))
-        job = Job(kind, cell, 0, folder, folder, folder, threads, options=options)
-        evidence = spawn(job, Path(folder) / f"{kind}.log", interrupts, lambda phase: None).evidence
-    if evidence.status != "ok":
-        raise CellFault(
-            f"{model} could not be {done}: {evidence.reason}", f"it ended in phase {evidence.phase!r}"
-        )
-    return evidence.probes
+    return ask_alone(kind, cell, done, options).probes

@@ -8,6 +8,9 @@ from pathlib import Path
 import click
 
 from detente.cli.sessions import find_session
+from detente.records.fault import UsageFault
+from detente.records.folders import data_folder
+from detente.records.session import Session
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,13 +24,37 @@ from detente.cli.sessions import find_session
 @click.option(
     "--as", "form", default="detente", show_default=True, help="detente, google-benchmark or pyperf."
 )
-def command(session: str, output: Path | None, form: str) -> int:
+@click.option(
+    "--artefacts", is_flag=True, help="Also the programs that were captured, with the session in one .zip."
+)
+def command(session: str, output: Path | None, form: str, artefacts: bool) -> int:
     """Write SESSION, raw samples and all, so that another machine can judge it."""
     from detente.store.files import export_session
 
+    if artefacts and form != "detente":
+        raise UsageFault(f"--artefacts goes with our own format, not with {form}", "leave --as out")
     found = find_session(session)
+    if artefacts:
+        return _with_artefacts(found, output)
     path = output or Path(f"{found.id}.jsonl" if form == "detente" else f"{found.id}.{form}.json")
     export_session(found, path, form)
     print(path)
     print(f"{len(found.processes)} processes of session {found.id}", file=sys.stderr)
+    return 0
+
+
+def _with_artefacts(session: Session, output: Path | None) -> int:
+    from detente.store.artefacts import artefacts_of
+    from detente.store.bundle import write_bundle
+
+    path = output or Path(f"{session.id}.zip")
+    written = write_bundle(session, artefacts_of(data_folder()), path)
+    print(path)
+    told = f"{len(session.processes)} processes of session {session.id}, {written.programs} programs"
+    print(
+        f"{told} of {written.bytes / 2**20:.1f} MiB ({path.stat().st_size / 2**20:.1f} MiB packed)",
+        file=sys.stderr,
+    )
+    if written.absent:
+        print(f"{written.absent} programs that it names are no longer here", file=sys.stderr)
     return 0

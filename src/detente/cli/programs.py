@@ -5,27 +5,20 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from detente.cli.live import progress_sink
 from detente.cli.options import format_option
 from detente.programs.count import READERS, count_program
-from detente.programs.difference import Section, side_by_side
 from detente.programs.module import ProgramError
-from detente.records.codec import dumps, to_json
+from detente.records.codec import dumps
 from detente.records.counts import Counts
 from detente.records.fault import CellFault
+from detente.report.programs_page import SCHEMA, TITLES, program_document, program_tables
 from detente.session.capturing import Captured, capture_programs
 from detente.session.request import Request
 
-SCHEMA = "detente/programs/1"
-TITLES = {
-    "hlo": "HLO, before optimisation: what the compiler is given (like with like)",
-    "stablehlo": "StableHLO, as each stack prints it (torch_xla canonicalises and folds constants while it prints)",
-    "hlo-optimised": "HLO, optimised: what runs, fusions opened",
-}
 NAMES = {"hlo": "hlo.pb", "hlo-optimised": "optimised.hlo.pb", "stablehlo": "mlir"}
 
 
@@ -86,9 +79,9 @@ def command(
     if save is not None:
         _save(captured, save)
     if form == "json":
-        print(dumps(document(request, captured, counted), SCHEMA))
+        print(dumps(program_document(captured, counted), SCHEMA))
     else:
-        print("\n".join(told(captured, counted, forms, form)))
+        print("\n".join(program_tables(captured, counted, forms, form)))
     return 1 if any(one.evidence.status in ("failed", "oom") for one in captured) else 0
 
 
@@ -120,80 +113,3 @@ def _save(captured: tuple[Captured, ...], folder: Path) -> None:
         raise CellFault(
             f"cannot write into {folder}: {error.strerror}", "name a folder that can be written"
         ) from error
-
-
-def document(
-    request: Request, captured: tuple[Captured, ...], counted: list[dict[str, Counts]]
-) -> dict[str, Any]:
-    """The JSON object, schema ``detente/programs/1`` (docs/schemas/programs.md)."""
-    cell = captured[0].cell
-    return {
-        "workload": cell.workload,
-        "size": cell.size,
-        "contract": cell.contract.name,
-        "precision": cell.contract.precision,
-        "device": cell.device,
-        "stacks": [
-            {
-                "stack": one.cell.stack,
-                "label": one.cell.label,
-                "status": one.evidence.status,
-                "reason": one.evidence.reason,
-                "versions": one.evidence.versions,
-                "programs": [
-                    {**to_json(p), "counts": to_json(counts[p.form]) if p.form in counts else None}
-                    for p in one.evidence.programs
-                ],
-            }
-            for one, counts in zip(captured, counted, strict=True)
-        ],
-    }
-
-
-def told(
-    captured: tuple[Captured, ...], counted: list[dict[str, Counts]], forms: tuple[str, ...], style: str
-) -> list[str]:
-    """The tables as lines of text or Markdown, one table per form, a column per stack that has a program."""
-    cell = captured[0].cell
-    lines = [f"{cell.workload} {cell.size}, {cell.contract.name}, {cell.contract.precision}, {cell.device}"]
-    if style == "md":
-        lines[0] = f"## {lines[0]}"
-    for one, counts in zip(captured, counted, strict=True):
-        if one.evidence.status != "ok":
-            lines.append(f"{one.cell.label}: {one.evidence.status}: {one.evidence.reason}")
-        elif not counts:
-            lines.append(f"{one.cell.label}: gives no program away that can be counted")
-        else:
-            lines.append(
-                f"{one.cell.label}: {', '.join(f'{n} {v}' for n, v in one.evidence.versions.items())}"
-            )
-    for form in forms:
-        having = [(o.cell.label, c[form]) for o, c in zip(captured, counted, strict=True) if form in c]
-        if having:
-            lines += ["", f"### {TITLES[form]}" if style == "md" else TITLES[form]]
-            lines += table([label for label, _ in having], side_by_side([c for _, c in having]), style)
-    return lines
-
-
-def table(labels: list[str], sections: tuple[Section, ...], style: str) -> list[str]:
-    """Columns of right-aligned numbers under the stacks' labels."""
-    rows: list[tuple[str, ...]] = []
-    for section in sections:
-        if section.title:
-            rows.append((f"**{section.title}**" if style == "md" else section.title,) + ("",) * len(labels))
-        indent = "  " if section.title and style != "md" else ""
-        rows += [(indent + label, *(_number(v) for v in values)) for label, values in section.rows]
-    if style == "md":
-        head = ["| | " + " | ".join(labels) + " |", "| --- |" + " ---: |" * len(labels)]
-        return ["", *head, *("| " + " | ".join(row) + " |" for row in rows)]
-    first = max(len(row[0]) for row in rows)
-    widths = [max(len(label), *(len(row[k + 1]) for row in rows)) for k, label in enumerate(labels)]
-    lines = [" " * first + "".join("  " + label.rjust(w) for label, w in zip(labels, widths, strict=True))]
-    for row in rows:
-        cells = "".join("  " + v.rjust(w) for v, w in zip(row[1:], widths, strict=True))
-        lines.append((row[0].ljust(first) + cells).rstrip())
-    return lines
-
-
-def _number(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)

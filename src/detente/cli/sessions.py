@@ -8,6 +8,7 @@ from pathlib import Path
 from detente.records.fault import StoreFault, UsageFault
 from detente.records.folders import data_folder
 from detente.records.session import Session
+from detente.store.bundle import open_bundle
 from detente.store.spool import read_spool
 
 
@@ -17,8 +18,9 @@ def find_session(name: str) -> Session:
     The spool is read before the database: it is the truth, and it is there when the database is not. Raises
     UsageFault when nothing or more than one thing is meant.
     """
-    if name.endswith(".jsonl") or "/" in name:
-        return read_spool(Path(name))
+    if name.endswith((".jsonl", ".zip")) or "/" in name:
+        with open_bundle(Path(name)) as bundle:
+            return read_spool(bundle.session_file)
     spools = _spools(name)
     if len(spools) == 1:
         return read_spool(spools[0])

@@ -6,12 +6,13 @@ The order is fixed: audit before statistics, so that no ratio with a void row is
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from detente.judge import verdicts as words
 from detente.judge.floor import Peak, Work, best_peak, floor_column, raise_peak
+from detente.judge.load import load_of
+from detente.judge.pairs import Candidates, Pairs, drift_reason, judge_pairs
 from detente.judge.rows import (
     block_medians,
     captured,
@@ -25,14 +26,12 @@ from detente.judge.rows import (
 from detente.judge.rules.audit import audit
 from detente.judge.rules.hardware import FOREIGN
 from detente.judge.rules.rule import Group, Row
-from detente.judge.statistics import paired
-from detente.judge.verdicts import Decision, Noise
+from detente.judge.verdicts import Decision
 from detente.records.cell import Cell
 from detente.records.finding import Finding
 from detente.records.precision import PRECISIONS
-from detente.records.result import CellResult, Result, SessionHead
+from detente.records.result import CellResult, MachineLoad, NoiseColumn, Result, SessionHead
 from detente.records.session import Session
-from detente.records.verdict import Verdict
 
 WorkloadFacts = Mapping[str, Mapping[str, int]]
 
@@ -53,9 +52,10 @@ def judge(session: Session, workload_facts: WorkloadFacts | None = None) -> Resu
         for row in group.rows
     }
     blocks = session.whole_blocks()
-    noises = {name: _noise(session, group, status, blocks) for name, group in groups.items()}
-    drifting = next((n.verdict for n in noises.values() if n.drifting and n.verdict), None)
-    verdicts = _verdicts(session, groups, status, noises, drifting, blocks)
+    load = load_of(session, blocks)
+    candidates = tuple(_candidates(session, group, status) for group in groups.values())
+    looks = words.looks_of(session.fingerprint.settings.get("blocks"))
+    pairs = judge_pairs(candidates, blocks, looks, load.reason)
     cells = [
         _cell_result(row, group, findings[group.name], *status[row.cell.key])
         for group in _raised(groups, status).values()
@@ -63,7 +63,7 @@ def judge(session: Session, workload_facts: WorkloadFacts | None = None) -> Resu
     ]
     order = {cell.key: i for i, cell in enumerate(session.planned)}
     ranked = sorted(cells, key=lambda c: order[f"{c.group}/{c.label}"])
-    return Result(_head(session, groups, noises, drifting, blocks), tuple(ranked), verdicts)
+    return Result(_head(session, groups, pairs, load, blocks), tuple(ranked), pairs.verdicts)
 
 
 def more_blocks(session: Session, workload_facts: WorkloadFacts | None = None) -> Decision:
@@ -203,74 +203,23 @@ def _by_label(group: Group) -> dict[str, Row]:
     return {row.cell.label: row for row in group.rows}
 
 
-def _noise(
-    session: Session, group: Group, status: dict[str, tuple[str, str]], blocks: tuple[int, ...]
-) -> Noise:
+def _candidates(session: Session, group: Group, status: dict[str, tuple[str, str]]) -> Candidates:
     rows = _by_label(group)
-    if session.aa is None or not all(label in rows for label in session.aa):
-        return Noise(None, words.MARGIN, drifting=False)
-    a, b = (rows[label] for label in session.aa)
-    if any(status[row.cell.key][0] != "ok" for row in (a, b)):
-        return Noise(None, words.MARGIN, drifting=False)
-    # The twin ran under the second name: its time over the first one's.
-    pair = paired(block_medians(b), block_medians(a), blocks)
-    return words.judge_noise(group.name, b.cell.label, a.cell.label, pair, _looks(session))
-
-
-def _verdicts(
-    session: Session,
-    groups: dict[str, Group],
-    status: dict[str, tuple[str, str]],
-    noises: dict[str, Noise],
-    drifting: Verdict | None,
-    blocks: tuple[int, ...],
-) -> tuple[Verdict, ...]:
     twin = session.aa[1] if session.aa else None
-    shown: list[tuple[str, str, str]] = []
-    counted = 0
-    for name, group in groups.items():
-        running = tuple(r for r in group.rows if r.cell.label != twin and status[r.cell.key][0] != "skipped")
-        timed = [r for r in running if r.steady and status[r.cell.key][0] == "ok"]
-        fastest = min(timed, key=lambda r: r.steady or 0.0).cell.label if timed else None
-        pairs, number = words.layout_pairs(tuple(r.cell.label for r in running), fastest)
-        shown += [(name, a, b) for a, b in pairs]
-        counted += number
-    judged = partial(words.judge_pair, pairs=counted, looks=_looks(session))
-    return tuple(
-        _verdict(groups[name], a, b, status, noises[name], drifting, blocks, judged) for name, a, b in shown
-    )
-
-
-def _looks(session: Session) -> int:
-    return words.looks_of(session.fingerprint.settings.get("blocks"))
-
-
-def _verdict(
-    group: Group,
-    a: str,
-    b: str,
-    status: dict[str, tuple[str, str]],
-    noise: Noise,
-    drifting: Verdict | None,
-    blocks: tuple[int, ...],
-    judged: Callable[..., Verdict],
-) -> Verdict:
-    rows = _by_label(group)
-    for label in (a, b):
-        kind, reason = status[rows[label].cell.key]
-        if kind != "ok":
-            said = {"void": "is void", "oom": "ran out of memory", "failed": "failed"}.get(kind, kind)
-            return words.void_pair(group.name, a, b, noise.margin, len(blocks), f"{label} {said}: {reason}")
-    if drifting is not None:
-        return words.drifting_pair(group.name, a, b, noise.margin, len(blocks), _drift_reason(drifting))
-    pair = paired(block_medians(rows[a]), block_medians(rows[b]), blocks)
-    return judged(group.name, a, b, pair, noise.margin)
-
-
-def _drift_reason(aa: Verdict) -> str:
-    return (
-        f"the session is drifting: {aa.b} against itself came out at {aa.ratio:.3g} "
-        f"[{aa.low:.3g}, {aa.high:.3g}] in {aa.group}, so that no ratio can be trusted"
+    state = {label: status[row.cell.key] for label, row in rows.items()}
+    fine = {label: row for label, row in rows.items() if state[label][0] == "ok"}
+    said = {"void": "is void", "oom": "ran out of memory"}
+    return Candidates(
+        group.name,
+        tuple(label for label in rows if label != twin and state[label][0] != "skipped"),
+        {label: block_medians(row) for label, row in fine.items()},
+        {
+            label: f"{said.get(kind, kind)}: {why}"
+            for label, (kind, why) in state.items()
+            if kind not in ("ok", "skipped")
+        },
+        {label: row.steady for label, row in fine.items() if row.steady},
+        session.aa if session.aa and all(label in rows for label in session.aa) else None,
     )
 
 
@@ -280,14 +229,14 @@ def _drift_reason(aa: Verdict) -> str:
 def _head(
     session: Session,
     groups: dict[str, Group],
-    noises: dict[str, Noise],
-    drifting: Verdict | None,
+    pairs: Pairs,
+    load: MachineLoad,
     blocks: tuple[int, ...],
 ) -> SessionHead:
     last = max((p.started + p.wall_s for p in session.processes), default=session.started)
     state = (
         "drifting"
-        if drifting
+        if pairs.drifting
         else "interrupted"
         if session.ended is None or session.note == "interrupted"
         else "unjudged"
@@ -313,8 +262,15 @@ def _head(
         state=state,
         blocks=len(blocks),
         fingerprint=session.fingerprint,
-        margins={name: n.margin for name, n in noises.items()},
-        aa={name: n.verdict for name, n in noises.items() if n.verdict},
-        note=session.note or (_drift_reason(drifting) if drifting else ""),
+        margins={name: n.margin for name, n in pairs.noises.items()},
+        aa={name: n.verdict for name, n in pairs.noises.items() if n.verdict},
+        note=session.note or (drift_reason(pairs.drifting) if pairs.drifting else ""),
         peaks=peaks,
+        load=load,
+        noise={
+            name: NoiseColumn(
+                n.bound, n.known, pairs.correlations[name].assumed, pairs.correlations[name].own
+            )
+            for name, n in pairs.noises.items()
+        },
     )

@@ -46,26 +46,35 @@ class Judged:
     share: float | None
 
 
+# What follows from updates: moments are gradients at parameters that drifted by them.
+_UPDATED = ("update", "moment")
+
+
 def relative_floor(precision: Precision, kind: str) -> float:
     """The floor of one kind of tensor as a share of its rms (see the module's text)."""
     rounding = 64 * precision.eps if precision.product in ("fp32", "fp64") else precision.eps / 2
-    return max(UPDATE_FLOOR, rounding) if kind == "update" else rounding
+    return max(UPDATE_FLOOR, rounding) if kind in _UPDATED else rounding
 
 
-def pooled_update_error(errors: Sequence[TensorError]) -> float:
-    """The 95th percentile of err_ref / rms over the updates of a run; 0 under 20 updates, where there is no such
-    percentile to speak of."""
-    shares = sorted(
-        e.err_ref / e.rms for e in errors if e.kind == "update" and e.rms > 0 and math.isfinite(e.err_ref)
-    )
-    return shares[int(0.95 * (len(shares) - 1))] if len(shares) >= POOLED_LEAST else 0.0
+def pooled_errors(errors: Sequence[TensorError]) -> dict[str, float]:
+    """For each scale of updates and moments (``_scale``) the 95th percentile of err_ref / rms over a run; absent under
+    20 tensors, where there is no such percentile to speak of."""
+    shares: dict[str, list[float]] = {}
+    for e in errors:
+        if e.kind in _UPDATED and e.rms > 0 and math.isfinite(e.err_ref):
+            shares.setdefault(_scale(e), []).append(e.err_ref / e.rms)
+    return {
+        scale: sorted(found)[int(0.95 * (len(found) - 1))]
+        for scale, found in shares.items()
+        if len(found) >= POOLED_LEAST
+    }
 
 
 def bound_of(error: TensorError, precision: Precision, pooled: float = 0.0) -> float:
-    """The largest error that this tensor may have. ``pooled`` is ``pooled_update_error`` of its run."""
+    """The largest error that this tensor may have. ``pooled`` is that of its scale in its run (``pooled_errors``)."""
     if precision.name == "fp64":
         return SAME_FUNCTION * error.rms
-    own = max(error.err_ref, pooled * error.rms) if error.kind == "update" else error.err_ref
+    own = max(error.err_ref, pooled * error.rms) if error.kind in _UPDATED else error.err_ref
     return TIMES_REFERENCE * own + relative_floor(precision, error.kind) * error.rms
 
 
@@ -74,15 +83,15 @@ def judge_tensors(errors: Sequence[TensorError], precision: Precision) -> tuple[
     largest: dict[str, float] = {}
     for e in errors:
         if math.isfinite(e.rms):
-            largest[e.kind] = max(largest.get(e.kind, 0.0), e.rms)
-    pooled = pooled_update_error(errors)
+            largest[_scale(e)] = max(largest.get(_scale(e), 0.0), e.rms)
+    pooled = pooled_errors(errors)
     judged = []
     for e in errors:
         if not (math.isfinite(e.err) and math.isfinite(e.rms) and math.isfinite(e.err_ref)):
             judged.append(Judged(e, math.nan, math.inf))
             continue
-        bound = bound_of(e, precision, pooled)
-        ceiling = largest[e.kind]
+        bound = bound_of(e, precision, pooled.get(_scale(e), 0.0))
+        ceiling = largest[_scale(e)]
         if e.kind != "loss" and e.rms < NEGLIGIBLE * ceiling:
             # Noise may be listed, a value may not: an error that would count among the large ones is a difference.
             small = e.err <= max(bound, NEGLIGIBLE * ceiling)
@@ -92,6 +101,11 @@ def judge_tensors(errors: Sequence[TensorError], precision: Precision) -> tuple[
         else:
             judged.append(Judged(e, bound, e.err / bound))
     return tuple(judged)
+
+
+def _scale(error: TensorError) -> str:
+    """What is of one size: first and second moments are not."""
+    return f"{error.kind}|{error.name.partition(':')[0]}" if error.kind == "moment" else error.kind
 
 
 def first_difference(judged: Iterable[Judged]) -> Judged | None:
@@ -126,9 +140,9 @@ def parity_column(proofs: Proofs, precision_name: str) -> ParityColumn:
     worst = first or second or nearest
     reason = ""
     if first:
-        reason = _difference(first, "not the same function in fp64")
+        reason = f"not the same function in fp64: {tell_difference(first)}"
     elif second:
-        reason = _difference(second, f"not the same precision as {precision_name}")
+        reason = f"not the same precision as {precision_name}: {tell_difference(second)}"
     return ParityColumn(
         same_function,
         same_precision,
@@ -140,13 +154,14 @@ def parity_column(proofs: Proofs, precision_name: str) -> ParityColumn:
     )
 
 
-def _difference(judged: Judged, what: str) -> str:
+def tell_difference(judged: Judged) -> str:
+    """One line on a tensor beyond its bound."""
     e = judged.error
     if not math.isfinite(e.err):
-        return f"{what}: {e.kind} {e.name} is not finite"
+        return f"{e.kind} {e.name} is not finite"
     if not (math.isfinite(e.rms) and math.isfinite(e.err_ref)):
-        return f"{what}: the reference of {e.kind} {e.name} is not finite"
+        return f"the reference of {e.kind} {e.name} is not finite"
     relative = (
         f"{e.err / e.rms:.2g} relative error" if e.rms else f"error {e.err:.2g} where the reference is 0"
     )
-    return f"{what}: {e.kind} {e.name} has {relative}, {judged.share:.3g} times its bound"
+    return f"{e.kind} {e.name} has {relative}, {judged.share:.3g} times its bound"

@@ -15,6 +15,7 @@ from detente.records.program import Program
 from detente.records.result import CompileColumn, ParityColumn, Steady
 from detente.records.sample import process_median
 from detente.records.session import Process, Session
+from detente.records.tensor_error import TensorError
 
 
 def timing_processes(session: Session, cell: Cell) -> tuple[Process, ...]:
@@ -69,8 +70,15 @@ def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
             on_device = on_device or other.device in (cell.device, row.platform)
         elif other == cell:
             precision.append(p.evidence.errors)
-    precision += [p.evidence.errors for p in row.processes if p.evidence.errors]
+    precision += [_timed_errors(p.evidence) for p in row.processes if p.evidence.errors]
     return parity_column(Proofs(tuple(function), on_device, tuple(precision)), cell.contract.precision)
+
+
+def _timed_errors(evidence: Evidence) -> tuple[TensorError, ...]:
+    """Everything that a timed process proved from the loaded weights on: its three steps, and the state that the first
+    steps of its window left."""
+    window = evidence.window
+    return evidence.errors + (window.errors if window is not None and window.proved else ())
 
 
 def steady_column(row: Row) -> Steady | None:

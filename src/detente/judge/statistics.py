@@ -7,16 +7,22 @@ is needed and nowhere else.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import statistics as plain
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from detente.judge.block_correlation import STORED
+from detente.judge.correlation import widening
+
 # Looks of the stopping rule, in whole blocks; each spends a third of alpha.
 LOOKS = (5, 10, 15)
 ALPHA = 0.05
 MARGIN = 0.02
+# The margin of SAME follows the A/A pair up to here. Beyond it "the same" would say nothing that anyone asked for.
+MARGIN_CAP = 0.05
 # Under this many blocks nothing is decided: with four degrees of freedom or fewer the t quantile is larger than
 # any honest difference.
 LEAST_BLOCKS = LOOKS[0]
@@ -24,15 +30,21 @@ LEAST_BLOCKS = LOOKS[0]
 
 @dataclass(frozen=True)
 class Paired:
-    """Log ratios of one pair, a block each: ``n`` blocks, their mean and their standard deviation (n - 1)."""
+    """Log ratios of one pair, a block each: ``n`` blocks, their mean, their standard deviation (n - 1), and the
+    correlation ``rho`` between neighbouring blocks that its intervals are widened for."""
 
     n: int
     mean: float
     sd: float
+    rho: float = STORED.bound
 
     def mirrored(self) -> Paired:
         """The same pair with a and b exchanged."""
-        return Paired(self.n, -self.mean, self.sd)
+        return Paired(self.n, -self.mean, self.sd, self.rho)
+
+    def reach(self, quantile: float, n: int | None = None) -> float:
+        """``quantile`` standard errors of the mean of ``n`` blocks (those measured), correlation included."""
+        return quantile * self.sd * widening(self.rho) / math.sqrt(n or self.n)
 
 
 @dataclass(frozen=True)
@@ -67,14 +79,21 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-def paired(a: Mapping[int, float], b: Mapping[int, float], blocks: Iterable[int]) -> Paired:
-    """Log ratios of a over b. ``a`` and ``b`` map a block to the median seconds of the process that ran in it;
-    blocks that either lacks are left out."""
-    logs = [math.log(a[i] / b[i]) for i in blocks if i in a and i in b]
+def log_ratios(a: Mapping[int, float], b: Mapping[int, float], blocks: Iterable[int]) -> tuple[float, ...]:
+    """Log ratios of a over b in the order of ``blocks``. ``a`` and ``b`` map a block to the median seconds of the
+    process that ran in it; blocks that either lacks are left out."""
+    return tuple(math.log(a[i] / b[i]) for i in blocks if i in a and i in b)
+
+
+def paired(
+    a: Mapping[int, float], b: Mapping[int, float], blocks: Iterable[int], rho: float = STORED.bound
+) -> Paired:
+    """The summary of ``log_ratios``."""
+    logs = log_ratios(a, b, blocks)
     n = len(logs)
     mean = math.fsum(logs) / n if n else 0.0
     # Medians of whole nanoseconds can agree to the last digit; an sd of 0 is then right, and the interval a point.
-    return Paired(n, mean, plain.stdev(logs) if n > 1 else math.inf)
+    return Paired(n, mean, plain.stdev(logs) if n > 1 else math.inf, rho)
 
 
 def corrected(alpha: float, pairs: int, looks: int = len(LOOKS)) -> float:
@@ -94,7 +113,7 @@ def interval(pair: Paired, alpha: float) -> Interval | None:
     """The two-sided ``1 - alpha`` interval of the mean log ratio; None under two blocks."""
     if pair.n < 2:
         return None
-    half = t_quantile(1 - alpha / 2, pair.n - 1) * pair.sd / math.sqrt(pair.n)
+    half = pair.reach(t_quantile(1 - alpha / 2, pair.n - 1))
     return Interval(pair.mean - half, pair.mean + half, 1 - alpha)
 
 
@@ -114,11 +133,13 @@ def blocks_needed(pair: Paired, margin: float, alpha: float, most: int = 500) ->
     tail = alpha / 2 if gap > 0 else alpha
     # Near 0 both one-sided tests must succeed, so each gets half of what may go wrong.
     power = 0.8 if gap > 0 or abs(pair.mean) > edge / 2 else 0.9
-    for n in range(LEAST_BLOCKS, most + 1):
-        reach = (t_quantile(1 - tail, n - 1) + t_quantile(power, n - 1)) * pair.sd / math.sqrt(n)
-        if reach <= abs(gap):
-            return max(n, pair.n + 1)
-    return None
+
+    def decides(n: int) -> bool:
+        return pair.reach(t_quantile(1 - tail, n - 1) + t_quantile(power, n - 1), n) <= abs(gap)
+
+    # What is out of reach falls with every block, so the first number that decides is found by halving.
+    n = LEAST_BLOCKS + bisect.bisect_left(range(LEAST_BLOCKS, most + 1), True, key=decides)
+    return max(n, pair.n + 1) if n <= most else None
 
 
 def geometric_interval(medians: Iterable[float], alpha: float = ALPHA) -> tuple[float, float] | None:
@@ -126,6 +147,7 @@ def geometric_interval(medians: Iterable[float], alpha: float = ALPHA) -> tuple[
     logs = [math.log(m) for m in medians]
     if len(logs) < 3:
         return None
-    found = interval(Paired(len(logs), math.fsum(logs) / len(logs), plain.stdev(logs)), alpha)
+    # A row's own level moves with the machine, which is no error of a ratio: described, not judged, so not widened.
+    found = interval(Paired(len(logs), math.fsum(logs) / len(logs), plain.stdev(logs), rho=0.0), alpha)
     assert found is not None
     return found.ratios

@@ -11,6 +11,7 @@ from detente.judge.statistics import (
     LEAST_BLOCKS,
     LOOKS,
     MARGIN,
+    MARGIN_CAP,
     Interval,
     Paired,
     blocks_needed,
@@ -25,23 +26,44 @@ SETTLED = frozenset({"FASTER", "SLOWER", "SAME", "VOID"})
 
 @dataclass(frozen=True)
 class Noise:
-    """What the A/A pair of a group says: its verdict against the fixed 2 %, the margin that follows for the other
-    pairs, and whether the machine moved so much that no ratio means anything."""
+    """What the A/A pair of a group says: its verdict against the fixed 2 %, the margin of SAME that follows (at most
+    5 %), how far equal programs may lie apart here (``bound``, without a cap: what a difference must exceed), and
+    whether the machine moved so much that no ratio means anything. ``known`` is False where an A/A pair was planned and
+    did not come to an end: nobody knows what the machine alone does."""
 
     verdict: Verdict | None
     margin: float
     drifting: bool
+    bound: float = MARGIN
+    known: bool = True
+
+    @property
+    def too_noisy(self) -> bool:
+        return self.bound > MARGIN_CAP
 
 
 def judge_pair(
-    group: str, a: str, b: str, pair: Paired, margin: float, pairs: int, looks: int = len(LOOKS)
+    group: str,
+    a: str,
+    b: str,
+    pair: Paired,
+    bound: float,
+    pairs: int,
+    looks: int = len(LOOKS),
+    unsure: str = "",
 ) -> Verdict:
-    """The verdict of ``a`` against ``b``. ``pairs`` is the number of pairs that the report shows, ``looks`` how often
-    the session was going to look at the words (``looks_of``).
+    """The verdict of ``a`` against ``b``. ``bound`` is how far equal programs may lie apart (2 %, or what the A/A pair
+    says), ``pairs`` the number of pairs that the report shows, ``looks`` how often the session was going to look at the
+    words (``looks_of``). ``unsure`` says why SAME cannot be said of this session (others use the machine); empty where
+    it can.
+
+    A difference must exceed the whole bound; SAME is said within 5 % at most, and only of an interval that holds 1 or
+    lies within the fixed 2 %. Otherwise a noisy machine would call programs the same *because* it is noisy.
 
     The interval in the verdict is the one that the word was judged by: the corrected 95 % interval, and for SAME
     the corrected 90 % one (two one-sided tests at 5 %).
     """
+    margin = min(bound, MARGIN_CAP)
     alpha = corrected(ALPHA, pairs, looks)
     wide = interval(pair, alpha)
     if wide is None:
@@ -56,12 +78,22 @@ def judge_pair(
 
     if pair.n < LEAST_BLOCKS:
         return verdict("UNDECIDED", wide, f"under {LEAST_BLOCKS} blocks nothing is decided", LEAST_BLOCKS)
-    if wide.beyond(margin):
+    if wide.beyond(bound):
         word = "FASTER" if pair.mean < 0 else "SLOWER"
-        return verdict(word, wide, f"the 95 % interval lies wholly beyond the margin of {_percent(margin)}")
-    if narrow.inside(margin):
+        edge = (
+            f"margin of {_percent(margin)}" if bound == margin else f"A/A pair's bound of {_percent(bound)}"
+        )
+        return verdict(word, wide, f"the 95 % interval lies wholly beyond the {edge}")
+    if bound > MARGIN_CAP:
+        return verdict("UNDECIDED", wide, f"too noisy: {_apart(bound)}, more than {_percent(MARGIN_CAP)}")
+    if narrow.inside(margin) and (narrow.inside(MARGIN) or not narrow.excludes_equal()):
+        if unsure:
+            return verdict("UNDECIDED", wide, f"within {_percent(margin)}, but {unsure}: SAME is not said")
         return verdict("SAME", narrow, f"the 90 % interval lies wholly within {_percent(margin)}")
-    needed = blocks_needed(pair, margin, alpha)
+    # The wider margin shrinks with more blocks; 2 % is what remains of it. Between the two nobody can tell.
+    far = abs(pair.mean) > math.log1p(margin)
+    near = abs(pair.mean) < math.log1p(MARGIN)
+    needed = blocks_needed(pair, margin if far else MARGIN, alpha) if far or near else None
     if wide.excludes_equal():
         side = "less" if pair.mean < 0 else "more"
         reason = f"takes {side} time, but the interval reaches into the margin of {_percent(margin)}"
@@ -89,13 +121,14 @@ def looks_of(fixed: int | None) -> int:
     return len(LOOKS) if fixed is None else 1
 
 
-def judge_noise(group: str, a: str, b: str, pair: Paired, looks: int = len(LOOKS)) -> Noise:
+def judge_noise(group: str, a: str, b: str, pair: Paired, looks: int = len(LOOKS), unsure: str = "") -> Noise:
     """The A/A pair: judged against the fixed margin, alone (one pair)."""
-    verdict = judge_pair(group, a, b, pair, MARGIN, 1, looks)
+    verdict = judge_pair(group, a, b, pair, MARGIN, 1, looks, unsure)
     found = interval(pair, corrected(ALPHA, 1, looks))
     if found is None or pair.n < LEAST_BLOCKS:
-        return Noise(verdict, MARGIN, drifting=False)
-    return Noise(verdict, max(MARGIN, found.bound), drifting=found.beyond(MARGIN))
+        return Noise(verdict, MARGIN, drifting=False, known=False)
+    bound = max(MARGIN, found.bound)
+    return Noise(verdict, min(MARGIN_CAP, bound), found.beyond(MARGIN), bound)
 
 
 def layout_pairs(labels: tuple[str, ...], fastest: str | None) -> tuple[tuple[tuple[str, str], ...], int]:
@@ -149,6 +182,10 @@ def decide(blocks: int, fixed: int | None, verdicts: Iterable[Verdict] | None) -
 def is_look(blocks: int, fixed: int | None) -> bool:
     """Whether ``decide`` needs the verdicts at this number of whole blocks."""
     return fixed is None and (blocks in LOOKS or blocks >= LOOKS[-1])
+
+
+def _apart(bound: float) -> str:
+    return f"the A/A pair differs by up to {_percent(bound)}"
 
 
 def _percent(x: float) -> str:

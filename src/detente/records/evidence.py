@@ -8,6 +8,7 @@ from typing import Any, Literal
 from detente.records.program import Program
 from detente.records.sample import Sample
 from detente.records.tensor_error import TensorError
+from detente.records.window import Window
 
 CacheState = Literal["miss", "hit", "none", "unknown"]
 Status = Literal["ok", "oom", "failed", "skipped", "void"]
@@ -39,6 +40,8 @@ class Evidence:
     *_s       seconds; ``first_s`` runs from the moment that module, batch and optimizer exist in the framework
               until the first loss is on the host
     losses    of the three timed steps
+    window    what is known of the steady window besides its samples; None of processes that time nothing, and of those
+              that were measured before windows were proved
     probes    key -> what the probe of that name found (plain JSON). Rules read these
     """
 
@@ -58,3 +61,4 @@ class Evidence:
     programs: tuple[Program, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     probes: dict[str, Any] = field(default_factory=dict)
+    window: Window | None = None

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from detente.records.cell import Cell
 
-JobKind = Literal["prepare", "time", "prove", "memory", "capture", "probe", "check", "tune"]
+JobKind = Literal["prepare", "time", "prove", "memory", "capture", "probe", "check", "tune", "replay"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,9 @@ class Job:
     full_proof  also prove gradients (compiles a gradient program of its own on some stacks); the loss and the
                 parameters after the three timed steps are compared in every process
     probes      names of the probes to run, in order; each fills one key of the evidence
+    places      seeds where in the window state is handed out; another number for every process
+    handed      folder for the state around one stretch of the window, to be taken again by a ``replay`` job; empty: the
+                state is handed out all the same, and dropped
     """
 
     kind: JobKind
@@ -50,4 +53,6 @@ class Job:
     full_proof: bool = False
     probes: tuple[str, ...] = ()
     sampling: Sampling = Sampling()
+    places: int = 0
+    handed: str = ""
     options: dict[str, Any] = field(default_factory=dict)

@@ -97,9 +97,46 @@ class CellResult:
 
 
 @dataclass(frozen=True)
+class MachineLoad:
+    """What others did to the machine while the blocks ran.
+
+    share    mean share of the machine's CPU time that others used, over the whole blocks; None where nobody knows
+    worst    the same in the block where it was largest
+    busy     blocks, counted, in which it was over ``allowed``
+    unknown  timing processes whose load was not recorded (imported sessions)
+    waited_s, gave_up   seconds that the session waited for a quiet machine, and whether it went on without one
+    names    who used it, the largest first
+    reason   why no SAME is said and no small difference leads; empty on a quiet machine
+    """
+
+    share: float | None
+    worst: float | None
+    allowed: float
+    busy: int = 0
+    unknown: int = 0
+    waited_s: float = 0.0
+    gave_up: bool = False
+    names: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class NoiseColumn:
+    """What the machine alone does to a group. ``bound``: how far equal programs may lie apart, by the A/A pair, without
+    a cap; ``known``: whether that pair came to an end. ``rho``: the correlation between neighbouring blocks that the
+    intervals were widened for; ``own_rho``: the session's own estimate of it (None under four blocks)."""
+
+    bound: float
+    known: bool
+    rho: float
+    own_rho: float | None = None
+
+
+@dataclass(frozen=True)
 class SessionHead:
     """The session itself. ``state`` is ``whole``, ``interrupted``, ``drifting`` (the A/A pair lies wholly beyond
-    2 %: no ratio is printed) or ``unjudged``. ``margins`` maps a group to its margin, ``aa`` to its A/A verdict."""
+    2 %: no ratio is printed) or ``unjudged``. ``margins`` maps a group to its margin, ``aa`` to its A/A verdict,
+    ``noise`` to what the margin does not say; ``load`` is what others did meanwhile."""
 
     id: str
     started: float
@@ -113,6 +150,8 @@ class SessionHead:
     aa: dict[str, Verdict] = field(default_factory=dict)
     note: str = ""
     peaks: dict[str, Any] = field(default_factory=dict)
+    load: MachineLoad | None = None
+    noise: dict[str, NoiseColumn] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,33 @@ class Fingerprint:
 
 
 @dataclass(frozen=True)
+class Neighbour:
+    """A process of somebody else's that used the processor: its name and its share of the machine, 0 to 1. Neither
+    command line nor owner, because sessions are shown to other people."""
+
+    name: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The load of others just before a block, and what came of waiting for them.
+
+    before      share of the machine's CPU time that others used when the session looked first, 0 to 1
+    after       the share at the last look
+    seconds     how long the session waited; 0 where it did not have to, or had no time left for it
+    quiet       whether the machine was quiet at last; False: the block ran beside others
+    neighbours  who they were, the largest first
+    """
+
+    before: float
+    after: float
+    seconds: float
+    quiet: bool
+    neighbours: tuple[Neighbour, ...] = ()
+
+
+@dataclass(frozen=True)
 class Process:
     """One fresh run of one cell: the replicate.
 
@@ -31,8 +58,9 @@ class Process:
     order      position inside the block
     started    seconds since the epoch
     wall_s     life of the process
-    foreign    share of the machine's CPU time that other processes used meanwhile, 0 to 1
+    foreign    share of the machine's CPU time that other processes used meanwhile, 0 to 1; NaN where nobody knows
     environment  variables that the worker started with, after scrubbing
+    waits      looks at the machine's load since the process before, this one's own last
     """
 
     cell: Cell
@@ -44,6 +72,7 @@ class Process:
     foreign: float
     evidence: Evidence
     environment: dict[str, str] = field(default_factory=dict)
+    waits: tuple[Wait, ...] = ()
 
 
 @dataclass(frozen=True)

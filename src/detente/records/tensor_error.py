@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["loss", "output", "gradient", "update", "buffer"]
+Kind = Literal["loss", "output", "gradient", "update", "buffer", "moment"]
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class TensorError:
     """Root-mean-square error of one tensor against the fp64 reference, measured in the worker, judged in ``judge``.
 
     kind      what the tensor is; the loss of the three timed steps is ``loss`` with names ``1``, ``2``, ``3``
-    name      canonical name of the parameter, output or buffer
+    name      canonical name of the parameter, output or buffer; of a moment ``KEY:PARAMETER`` (``exp_avg:head.weight``)
     err       rms(tensor - reference)
     err_ref   rms(torch-eager at the same precision - reference); 0.0 at fp64
     rms       rms(reference)

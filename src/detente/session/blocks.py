@@ -10,6 +10,7 @@ from detente.records.cell import Cell
 from detente.session.budget import BLOCKS_FIRST
 from detente.session.first_rows import FEWEST, chosen_rows, rows_first
 from detente.session.memory_runs import memory_cells
+from detente.session.replaying import handed_folder, places_of, with_replay
 from detente.session.underway import Underway, is_twin
 from detente.worker.probes import ALWAYS, PROBES
 
@@ -46,6 +47,7 @@ def _one_block(under: Underway, block: int, cells: Sequence[Cell]) -> None:
         if twin and first and under.budget.only_block(_fewest(under, cells), session):
             _drop_twin(under, cell)
             continue
+        handed = handed_folder(under, cell, block)
         process = under.process(
             "time",
             cell,
@@ -53,8 +55,10 @@ def _one_block(under: Underway, block: int, cells: Sequence[Cell]) -> None:
             order=order,
             full_proof=first and not twin,
             probes=PROBES if first and not twin else ALWAYS,
+            places=places_of(under, cell, block),
+            handed=str(handed or ""),
         )
-        under.ledger.keep(process)
+        under.ledger.keep(with_replay(under, process, handed))
         if process.evidence.status == "skipped":
             # It turned out not to run here (no such device, no TF32): nor do its twins.
             same = [c for c in under.layout.cells if c.stack == cell.stack and c.group == cell.group]

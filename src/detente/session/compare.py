@@ -22,8 +22,9 @@ def compare(
     memory is bytes. Raises detente.records.fault.Fault with what to do next. Needs the ``judge`` extra.
 
     >>> import detente
-    >>> result = detente.compare("gemm", stacks=["torch-eager"], size="tiny", blocks=1, memory=False)  # doctest: +SKIP
-    >>> result.cells[0].steady_s.median  # doctest: +SKIP
+    >>> result = detente.compare("gemm", stacks=["torch-eager"], size="tiny", blocks=1, memory=False, aa=False)
+    >>> result.cells[0].steady_s.median > 0
+    True
     """
     from detente.judge import judge
 

@@ -11,16 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
+from detente.judge.headline import LEAST_RATIO
 from detente.records.cell import Cell
 from detente.records.contract import CONTRACTS
-from detente.records.folders import cache_folder, data_folder
-from detente.records.job import Job
+from detente.records.folders import data_folder
+from detente.session.alone import run_alone
 from detente.session.fingerprint import machine
 from detente.session.interrupts import Interrupts
 from detente.session.layout import missing_reason
-from detente.session.spawn import spawn
+from detente.session.quiet import look
 from detente.stacks.catalogue import STACKS, StackEntry
 
 PROBE_LIMIT_S = 60.0
@@ -82,13 +81,17 @@ def _noise() -> Check:
 
 
 def _load() -> Check:
-    busy = psutil.cpu_percent(interval=1.0)
-    state = "ok" if busy < 10 else "warn"
+    """The same look that a session takes before each block."""
+    seen = look(1.0)
+    who = f": {seen.told()}" if seen.neighbours else ""
     return Check(
         "other processes",
-        state,
-        f"they use {busy:.0f} % of the processor",
-        "" if state == "ok" else "a neighbour slows torch's static thread split more than XLA: stop it",
+        "ok" if seen.quiet else "warn",
+        f"they use {100 * seen.share:.0f} % of the machine{who}",
+        ""
+        if seen.quiet
+        else "stop them: a neighbour slows torch's static thread split more than XLA. A session waits for a quiet "
+        f"machine, and beside others it says neither SAME nor leads with less than {LEAST_RATIO:g}x",
     )
 
 
@@ -147,10 +150,7 @@ def _stack(entry: StackEntry, device: str, interrupts: Interrupts) -> Check:
         reason, _, fix = why.partition(": ")
         return Check(name, "absent", reason, fix)
     cell = Cell("gemm", "tiny", entry.name, CONTRACTS["forward"], device, entry.name)
-    with tempfile.TemporaryDirectory(dir=_scratch()) as folder:
-        job = Job("probe", cell, 0, folder, folder, folder, len(os.sched_getaffinity(0)))
-        ended = spawn(job, Path(folder) / "probe.log", interrupts, lambda phase: None, {"*": PROBE_LIMIT_S})
-    e = ended.evidence
+    e = run_alone("probe", cell, interrupts, limits={"*": PROBE_LIMIT_S}).evidence
     if e.status != "ok":
         return Check(name, "absent" if e.status == "skipped" else "bad", e.reason, "")
     found = e.probes["precision"]["class"]
@@ -163,9 +163,3 @@ def _stack(entry: StackEntry, device: str, interrupts: Interrupts) -> Check:
         f"product took {1e3 * e.probes['product_s']:.2f} ms at {found}",
         "" if state == "ok" else "fp32 was asked for: look at the framework's matmul precision settings",
     )
-
-
-def _scratch() -> Path:
-    folder = cache_folder() / "doctor"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

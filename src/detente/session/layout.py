@@ -95,7 +95,7 @@ def _contract(workload: Workload, request: Request) -> Contract:
 
 
 def _no_definition(workload: Workload, entry: StackEntry, size: str) -> str:
-    if entry.definition not in workload.definitions:
+    if entry.definition not in workload.definitions and workload.name not in entry.defines:
         return f"{workload.name} has no definition in {entry.definition}"
     if entry.layers and workload.layers(workload.sizes[size]) < 2:
         return f"{workload.name} has no repeated layers to scan"

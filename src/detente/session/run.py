@@ -20,6 +20,7 @@ from detente.session.lock import MachineLock
 from detente.session.memory_runs import run_memory
 from detente.session.progress import Sink
 from detente.session.proving import prepare, prove
+from detente.session.quiet import Quiet
 from detente.session.request import Request
 from detente.session.tally import Tally
 from detente.session.underway import Stopped, Underway
@@ -45,14 +46,16 @@ def run_session(
     else:
         spool, session = _continue(resume, fingerprint)
     with spool, Interrupts() as interrupts:
+        budget, tally = Budget(request.budget_s), Tally(sink)
         under = Underway(
             request,
             layout,
             Ledger(session, spool, recorder),
-            Budget(request.budget_s),
-            Tally(sink),
+            budget,
+            tally,
             Workers(request, session.id, interrupts),
             interrupts,
+            Quiet(budget, tally.say, lambda: interrupts.count > 0),
             Unmade(),
         )
         try:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +23,7 @@ from detente.session.interrupts import Interrupts, Tap
 from detente.session.layout import python_for
 from detente.session.load import ForeignLoad
 from detente.session.package_alone import PACKAGE, package_alone
+from detente.session.phase_watch import PhaseWatch
 from detente.stacks.catalogue import find_entry
 from detente.worker.events import PIPE
 from detente.worker.run import is_out_of_memory
@@ -121,6 +122,12 @@ def spawn(
         _end_group(child)
     wall = time.monotonic() - begun
     evidence = watch.evidence or _obituary(watch, child.returncode, log)
+    if evidence.window is not None and watch.window.over:
+        seen = watch.window
+        evidence = replace(
+            evidence,
+            window=replace(evidence.window, parent_wall_ns=seen.wall_ns, parent_cpu_ns=seen.cpu_ns),
+        )
     return Spawned(evidence, started, wall, load.share(), environment, watch.killed_by_user)
 
 
@@ -146,6 +153,7 @@ class _Watch:
         self.phase, self.evidence = "start", None
         self.timed_out: float | None = None
         self.killed_by_user = False
+        self.window = PhaseWatch(child.pid, "steady")
         self._deadline = time.monotonic() + self._limit()
 
     def _limit(self) -> float:
@@ -181,6 +189,7 @@ class _Watch:
         event = json.loads(line)
         if event["event"] == "phase":
             self.phase = event["name"]
+            self.window.hear(self.phase)
             self._deadline = time.monotonic() + self._limit()
             self.on_phase(self.phase)
         else:

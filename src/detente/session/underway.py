@@ -12,6 +12,7 @@ from detente.session.budget import Budget
 from detente.session.interrupts import Interrupts
 from detente.session.layout import AA, Layout
 from detente.session.ledger import Ledger
+from detente.session.quiet import Quiet
 from detente.session.request import Request
 from detente.session.spawn import Spawned
 from detente.session.tally import Tally
@@ -34,6 +35,7 @@ class Underway:
     tally: Tally
     workers: Workers
     interrupts: Interrupts
+    quiet: Quiet
     unmade: Unmade
 
     def alive(self) -> list[Cell]:
@@ -45,6 +47,7 @@ class Underway:
     def process(self, kind: JobKind, cell: Cell, block: int = -1, order: int = 0, **job: Any) -> Process:
         """Run one worker to its end and make its record, which the caller keeps or drops; ``job``: further fields of
         the Job. Raises Stopped when the user interrupted: an unfinished process leaves no trace."""
+        waits = self.quiet.before(kind, block)
         if self.interrupts.count:
             raise Stopped
         tell = self.tally.tell
@@ -79,6 +82,7 @@ class Underway:
             spawned.foreign,
             spawned.evidence,
             _shareable(spawned.environment),
+            waits,
         )
 
     def _eta(self) -> float | None:

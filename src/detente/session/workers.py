@@ -17,6 +17,7 @@ from detente.session.interrupts import Interrupts, Tap
 from detente.session.prepared import is_prepared, prepared_folder
 from detente.session.request import Request
 from detente.session.spawn import Spawned, spawn
+from detente.store.artefacts import artefacts_of
 
 BATCHES = 4
 
@@ -39,7 +40,7 @@ class Workers:
 
     def __init__(self, request: Request, name: str, interrupts: Interrupts) -> None:
         self.request, self.interrupts = request, interrupts
-        self.artefacts = data_folder() / "artefacts"
+        self.artefacts = artefacts_of(data_folder()).folder
         self._caches = cache_folder() / "compile" / name
         self._logs = state_folder() / "logs" / name
         self.cpus = tuple(sorted(os.sched_getaffinity(0)))[: threads_of(request)]

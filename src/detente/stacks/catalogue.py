@@ -21,7 +21,8 @@ class StackEntry:
     """What the parent must know of a stack.
 
     target       ``module:Class`` (or ``file.py:Class``)
-    definition   which definition of a workload it runs: ``torch`` or ``flax``
+    definition   which definition of a workload it runs, a key of ``Workload.definitions``: ``torch``, ``flax``, or the
+                 name of a framework of your own
     requires     top-level modules that must be importable in its environment
     foreign      frameworks that must not be loaded in its worker (one runtime per process)
     environment  ``default``, or the name of an environment that ``detente stacks add`` makes
@@ -32,12 +33,13 @@ class StackEntry:
     compiles     whether there is a compile to speak of, and a cold and a warm cache
     default      part of ``compare`` when no stacks are named
     layers       needs repeated layers in the workload
+    defines      workloads whose definition in this framework the stack brings itself, in its own file
     """
 
     name: str
     target: str
     what: str
-    definition: Literal["torch", "flax"]
+    definition: str
     requires: tuple[str, ...]
     foreign: tuple[str, ...]
     environment: str = "default"
@@ -47,6 +49,7 @@ class StackEntry:
     compiles: bool = True
     default: bool = True
     layers: bool = False
+    defines: tuple[str, ...] = ()
 
 
 _INDUCTOR = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
@@ -66,11 +69,22 @@ STACKS: dict[str, StackEntry] = {
         StackEntry(
             "torch-eager",
             "detente.stacks.torch_eager:TorchEager",
-            "PyTorch, eager",
+            "PyTorch, eager, with the fused optimizer",
             "torch",
             ("torch",),
             _NOT_TORCH,
             compiles=False,
+        ),
+        StackEntry(
+            "torch-eager-default",
+            "detente.stacks.torch_eager:TorchEagerDefault",
+            "PyTorch, eager, with the optimizer's default implementation",
+            "torch",
+            ("torch",),
+            _NOT_TORCH,
+            recipe="out-of-the-box",
+            compiles=False,
+            default=False,
         ),
         StackEntry(
             "torch-compile",

@@ -102,6 +102,23 @@ class DetenteRunning:
         held = self.region.values()
         return {n: self._to_host(held[n]) for n, _ in self._named()}
 
+    def state(self) -> dict[str, np.ndarray]:
+        return {**self.tensors(), **self._moments()}
+
+    def _moments(self) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        counts: dict[str, set[float]] = {}
+        for name, kept in (self.region.moments() if self.region is not None else {}).items():
+            for key, array in kept.items():
+                if array.ndim:
+                    found[f"{key}:{name}"] = self._to_host(array)
+                else:
+                    counts.setdefault(key, set()).add(float(array))
+        # One count where all agree, as every stack has it.
+        return found | {
+            key: np.array(next(iter(values))) for key, values in counts.items() if len(values) == 1
+        }
+
     def parameter_names(self) -> frozenset[str]:
         return frozenset(n for n, p in self.module.named_parameters() if p.requires_grad)
 
@@ -200,6 +217,9 @@ class _Train:
     def values(self) -> dict[str, Any]:
         return self.compiled_step.values()
 
+    def moments(self) -> dict[str, dict[str, Any]]:
+        return self.compiled_step.moments()
+
     def arrays(self) -> Any:
         return self.compiled_step.arrays()
 
@@ -234,6 +254,9 @@ class _Pure:
 
     def values(self) -> dict[str, Any]:
         return self.made.values
+
+    def moments(self) -> dict[str, dict[str, Any]]:
+        return {}
 
     def arrays(self) -> Any:
         return self.made.values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,7 +39,7 @@ class JaxRunning:
         self.graphdef, self.params, self.rest = nnx.split(module, nnx.Param, ...)
         self.rules = tuple(self.definition.weights(size, scan))
         self.optimizer = make_optimizer(contract.optimizer, workload.optimizer)
-        self.state = self.optimizer.init(self.params) if self.optimizer else None
+        self.opt_state = self.optimizer.init(self.params) if self.optimizer else None
         self.jitted, self.donated = self._region(contract.region)
         self._gradients: Callable[..., Any] | None = None
         self._example: Any = None
@@ -91,7 +91,9 @@ class JaxRunning:
         self.rest = self._filled(self.rest, leaves)
         if self.optimizer:
             # Zeros of the shapes that ``init`` gave, made on the host: ``init`` itself would compile small programs.
-            self.state = self.jax.tree.map(lambda a: self._put(np.zeros(a.shape, a.dtype)), self.state)
+            self.opt_state = self.jax.tree.map(
+                lambda a: self._put(np.zeros(a.shape, a.dtype)), self.opt_state
+            )
 
     def _put(self, array: np.ndarray) -> Any:
         # A copy on purpose: jax may alias host memory, and a donated alias of a mapped file would be a torn read.
@@ -113,7 +115,9 @@ class JaxRunning:
         self._example = batch
         region = self.contract.region
         if region == "train-step":
-            loss, self.params, self.rest, self.state = self.jitted(self.params, self.rest, self.state, batch)
+            loss, self.params, self.rest, self.opt_state = self.jitted(
+                self.params, self.rest, self.opt_state, batch
+            )
             return loss, {}
         if region == "gradient":
             loss, found, self.rest = self.jitted(self.params, self.rest, None, batch)
@@ -121,7 +125,7 @@ class JaxRunning:
         return self.jitted(self.params, self.rest, None, batch)
 
     def synchronise(self, *handles: Any) -> None:
-        self.jax.block_until_ready((handles, self.params, self.rest, self.state))
+        self.jax.block_until_ready((handles, self.params, self.rest, self.opt_state))
 
     def loss(self, handle: Any) -> float:
         return float(handle[0])
@@ -160,6 +164,23 @@ class JaxRunning:
     def tensors(self) -> dict[str, np.ndarray]:
         return to_canonical(self.rules, self._flat(self.params, self.rest))
 
+    def state(self) -> dict[str, np.ndarray]:
+        return {**self.tensors(), **self._moments()}
+
+    def _moments(self) -> dict[str, np.ndarray]:
+        """optax's state under torch's names. What has none (a schedule's count, an empty state) is passed by."""
+        names = self.parameter_names()
+        rules = [r for r in self.rules if r.name in names]
+        found: dict[str, np.ndarray] = {}
+        for part in _named_parts(self.opt_state):
+            for field, key in _MOMENTS.items():
+                if field in part._fields:
+                    canonical = to_canonical(rules, self._flat(getattr(part, field)))
+                    found |= {f"{key}:{name}": array for name, array in canonical.items()}
+            if "count" in part._fields:
+                found["step"] = self._to_host(part.count).astype(np.float64)
+        return found
+
     def parameter_names(self) -> frozenset[str]:
         paths = {path for path, _ in self.nnx.to_flat_state(self.params)}
         return frozenset(r.name for r in self.rules if r.path in paths)
@@ -175,7 +196,7 @@ class JaxRunning:
         return tuple(sorted({self.stack.platform_of(d) for leaf in leaves for d in leaf.devices()}))
 
     def _arguments(self) -> tuple[Any, ...]:
-        return self.params, self.rest, self.state, self._example
+        return self.params, self.rest, self.opt_state, self._example
 
     def _compile_again(self) -> Any:
         """The step's executable. Found in JAX's own caches after a step has run, so this costs a trace."""
@@ -192,7 +213,7 @@ class JaxRunning:
 
     def facts(self) -> dict[str, Any]:
         plan = self._plan()
-        leaves = self.jax.tree.leaves((self.params, self.rest, self.state))
+        leaves = self.jax.tree.leaves((self.params, self.rest, self.opt_state))
         return {
             "optimizer_inside": self.contract.region == "train-step",
             "compiled_region": "step",
@@ -296,6 +317,19 @@ class JaxScan(JaxJit):
     """The same, with the definition's layers in ``lax.scan``."""
 
     scan = True
+
+
+# optax's names of what torch's optimizers keep.
+_MOMENTS = {"mu": "exp_avg", "nu": "exp_avg_sq", "trace": "momentum_buffer"}
+
+
+def _named_parts(state: Any) -> Iterator[Any]:
+    """The named tuples of an optax state, nested ones too."""
+    if hasattr(state, "_fields") and state._fields:
+        yield state
+    if isinstance(state, tuple | list):
+        for part in state:
+            yield from _named_parts(part)
 
 
 def make_optimizer(name: str | None, settings: OptimizerSettings) -> Any:

@@ -80,6 +80,13 @@ class Running(Protocol):
         """Every parameter and floating-point buffer by canonical name, on the host, in its own dtype or wider."""
         ...
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything that the next step starts from, on the host: ``tensors``, and the optimizer's own under torch's
+        names: ``exp_avg:PARAMETER``, ``exp_avg_sq:PARAMETER``, ``momentum_buffer:PARAMETER``, and ``step``, the number
+        of updates so far (0-d, where the optimizer counts). Waits for what is under way. Handed out in the middle of
+        the timed window and proved there; it must not compile anything when it is called again."""
+        ...
+
     def parameter_names(self) -> frozenset[str]:
         """Which names of ``tensors`` are trainable parameters (the rest are buffers). Tied names appear once."""
         ...

@@ -64,6 +64,8 @@ class TorchCompile(TorchEager):
     """torch.compile over the whole step."""
 
     running = CompiledRunning
+    # Inductor fuses the update itself; torch's fused kernel would be a call that it cannot look into.
+    fused = False
 
     def start(self, device: str, precision: str, threads: int) -> str:
         platform = super().start(device, precision, threads)

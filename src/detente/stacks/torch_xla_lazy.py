@@ -210,6 +210,7 @@ class TorchXla(TorchEager):
     """PyTorch/XLA, lazy."""
 
     running = XlaRunning
+    fused = False  # torch has no fused kernel for XLA tensors
 
     def start(self, device: str, precision: str, threads: int) -> str:
         if device in ("cuda", "rocm"):

@@ -1,4 +1,4 @@
-"""Files by the hash of their content: captured programs, tracebacks. Standard library only."""
+"""Captured programs by the hash of their content, as workers leave them and imports bring them. Stdlib only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from pathlib import Path
 
 from detente.records.fault import StoreFault
 from detente.store.spool import disk_fault
+
+
+def artefacts_of(data: Path) -> Artefacts:
+    """Those of the data folder: where a session's workers leave the programs that they capture."""
+    return Artefacts(data / "artefacts")
 
 
 class Artefacts:
@@ -41,13 +46,6 @@ class Artefacts:
                     os.unlink(temporary)
             raise disk_fault("write", path, error) from error
         return name
-
-    def add_file(self, path: Path | str) -> str:
-        """Keep a copy of a file; return its SHA-256."""
-        try:
-            return self.add(Path(path).read_bytes())
-        except OSError as error:
-            raise disk_fault("read", Path(path), error) from error
 
     def read(self, name: str) -> bytes:
         """The bytes of that hash. Raises StoreFault when they are not there, or are no longer what they

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +12,8 @@ from typing import Any, Protocol
 from detente.records.fault import StoreFault
 from detente.records.session import Process, Session
 from detente.store.lines import PROCESS, session_lines
-from detente.store.spool import disk_fault, read_spool
+from detente.store.spool import read_spool
+from detente.store.whole_file import whole_file
 
 
 def export_session(session: Session, file: Path | str, form: str = "detente") -> None:
@@ -27,25 +26,9 @@ def export_session(session: Session, file: Path | str, form: str = "detente") ->
     if form not in FORMS:
         raise StoreFault(f"no format is called {form!r}", f"the formats are {', '.join(FORMS)}")
     path = Path(file)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as out:
-            temporary = out.name
-            for line in FORMS[form](session):
-                out.write(line)
-            out.flush()
-            os.fsync(out.fileno())
-        # A temporary file is private; an exported one is as open as any file that the user makes.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise disk_fault("write", path, error) from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+    with whole_file(path) as out:
+        for line in FORMS[form](session):
+            out.write(line)
 
 
 def import_file(file: Path | str) -> Session:

@@ -19,7 +19,6 @@ from detente.records.result import Result
 from detente.records.sample import Sample, process_median
 from detente.records.session import Fingerprint, Process, Session
 from detente.store import tables
-from detente.store.artefacts import Artefacts
 from detente.store.database import connect, reading, writing
 
 # Settings in which two sessions may differ and still measure the same thing: how long, in which order, what
@@ -57,15 +56,13 @@ class Listed:
 
 
 class Store:
-    """Sessions in ``folder``: ``detente.db``, and the artefacts that they name. Safe for several processes
-    at once.
+    """Sessions in ``folder``: ``detente.db``. Safe for several processes at once.
 
     Every method raises StoreFault when the database cannot be read or written.
     """
 
     def __init__(self, folder: Path, engine: sa.Engine) -> None:
         self.folder, self.engine = folder, engine
-        self.artefacts = Artefacts(folder / "artefacts")
 
     def write_session(self, session: Session) -> None:
         """Store the head, and those processes that are not there yet. Repeating it changes nothing, so a

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
@@ -19,6 +18,7 @@ from detente.stacks.catalogue import find_entry, make_stack
 from detente.stacks.protocol import Capture, Running, Stack
 from detente.worker.events import Events
 from detente.worker.prepared import map_batches, map_weights
+from detente.worker.window import Rotation
 from detente.workloads.catalogue import find_size, find_workload
 from detente.workloads.workload import Workload
 
@@ -52,12 +52,13 @@ class Opened:
         self.running.synchronise(handle)
         return handle
 
-    def feed(self) -> Callable[[], Any]:
+    def feed(self, taken: int = 0) -> Rotation:
         """Where the clock's steps get their batches: the placed ones in rotation, or a DataLoader and a placing
-        inside the clock, when the contract says so."""
+        inside the clock, when the contract says so. ``taken``: steps that were fed since the weights were loaded."""
+        start = taken % len(self.placed)
         if self.job.cell.contract.feed == "resident":
-            rotation = cycle(self.placed)
-            return lambda: next(rotation)
+            rotation = cycle([*self.placed[start:], *self.placed[:start]])
+            return Rotation(lambda: next(rotation), len(self.placed), taken)
         from detente.workloads.feed import (
             Feed,
             make_loader,
@@ -65,8 +66,8 @@ class Opened:
 
         # Entered, or it has no thread and gives nothing. Never left: the thread is a daemon, it sleeps while its queue
         # is full, and this process ends after one job.
-        endless = Feed(make_loader(self.batches)).__enter__()
-        return lambda: self.running.place(next(endless))
+        endless = Feed(make_loader([*self.batches[start:], *self.batches[:start]])).__enter__()
+        return Rotation(lambda: self.running.place(next(endless)), len(self.batches), taken)
 
 
 def open_job(job: Job, events: Events) -> Opened:

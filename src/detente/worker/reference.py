@@ -1,10 +1,14 @@
-"""The fp64 reference of one contract at one size: what it stores, and how far a run lies from it."""
+"""The fp64 references of one contract at one size: what they store, and how far a run lies from them.
+
+Two per contract: of the three timed steps, and of the window (the state after its first steps; of a region without
+state what each rotating batch gives).
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +18,19 @@ from detente.records.tensor_error import Kind, TensorError
 from detente.worker.sketch import WHOLE, rms, sketch
 from detente.worker.tensorfile import map_tensors, write_tensors
 
-KINDS: tuple[Kind, ...] = ("loss", "output", "gradient", "update", "buffer")
+KINDS: tuple[Kind, ...] = ("loss", "output", "gradient", "update", "buffer", "moment")
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What three steps leave behind, as host arrays.
+    """What some steps leave behind, as host arrays.
 
-    losses     of steps 1, 2, 3 on batches 0, 1, 2
+    losses     of the first steps, from batch 0 on
     outputs    of the forward region on batch 0 (empty otherwise)
     gradients  at the initial weights on batch 0 (may be empty: not proved in this process)
-    before, after  canonical tensors before step 1 and after step 3
+    before, after  canonical tensors before the first step and after the last
     parameters names of ``after`` that are trainable
+    moments    what the optimizer keeps after the last step, ``moments_before`` before the first: absent there is zero
     """
 
     losses: tuple[float, ...]
@@ -34,6 +39,8 @@ class Trace:
     before: Mapping[str, np.ndarray]
     after: Mapping[str, np.ndarray]
     parameters: frozenset[str]
+    moments: Mapping[str, np.ndarray] = field(default_factory=dict)
+    moments_before: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def sketches(self) -> Iterator[tuple[Kind, str, int, np.ndarray]]:
         """Everything that is compared: kind, name, elements, sketch. Updates are differences: a weight's own size would
@@ -55,17 +62,21 @@ class Trace:
                 array.size,
                 sketch(name, array, before),
             )
+        for name, array in self.moments.items():
+            before = self.moments_before.get(name)
+            yield "moment", name, array.size, sketch(name, array, before)
 
 
 @dataclass(frozen=True)
 class Reference:
     """Sketches and sizes of the fp64 run, and torch-eager's own errors at the contract's precision.
 
-    ``entries`` maps ``kind|name`` to (elements, rms, err_ref).
+    ``entries`` maps ``kind|name`` to (elements, rms, err_ref); ``steps`` is how many steps led there.
     """
 
     sketches: Mapping[str, np.ndarray]
     entries: Mapping[str, tuple[int, float, float]]
+    steps: int = 3
 
     def errors(self, trace: Trace) -> tuple[TensorError, ...]:
         """The error of every tensor of a run. A tensor that the reference has and the run lacks is infinitely wrong,
@@ -87,41 +98,56 @@ class Reference:
         return tuple(sorted(found, key=lambda e: (KINDS.index(e.kind), e.name)))
 
 
+def split_state(state: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """(tensors, what the optimizer keeps) of a state as ``Running.state`` gives it."""
+    moments = {n: a for n, a in state.items() if ":" in n or n == "step"}
+    return {n: a for n, a in state.items() if n not in moments}, moments
+
+
+def state_trace(
+    before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], parameters: frozenset[str]
+) -> Trace:
+    """What some steps made of a state."""
+    (old, old_moments), (new, moments) = split_state(before), split_state(after)
+    return Trace((), {}, {}, old, new, parameters, moments, old_moments)
+
+
 def reference_name(contract: Contract) -> str:
     """File stem: a reference belongs to a contract and, through err_ref, to a precision."""
     return f"reference-{contract.name}-{contract.precision}"
 
 
-def make_reference(trace: Trace) -> Reference:
+def window_name(contract: Contract) -> str:
+    """File stem of the reference of the window: the state after its first steps, or what each batch gives."""
+    return f"window-{contract.name}-{contract.precision}"
+
+
+def make_reference(trace: Trace, steps: int = 3) -> Reference:
     """A reference out of the fp64 run; err_ref is filled by ``with_errors``."""
     sketches, entries = {}, {}
     for kind, name, elements, sketched in trace.sketches():
         key = f"{kind}|{name}"
         sketches[key] = sketched
         entries[key] = (elements, rms(sketched, elements), 0.0)
-    return Reference(sketches, entries)
+    return Reference(sketches, entries, steps)
 
 
 def with_errors(reference: Reference, errors: tuple[TensorError, ...]) -> Reference:
-    """The reference with torch-eager's own errors written in."""
+    """The reference with torch-eager's own errors written in; of several runs the larger."""
     own = {f"{e.kind}|{e.name}": e.err for e in errors}
-    return Reference(
-        reference.sketches, {k: (n, r, own.get(k, 0.0)) for k, (n, r, _) in reference.entries.items()}
-    )
+    entries = {k: (n, r, max(e, own.get(k, 0.0))) for k, (n, r, e) in reference.entries.items()}
+    return replace(reference, entries=entries)
 
 
-def write_reference(folder: Path, contract: Contract, reference: Reference) -> None:
+def write_reference(folder: Path, stem: str, reference: Reference) -> None:
     """Sketches first, then the JSON that makes the reference exist."""
-    stem = reference_name(contract)
     write_tensors(folder / f"{stem}.safetensors", reference.sketches)
-    (folder / f"{stem}.json").write_text(json.dumps({k: list(v) for k, v in reference.entries.items()}))
+    told = {"steps": reference.steps, "entries": {k: list(v) for k, v in reference.entries.items()}}
+    (folder / f"{stem}.json").write_text(json.dumps(told))
 
 
-def map_reference(folder: Path, contract: Contract) -> Reference:
-    """The stored reference of a contract."""
-    stem = reference_name(contract)
-    entries = {
-        k: (int(n), float(r), float(e))
-        for k, (n, r, e) in json.loads((folder / f"{stem}.json").read_text()).items()
-    }
-    return Reference(map_tensors(folder / f"{stem}.safetensors"), entries)
+def map_reference(folder: Path, stem: str) -> Reference:
+    """The stored reference under ``reference_name`` or ``window_name`` of a contract."""
+    told = json.loads((folder / f"{stem}.json").read_text())
+    entries = {k: (int(n), float(r), float(e)) for k, (n, r, e) in told["entries"].items()}
+    return Reference(map_tensors(folder / f"{stem}.safetensors"), entries, told["steps"])

@@ -24,6 +24,7 @@ JOBS: dict[str, str] = {
     "probe": "detente.worker.jobs.probe",
     "check": "detente.worker.jobs.check",
     "tune": "detente.worker.jobs.tune",
+    "replay": "detente.worker.jobs.replay",
 }
 
 # How the allocators of torch, XLA and the C++ runtime say that memory is gone (measured under RLIMIT_DATA).

@@ -16,15 +16,29 @@ from detente.worker.reference import Trace
 
 @dataclass(frozen=True)
 class ThreeSteps:
-    """Seconds and losses of the steps, and the trace that is compared with the reference."""
+    """Seconds and losses of the steps, and what the first of them returned besides its loss."""
 
     seconds: tuple[float, float, float]
-    trace: Trace
+    losses: tuple[float, ...]
+    returned: Mapping[str, np.ndarray]
+
+    def trace(
+        self, running: Running, weights: Mapping[str, np.ndarray], region: str, *, moved: bool
+    ) -> Trace:
+        """What is compared with the reference of three steps. ``moved``: the tensors too, as they are now: only right
+        behind the third step."""
+        # Of a gradient region only the buffers move; parameters must not, and a zero change is compared like any other.
+        return Trace(
+            losses=self.losses,
+            outputs=self.returned if region == "forward" else {},
+            gradients=self.returned if region == "gradient" else {},
+            before=weights,
+            after=running.tensors() if moved and region != "forward" else {},
+            parameters=running.parameter_names() if region != "forward" else frozenset(),
+        )
 
 
-def three_steps(
-    running: Running, placed: list[Any], weights: Mapping[str, np.ndarray], region: str, events: Events
-) -> ThreeSteps:
+def three_steps(running: Running, placed: list[Any], region: str, events: Events) -> ThreeSteps:
     """Run steps on batches 0, 1, 2 from the loaded weights. The first handle is kept, so that what a forward or a
     gradient program returned is compared itself, not a second program's copy of it."""
     seconds, losses, first = [], [], None
@@ -35,15 +49,4 @@ def three_steps(
         losses.append(loss)
         first = handle if first is None else first
     returned = running.outputs(first) if region != "train-step" else {}
-    trace = Trace(
-        losses=tuple(losses),
-        outputs=returned if region == "forward" else {},
-        gradients=returned if region == "gradient" else {},
-        before=weights,
-        after=running.tensors() if region != "forward" else {},
-        parameters=running.parameter_names() if region == "train-step" else frozenset(),
-    )
-    if region == "gradient":
-        # Only the buffers move; parameters must not, and a zero change is compared like any other.
-        trace = Trace(trace.losses, {}, trace.gradients, weights, trace.after, running.parameter_names())
-    return ThreeSteps((seconds[0], seconds[1], seconds[2]), trace)
+    return ThreeSteps((seconds[0], seconds[1], seconds[2]), tuple(losses), returned)

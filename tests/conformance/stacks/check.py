@@ -1,4 +1,4 @@
-"""Run in a process of its own: ``check.py STACK`` puts one stack through the Protocol and prints what it did.
+"""Run in a process of its own: ``check.py STACK [WORKLOAD]`` puts one stack through the Protocol and tells.
 
 One framework per process is a rule of the house, and a stack of another environment needs that one's interpreter.
 """
@@ -31,11 +31,11 @@ def check(function: Callable[[Any], None]) -> Callable[[Any], None]:
 class Bench:
     """A started stack, and running workloads by contract, built once."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, workload: str) -> None:
         self.entry = find_entry(name)
         self.stack: Stack = make_stack(self.entry)
         self.platform = self.stack.start("cpu", "fp32", 2)
-        self.workload = find_workload("gpt2")
+        self.workload = find_workload(workload)
         self.size = self.workload.sizes["tiny"]
         self.batches = [self.workload.batch(self.size, np.random.default_rng(i)) for i in range(4)]
         self._running: dict[str, Running] = {}
@@ -224,8 +224,8 @@ def private_parts_are_where_they_are_expected(b: Bench) -> None:
     assert self_test() == []
 
 
-def main(name: str) -> None:
-    bench = Bench(name)
+def main(name: str, workload: str = "gpt2") -> None:
+    bench = Bench(name, workload)
     found = {}
     for title, function in CHECKS.items():
         try:
@@ -237,4 +237,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -24,8 +24,9 @@ from detente.bridge.roll.fold import roll
 
 Compiled = TypeVar("Compiled")
 
-# Loops of at least this many iterations run rolled; below, written-out layers compile in seconds and XLA fuses across
-# them (benchmarks/bridge_forms.py measures step and compile time at each depth).
+# Loops of at least this many iterations run rolled. A judgement, not a measurement: written-out layers let XLA fuse
+# across them, and their compile time grows with depth, which that of a loop does not (docs/results/bridge-depth.md).
+# Where the two meet is for benchmarks/bridge_forms.py to say, which no quiet machine has run yet; `tune=True` measures.
 ROLL_FROM = 8
 # The default policy of a rolled program: a bare loop keeps more than XLA keeps of written-out layers.
 DEFAULT = "rolled+dots"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 
-from detente.judge.rules import clock, computed, hardware, harness, memory, numerics, warmup
+from detente.judge.rules import clock, computed, hardware, harness, memory, numerics, warmup, window
 from detente.judge.rules.rule import Rule
 from detente.records.fault import UsageFault
 
 RULES: dict[str, Rule] = {
     rule.code: rule
-    for family in (clock, numerics, computed, warmup, hardware, memory, harness)
+    for family in (clock, window, numerics, computed, warmup, hardware, memory, harness)
     for rule in family.RULES
 }
 ALIASES: dict[str, str] = {rule.alias: rule.code for rule in RULES.values()}

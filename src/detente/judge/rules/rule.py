@@ -66,6 +66,8 @@ class Row:
         ``processes`` always is."""
         if key == "processes":
             return True
+        if key == "window":
+            return any(p.evidence.window is not None for p in self.fine)
         if key in ("samples", "compile"):
             return any(p.evidence.samples for p in self.fine)
         if key == "parity":

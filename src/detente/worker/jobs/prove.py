@@ -9,7 +9,7 @@ from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.worker.events import Events
 from detente.worker.opened import open_job
-from detente.worker.reference import map_reference
+from detente.worker.reference import map_reference, reference_name
 from detente.worker.three_steps import three_steps
 
 
@@ -17,10 +17,11 @@ def run(job: Job, events: Events) -> Evidence:
     """The errors of everything the reference holds."""
     opened = open_job(job, events)
     running, region = opened.running, job.cell.contract.region
-    trace = three_steps(running, opened.placed, opened.weights, region, events).trace
+    steps = three_steps(running, opened.placed, region, events)
+    trace = steps.trace(running, opened.weights, region, moved=True)
     if region == "train-step":
         events.phase("proof")
         running.load(opened.weights)
         trace = replace(trace, gradients=running.gradients(opened.placed[0]))
-    errors = map_reference(Path(job.prepared), job.cell.contract).errors(trace)
+    errors = map_reference(Path(job.prepared), reference_name(job.cell.contract)).errors(trace)
     return Evidence("ok", "done", losses=trace.losses, errors=errors, versions=opened.stack.versions())

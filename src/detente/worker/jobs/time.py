@@ -1,4 +1,4 @@
-"""Time: the process whose steady samples are published, proved in the same process before they are."""
+"""Time: the process whose steady samples are published, and whose steady window is proved."""
 
 from __future__ import annotations
 
@@ -6,42 +6,63 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from detente.records.evidence import CompileRecord, Evidence
 from detente.records.job import Job
-from detente.worker.clock import calibrate, steady
+from detente.records.tensor_error import TensorError
+from detente.records.window import Window
+from detente.stacks.protocol import Running
+from detente.worker.clock import calibrate, is_long
 from detente.worker.events import Events
+from detente.worker.handed import keep_returned, keep_stretch
 from detente.worker.opened import Opened, cache_state, open_job
 from detente.worker.probes import run_probes
-from detente.worker.reference import map_reference
-from detente.worker.three_steps import three_steps
+from detente.worker.reference import Reference, Trace, map_reference, reference_name, split_state, window_name
+from detente.worker.three_steps import ThreeSteps, three_steps
+from detente.worker.window import FRESH, Taken
+from detente.worker.window import Window as Taking
 
 
 def run(job: Job, events: Events) -> Evidence:
-    """Import, build and load, three timed steps, their proof, reload, gradient proof, steady samples, probes.
+    """Import, build and load, three timed steps, the window, its proof, the proof of the gradients, probes.
 
-    The proof stands behind the three steps because a gradient program compiled before them would warm the
-    compiler (torch.compile's first step of 17.7 s became 0.54 s).
+    Where a step is long, the window goes on from the third step; else it begins at the loaded weights again, behind
+    the calibration. Either way the state after its first steps is the reference's. The gradients are proved last: a
+    gradient program compiled before would warm the compiler (torch.compile's first step of 17.7 s became 0.54 s).
     """
     opened = open_job(job, events)
     running, region = opened.running, job.cell.contract.region
-    steps = three_steps(running, opened.placed, opened.weights, region, events)
+    steps = three_steps(running, opened.placed, region, events)
     compiled = running.compiled()
     state = cache_state(opened)
+    folder, contract = Path(job.prepared), job.cell.contract
+    trace = steps.trace(running, opened.weights, region, moved=region != "train-step")
 
     events.phase("reload")
-    running.load(opened.weights)
+    reference = map_reference(folder, window_name(contract))
+    taking, rest = _ready(opened, steps, events, reference)
+    fresh = _fresh(opened, taking.queued) if region != "train-step" else []
+    before = running.compiled().events
+    if region == "train-step":
+        taken = taking.of_state(rest, job.places, bool(job.handed))
+    else:
+        taken = taking.of_outputs(job.places, [running.place(batch) for batch in fresh])
+    inside = running.compiled().events - before
+
+    window = _window(job, taken, reference, opened.weights, running)
+    if job.handed:
+        _keep(job, taken, fresh, running)
+    samples = tuple(taken.samples)
+    del taken
+
     events.phase("proof")
-    trace = steps.trace
     if job.full_proof and region == "train-step":
+        running.load(opened.weights)
         trace = replace(trace, gradients=running.gradients(opened.placed[0]))
-    errors = map_reference(Path(job.prepared), job.cell.contract).errors(trace)
+    errors = map_reference(folder, reference_name(contract)).errors(trace)
     losses = trace.losses
     del trace
-
-    events.phase("steady")
-    feed = opened.feed()
-    queued = calibrate(running, feed, min(steps.seconds[1:]), job.sampling)
-    samples = tuple(steady(running, feed, queued, job.sampling))
 
     events.phase("probes")
     probes = run_probes(job.probes, opened, samples)
@@ -56,13 +77,100 @@ def run(job: Job, events: Events) -> Evidence:
         losses=losses,
         samples=samples,
         errors=errors,
-        compile=CompileRecord(
-            compiled.events, compiled.seconds, sum(s.compile_events for s in samples), state
-        ),
+        compile=CompileRecord(compiled.events, compiled.seconds, inside, state),
         versions=opened.stack.versions(),
         probes=probes,
         programs=_programs(opened) if "program" in job.probes else (),
+        window=window,
     )
+
+
+def _ready(opened: Opened, steps: ThreeSteps, events: Events, reference: Reference) -> tuple[Taking, int]:
+    """The window, ready to be taken, and how many of its first steps lead to the state that the reference holds."""
+    running, job = opened.running, opened.job
+    region, step_s, done = job.cell.contract.region, min(steps.seconds[1:]), 3
+    feed = opened.feed(done)
+    queued = 1
+    if region != "train-step" or not is_long(step_s, job.sampling):
+        running.load(opened.weights)
+        queued = calibrate(running, feed, step_s, job.sampling)
+        running.load(opened.weights)
+        feed, done = opened.feed(), 0
+    if region == "train-step":
+        # Once before the window: what a first time makes (host memory, a slicing program) is none of the window's.
+        running.state()
+    edges = (lambda: events.phase("steady"), lambda: events.phase("window"))
+    # A single step pays for waking the threads and for the read: of a queue it is a part of this.
+    each = max(step_s, job.sampling.block_s) if queued == 1 else job.sampling.block_s
+    return Taking(running, feed, queued, each / queued, job.sampling, edges), reference.steps - done
+
+
+def _fresh(opened: Opened, queued: int) -> list[dict[str, np.ndarray]]:
+    """Batches that no step has seen, drawn from a number that only this process has."""
+    from detente.workloads.catalogue import find_size
+
+    job, workload = opened.job, opened.workload
+    size = find_size(workload, job.cell.size)
+    generator = np.random.default_rng(job.places)
+    return [workload.batch(size, generator) for _ in range(min(queued, FRESH))]
+
+
+def _window(job: Job, taken: Taken, reference: Reference, weights: Any, running: Running) -> Window:
+    """What is known of the window, its first steps proved. Moments in the first process of a row alone: they are two
+    thirds of the state, and the parameters follow from them."""
+    errors: tuple[TensorError, ...]
+    if taken.state:
+        tensors, moments = split_state(taken.state)
+        trace = Trace(
+            (), {}, {}, weights, tensors, running.parameter_names(), moments if job.full_proof else {}
+        )
+        errors = reference.errors(trace)
+    else:
+        errors = _returned_errors(taken, reference, job.cell.contract.region)
+    warm = taken.warm
+    return Window(
+        proved=reference.steps if taken.state else 0,
+        warm_ns=warm.wall_ns if warm else 0,
+        warm_cpu_ns=warm.cpu_ns if warm else 0,
+        errors=errors,
+        hand_outs=tuple(taken.hand_outs),
+        fresh=taken.fresh,
+        seen=tuple(taken.seen),
+    )
+
+
+def _returned_errors(taken: Taken, reference: Reference, region: str) -> tuple[TensorError, ...]:
+    """Steps on rotating batches against what the reference says of each batch."""
+    found: dict[str, TensorError] = {}
+    for returned in taken.outputs:
+        if returned.fresh:
+            continue
+        values = {n: a for n, a in returned.outputs.items() if n != "loss"}
+        named = {f"{returned.number}:{n}": a for n, a in values.items()}
+        trace = Trace(
+            (),
+            named if region == "forward" else {},
+            named if region == "gradient" else {},
+            {},
+            {},
+            frozenset(),
+        )
+        for error in reference.errors(trace):
+            # The other batches' entries are missing from this trace, and are no news.
+            if error.name.partition(":")[0] == str(returned.number):
+                found[f"{error.kind}|{error.name}"] = error
+    return tuple(found.values())
+
+
+def _keep(job: Job, taken: Taken, fresh: list[dict[str, np.ndarray]], running: Running) -> None:
+    """To disk, for a replay in a process of its own: no worker needs a second framework."""
+    folder = Path(job.handed)
+    if taken.stretch is not None:
+        keep_stretch(folder, taken.stretch, running.parameter_names())
+    else:
+        last = next((r for r in taken.outputs if r.fresh), None)
+        if last is not None:
+            keep_returned(folder, fresh[last.number], last.outputs)
 
 
 def _programs(opened: Opened) -> tuple[Any, ...]:

@@ -1,0 +1,267 @@
+"""The timed window: what is published must be what was proved."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+
+from detente.judge.parity import TIMES_REFERENCE, first_difference, judge_tensors, tell_difference
+from detente.judge.rules.rule import Group, Row, Rule, each
+from detente.records.precision import PRECISIONS
+from detente.records.session import Process
+from detente.records.tensor_error import TensorError
+from detente.records.window import Window
+
+# The largest share of a state's change that a stretch may lie from the reference, whatever two eager runs differ by:
+# one step of eight that is left out is a tenth of it. Where products are rounded to fewer digits, one step of AdamW on
+# noise alone moves more than that.
+CAP = {"fp64": 1e-6, "fp32": 1e-2, "tf32": 5e-2, "bf16": 1e-1}
+# Drift of a whole change that says nothing, whatever the eager runs differ by.
+LEAST_DRIFT = 1e-3
+# Samples right after a hand-out against the others: caches are cold and threads have slept there. Beyond this, in
+# every process and past the samples' own spread, they do other work.
+TELL = 1.25
+# Of the parent's clock, what samples and hand-outs must fill, and what a message and a tick of the kernel's account
+# may be late by.
+FILLED = 0.95
+LATE_NS = 30_000_000
+# A queue of fresh batches may take so many times as long as one of batches that were seen: they come from memory, the
+# others from a cache. What is remembered takes thousands of times less.
+REMEMBERED = 3.0
+# A hand-out waits for what is under way, copies, and waits for nothing where the clock was right.
+STILL_AT_WORK = 0.5
+
+
+def windows(row: Row) -> Iterator[tuple[Process, Window]]:
+    """The windows of the row's timing processes."""
+    for p in row.fine:
+        if p.evidence.window is not None:
+            yield p, p.evidence.window
+
+
+def change_share(errors: Sequence[TensorError], own: bool = False) -> float:
+    """The error of a state's whole change as a share of it; ``own``: that of the eager runs. Parameters whose gradient
+    is a mathematical zero are left out where their first moment says so: Adam makes steps of a whole learning rate of
+    their rounding noise."""
+    first = {
+        e.name.partition(":")[2]: e.rms
+        for e in errors
+        if e.kind == "moment" and e.name.startswith("exp_avg:")
+    }
+    least = 1e-6 * max(first.values(), default=0.0)
+    noise = {name for name, size in first.items() if size < least}
+    kept = [e for e in errors if e.kind == "update" and e.name not in noise and e.rms > 0]
+    whole = math.fsum(e.rms**2 * e.elements for e in kept)
+    off = math.fsum((e.err_ref if own else e.err) ** 2 * e.elements for e in kept)
+    return math.sqrt(off / whole) if whole else 0.0
+
+
+def difference(errors: Sequence[TensorError], precision: str) -> str:
+    """What of a stretch differs from the reference: the first tensor beyond its bound, or the whole change beyond the
+    cap. Empty when nothing does."""
+    found = first_difference(judge_tensors(errors, PRECISIONS[precision]))
+    if found is not None:
+        return tell_difference(found)
+    share, own, cap = change_share(errors), change_share(errors, own=True), CAP.get(precision, CAP["fp32"])
+    allowed = min(cap, max(LEAST_DRIFT, TIMES_REFERENCE * own))
+    if share > allowed and own <= cap:
+        return f"the change of the parameters is off by {share:.2g} of itself, {allowed:.2g} is allowed"
+    return ""
+
+
+def _not_proved(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    precision = row.cell.contract.precision
+    for p, window in windows(row):
+        where = f"after {window.proved} steps" if window.proved else "in the window"
+        told = difference(window.errors, precision) if window.errors else ""
+        if told:
+            yield f"{where} of block {p.block + 1}: {told}", {"block": p.block, "steps": window.proved}
+            return
+        replay = window.replay
+        if replay is not None and not replay.reason:
+            told = difference(replay.errors, precision)
+            if told:
+                behind = (
+                    "on a batch that it had not seen"
+                    if not window.proved
+                    else f"behind sample {replay.first}"
+                )
+                yield (
+                    f"{replay.steps} step{'s' if replay.steps > 1 else ''} {behind} in block {p.block + 1}, taken "
+                    f"again by the reference: {told}",
+                    {"block": p.block, "first": replay.first, "steps": replay.steps},
+                )
+                return
+
+
+def tell_ratios(row: Row) -> list[tuple[float, float]]:
+    """For each process: the median sample right after a hand-out over the median of the others, and the others' spread
+    (1.48 x the median absolute deviation, relative)."""
+    found = []
+    for p, window in windows(row):
+        seconds = [s.wall_ns / s.steps for s in p.evidence.samples]
+        after = {h.at for h in window.hand_outs if h.at < len(seconds)}
+        looked = [seconds[i] for i in sorted(after)]
+        others = [s for i, s in enumerate(seconds) if i not in after]
+        if window.proved and looked and len(others) >= 3:
+            centre = statistics.median(others)
+            spread = 1.48 * statistics.median(abs(s - centre) for s in others) / centre
+            found.append((statistics.median(looked) / centre, spread))
+    return found
+
+
+def _tell(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    ratios = tell_ratios(row)
+    if not ratios:
+        return
+    beyond = [ratio > max(TELL, 1 + 4 * min(spread, 1.0)) for ratio, spread in ratios]
+    if all(beyond):
+        ratio = statistics.median(r for r, _ in ratios)
+        yield (
+            f"samples behind a hand-out take {ratio:.3g} times as long as the others "
+            f"({len(ratios)} process{'es' if len(ratios) > 1 else ''}): they do other work where they are looked at",
+            {"ratios": [r for r, _ in ratios]},
+        )
+
+
+def _covered(p: Process, window: Window) -> tuple[int, int]:
+    parts = [*p.evidence.samples, *window.hand_outs, *window.seen, *([window.fresh] if window.fresh else [])]
+    return (
+        sum(s.wall_ns for s in parts) + window.warm_ns,
+        sum(s.cpu_ns for s in parts) + window.warm_cpu_ns,
+    )
+
+
+def _not_covering(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    for p, window in windows(row):
+        if not window.parent_wall_ns:
+            continue
+        wall, cpu = _covered(p, window)
+        for what, mine, theirs in (
+            ("clock", wall, window.parent_wall_ns),
+            ("account of processor time", cpu, window.parent_cpu_ns),
+        ):
+            if mine < FILLED * theirs - LATE_NS or FILLED * mine > theirs + LATE_NS:
+                yield (
+                    f"samples and hand-outs add up to {mine / 1e9:.3g} s, the parent's {what} says "
+                    f"{theirs / 1e9:.3g} s (block {p.block + 1})",
+                    {"inside_s": mine / 1e9, "parent_s": theirs / 1e9, "block": p.block},
+                )
+                return
+
+
+def _still_at_work(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    found = [(p, w) for p, w in windows(row) if w.proved and len(w.hand_outs) > 1]
+    idle = min((h.wall_ns for _, w in found for h in w.hand_outs), default=0)
+    shares = []
+    for p, window in found:
+        samples = sum(s.wall_ns for s in p.evidence.samples) + window.warm_ns
+        excess = sum(h.wall_ns - idle for h in window.hand_outs)
+        shares.append(excess / samples if excess > LATE_NS else 0.0)
+    if shares and min(shares) > STILL_AT_WORK:
+        yield (
+            f"handing the state out takes {statistics.median(shares):.3g} times as long as all samples together: the "
+            "work that they should have done was still to do",
+            {"shares": shares},
+        )
+
+
+def _covering(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    yield from _not_covering(row, group)
+    yield from _still_at_work(row, group)
+
+
+def _remembered(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    ratios = [
+        (w.fresh.wall_ns / w.fresh.steps) / max(s.wall_ns / s.steps for s in w.seen)
+        for _, w in windows(row)
+        if w.fresh is not None and w.seen
+    ]
+    if ratios and min(ratios) > REMEMBERED:
+        yield (
+            f"a batch that no step has seen takes {statistics.median(ratios):.3g} times as long as one that was seen",
+            {"ratios": ratios},
+        )
+
+
+RULES = (
+    Rule(
+        code="window-not-proved",
+        alias="P37",
+        family="clock",
+        severity="void",
+        title="What is timed is not what was proved",
+        what="Steps of the timed window leave another state, or return other values, than the reference does.",
+        why="A row that dropped its backward pass from the seventh step on was proved over three steps and published "
+        "as 5.45 times faster; updates every second step, half a batch and results remembered passed likewise.",
+        evidence=("window",),
+        detected="The state after the window's first 8 to 32 steps against an fp64 reference that `prepare` advanced "
+        "as far (at most four times the larger error of two eager runs, the rows of each batch in another order, and "
+        "a hundredth of the whole change). In one random block of each row a stretch at a random place, taken again "
+        "by the reference from the state that was handed out before it, moments included. Regions without state: "
+        "what steps at random places returned, and one on a batch that no step had seen.",
+        fix="Run the same step throughout; look for a schedule, a cache or a counter that changes it.",
+        waive="Never.",
+        example="if self.calls > 6: return cached_loss",
+        cpu=True,
+        check=each(_not_proved),
+    ),
+    Rule(
+        code="handout-is-a-tell",
+        alias="P38",
+        family="clock",
+        severity="void",
+        title="Honest only where it is looked at",
+        what="Samples right behind a place where the state was handed out are slower than the others.",
+        why="Whatever a stack can notice, it can behave for: the probes of an earlier version reloaded the weights "
+        "first, and that reset every counter that a cheating row kept.",
+        evidence=("window", "samples"),
+        detected="Samples behind a hand-out against the others of the same process: over 1.25 times as long, and "
+        "beyond four times the others' own spread, in every process.",
+        fix="Do the same work in every step.",
+        waive="Never.",
+        example="def state(self): self.honest_steps = 4; return super().state()",
+        cpu=True,
+        check=each(_tell),
+        applies=lambda row: row.cell.contract.region == "train-step",
+    ),
+    Rule(
+        code="clock-not-covering",
+        alias="P39",
+        family="clock",
+        severity="void",
+        title="The samples do not add up to the time that passed",
+        what="Between the samples, or behind a clock that runs slow, more time passed than was published.",
+        why="A clock patched to half its speed halves every row; 10 ms of work moved into a call between two "
+        "readings were published as 2 us.",
+        evidence=("window", "samples"),
+        detected="Samples and hand-outs must fill 95 % of the window by the parent's own clock, and of the processor "
+        "time that the kernel charges to the process. Handing the state out may not take long where samples were "
+        "short.",
+        fix="Leave the clock alone; do the step's work in the step.",
+        waive="Never.",
+        example="time.perf_counter_ns = lambda: real() // 2",
+        cpu=True,
+        check=each(_covering),
+    ),
+    Rule(
+        code="remembered-results",
+        alias="P40",
+        family="computed",
+        severity="void",
+        title="Results are remembered by their batch",
+        what="A step on a batch that was seen before returns what was computed then.",
+        why="Where no state moves, four rotating batches are four results: a dictionary answers in 0.3 us, and every "
+        "value is right.",
+        evidence=("window",),
+        detected="A queue of fresh batches between two queues of as many that rotate: over three times as long in "
+        "every process.",
+        fix="Compute every step.",
+        waive="Never for a rate.",
+        example="@functools.lru_cache\ndef forward(batch): ...",
+        cpu=True,
+        check=each(_remembered),
+        applies=lambda row: row.cell.contract.region != "train-step",
+    ),
+)

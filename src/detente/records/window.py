@@ -1,0 +1,67 @@
+"""What a timing process says of its window: where state was handed out, and what its first steps left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from detente.records.sample import Sample
+from detente.records.tensor_error import TensorError
+
+
+@dataclass(frozen=True)
+class HandOut:
+    """One time that the harness asked for results inside the window.
+
+    at        samples that had been taken before it: sample ``at`` is the first one after it
+    wall_ns   nanoseconds that it took, and ``cpu_ns`` of processor time
+    """
+
+    at: int
+    wall_ns: int
+    cpu_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A stretch of the window that the reference took again, from the state that was handed out before it.
+
+    first    samples that had been taken before it
+    steps    steps of the stretch
+    errors   of every parameter, buffer and moment that it changed; ``err_ref`` is the larger error of two eager runs
+             from the same state whose batches have their rows in different order
+    reason   why it could not be taken again; empty when it was
+    """
+
+    first: int
+    steps: int
+    errors: tuple[TensorError, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The steady window of one timing process.
+
+    proved     steps from the loaded weights, the three timed ones included, after which the state was compared with the
+               fp64 reference; 0 where the region has no state
+    warm_ns    window steps that are no samples (the rest of the first ``proved`` steps, where a sample queues more)
+    errors     what was compared then; ``err_ref`` is the larger error of two eager runs
+    hand_outs  in order
+    fresh      a queue of batches that no step had seen (regions without state), and ``seen``: queues of as many that
+               had been seen, right before and after it
+    parent_wall_ns, parent_cpu_ns
+               the same window by the parent's own clock and by the kernel's account of the process: from the message
+               that it begins to the message that it is over. 0 where nobody looked
+    replay     the stretch that was taken again, in one process of each row
+    """
+
+    proved: int = 0
+    warm_ns: int = 0
+    warm_cpu_ns: int = 0
+    errors: tuple[TensorError, ...] = ()
+    hand_outs: tuple[HandOut, ...] = ()
+    parent_wall_ns: int = 0
+    parent_cpu_ns: int = 0
+    replay: Replay | None = None
+    fresh: Sample | None = None
+    seen: tuple[Sample, ...] = ()

@@ -1,0 +1,57 @@
+"""The reference itself: torch-eager, with the optimizer's plain loop, at one precision, advanced step by step."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from detente.records.contract import Contract
+from detente.stacks.torch_eager import TorchEagerDefault, TorchRunning
+from detente.stacks.torch_undrawn import undrawn
+from detente.workloads.workload import Size, Workload
+
+
+@contextmanager
+def reference_run(
+    workload: Workload, size: Size, contract: Contract, precision: str, device: str, threads: int
+) -> Iterator[TorchRunning]:
+    """A workload at ``precision``, gone from memory when it is left: an fp64 run holds a model four times over."""
+    stack = TorchEagerDefault()
+    stack.start(device, precision, threads)
+    with undrawn():  # ``load`` overwrites what would be drawn, and in float64 drawing takes seconds
+        held = [stack.build(workload, size, contract.at(precision))]
+    try:
+        yield held[0]
+    finally:
+        held.clear()
+        gc.collect()
+
+
+def reordered(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+    """The batch with its rows in reverse: the same mean loss and gradient, summed in another order. None where the
+    entries have no common first axis, or one row: then there is no other order."""
+    rows = {a.shape[0] if a.ndim else 0 for a in batch.values()}
+    if len(rows) != 1 or max(rows) < 2:
+        return None
+    return {n: np.ascontiguousarray(a[::-1]) for n, a in batch.items()}
+
+
+def in_orders(batches: Sequence[Mapping[str, np.ndarray]]) -> Iterator[list[dict[str, np.ndarray]]]:
+    """The batches as they are, and, where there is one, in their other order."""
+    yield [dict(b) for b in batches]
+    other = [reordered(b) for b in batches]
+    if all(b is not None for b in other):
+        yield [b for b in other if b is not None]
+
+
+def advance(running: TorchRunning, placed: Sequence[Any], numbers: Sequence[int]) -> float:
+    """Step through the batches of these numbers; the last loss."""
+    handle = None
+    for number in numbers:
+        handle = running.step(placed[number])
+    running.synchronise(handle)
+    return running.loss(handle) if handle is not None else float("nan")

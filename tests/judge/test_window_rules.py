@@ -1,0 +1,149 @@
+"""What is timed is what was proved: each fault of a window, planted in a made-up session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from planted_sessions import loud, make_session, quiet, row
+from planted_windows import OUTPUTS, STATE, covered
+
+from detente.judge import judge
+from detente.judge.rules.window import CAP, change_share
+from detente.records.evidence import Evidence
+from detente.records.sample import Sample
+from detente.records.tensor_error import TensorError
+from detente.records.window import HandOut, Replay
+
+Change = Callable[[Evidence], Evidence]
+
+
+def window(**fields: object) -> Change:
+    def change(evidence: Evidence) -> Evidence:
+        assert evidence.window is not None
+        return replace(evidence, window=replace(evidence.window, **fields))
+
+    return change
+
+
+def off(errors: tuple[TensorError, ...], share: float) -> tuple[TensorError, ...]:
+    """Every update off by a share of itself, the eager runs off by a third of it: no single tensor is beyond four
+    times the reference, the whole is beyond the cap."""
+    return tuple(
+        replace(e, err=share * e.rms, err_ref=share * e.rms / 3) if e.kind == "update" else e for e in errors
+    )
+
+
+def one_moment_off(errors: tuple[TensorError, ...]) -> tuple[TensorError, ...]:
+    return tuple(replace(e, err=0.1 * e.rms) if e.name == "exp_avg:h.0.attn.weight" else e for e in errors)
+
+
+def slower_where_looked_at(evidence: Evidence) -> Evidence:
+    assert evidence.window is not None
+    at = {h.at for h in evidence.window.hand_outs}
+    samples = tuple(
+        replace(s, wall_ns=3 * s.wall_ns) if i in at else s for i, s in enumerate(evidence.samples)
+    )
+    return covered(replace(evidence, samples=samples))
+
+
+def works_when_asked(evidence: Evidence) -> Evidence:
+    """Samples of microseconds; handing the state out does the work."""
+    assert evidence.window is not None
+    samples = tuple(replace(s, wall_ns=2_000, cpu_ns=2_000) for s in evidence.samples)
+    hands = (HandOut(2, 800_000_000), HandOut(4, 8_000_000))
+    return covered(replace(evidence, samples=samples, window=replace(evidence.window, hand_outs=hands)))
+
+
+def remembers(evidence: Evidence) -> Evidence:
+    return replace(
+        evidence, window=replace(evidence.window, fresh=Sample(90_000_000, 8), seen=(Sample(2_000, 8),) * 2)
+    )
+
+
+PLANTED = {
+    "a step left out of the first ones": ("window-not-proved", window(errors=off(STATE, 0.02)), "train-step"),
+    "a gradient off in a later stretch": (
+        "window-not-proved",
+        window(replay=Replay(3, 1, one_moment_off(STATE))),
+        "train-step",
+    ),
+    "a tensor that the reference has and the stretch lacks": (
+        "window-not-proved",
+        window(
+            replay=Replay(3, 1, (*STATE, TensorError("moment", "exp_avg_sq:x", float("inf"), 0.0, 1e-8, 4)))
+        ),
+        "train-step",
+    ),
+    "a count of updates that did not move": (
+        "window-not-proved",
+        window(replay=Replay(3, 2, (*STATE[:-1], TensorError("moment", "step", 2.0, 0.0, 2.0, 1)))),
+        "train-step",
+    ),
+    "another output for a fresh batch": (
+        "window-not-proved",
+        window(replay=Replay(0, 1, (replace(OUTPUTS[0], err=0.1),))),
+        "forward",
+    ),
+    "honest behind a hand-out": ("handout-is-a-tell", slower_where_looked_at, "train-step"),
+    "half of the time is not in the samples": (
+        "clock-not-covering",
+        lambda e: replace(e, window=replace(e.window, parent_wall_ns=2 * e.window.parent_wall_ns)),
+        "train-step",
+    ),
+    "a clock that runs fast": (
+        "clock-not-covering",
+        lambda e: replace(e, window=replace(e.window, parent_wall_ns=e.window.parent_wall_ns // 2)),
+        "train-step",
+    ),
+    "processor time beside the samples": (
+        "clock-not-covering",
+        window(parent_cpu_ns=60_000_000_000),
+        "train-step",
+    ),
+    "the work is done when the state is asked for": ("clock-not-covering", works_when_asked, "train-step"),
+    "a memo": ("remembered-results", remembers, "forward"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_fault_of_the_window_voids_its_row_and_no_other(name: str) -> None:
+    rule, change, region = PLANTED[name]
+    result = judge(make_session(plant={"jax": change}, region=region))
+    assert loud(result, "jax")[rule].severity == "void", loud(result, "jax")
+    assert row(result, "jax").status == "void"
+    assert quiet(result, "torch-eager", "torch-compile")
+
+
+@pytest.mark.parametrize("region", ["train-step", "gradient", "forward"])
+def test_a_fair_window_says_nothing(region: str) -> None:
+    assert quiet(judge(make_session(region=region)))
+
+
+def test_what_was_measured_before_windows_were_proved_is_not_checked_and_not_void() -> None:
+    result = judge(make_session(plant={"jax": lambda e: replace(e, window=None)}))
+    unchecked = {f.rule for f in row(result, "jax").findings if f.severity == "unchecked"}
+    assert {"window-not-proved", "handout-is-a-tell", "clock-not-covering"} <= unchecked
+    assert row(result, "jax").status == "ok"
+
+
+def test_noise_of_zero_gradients_is_no_part_of_the_change() -> None:
+    # The bias of an attention key: its update is all rounding, as large as any other.
+    assert change_share(STATE) < 1e-4
+    without = tuple(e for e in STATE if e.kind != "moment")
+    assert change_share(without) > change_share(STATE)
+
+
+def test_a_reference_that_drifts_more_than_the_cap_proves_nothing_against_a_row() -> None:
+    wild = tuple(replace(e, err=0.05 * e.rms, err_ref=0.04 * e.rms) for e in STATE[:1])
+    assert change_share(wild, own=True) > CAP["fp32"]
+    result = judge(make_session(plant={"jax": window(errors=wild)}))
+    assert row(result, "jax").status == "ok"
+
+
+def test_one_process_of_five_that_stutters_behind_a_hand_out_is_noise() -> None:
+    def once(evidence: Evidence) -> Evidence:
+        return slower_where_looked_at(evidence) if evidence.compile.cache_state == "miss" else evidence
+
+    assert "handout-is-a-tell" not in loud(judge(make_session(plant={"jax": once})), "jax")

@@ -1,0 +1,138 @@
+"""The wheel: built, installed into an environment that holds what it declares and nothing else, and used there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+SESSION = ROOT / "docs/results/demo/session.jsonl"
+Used = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    _pip("wheel", "--quiet", "--no-build-isolation", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    (built,) = folder.glob("detente-*.whl")
+    return built
+
+
+def _pip(*arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _installed(wheel: Path, folder: Path, extra: str) -> Used:
+    """An environment with the wheel, and links to the distributions that it asks for with this extra."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    python = folder / "bin/python"
+    _pip("--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel))
+    (site,) = folder.glob("lib/python*/site-packages")
+    for name in sorted(_asked(site, extra)):
+        found = metadata.distribution(name)
+        tops = {f.parts[0] for f in found.files or () if f.parts[0] not in ("..", "__pycache__")}
+        assert tops, f"{name} says of no file that it is its own"
+        for top in tops:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(found.locate_file(top))).resolve())
+
+    def run(*arguments: str, command: str = "detente") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(folder / "bin" / command), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=folder,
+            env={
+                "PATH": os.environ["PATH"],
+                "DETENTE_HOME": str(folder / "home"),
+                "DETENTE_LOCK": str(folder / "lock"),
+            },
+        )
+
+    return run
+
+
+def _asked(site: Path, extra: str) -> set[str]:
+    """Names of everything that the installed wheel requires, and of what that requires."""
+    (own,) = metadata.distributions(path=[str(site)], name="detente")
+    found: set[str] = set()
+    wanted = [(r, extra) for r in own.requires or ()]
+    while wanted:
+        text, asked = wanted.pop()
+        requirement = Requirement(text)
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        if name in found or (requirement.marker and not requirement.marker.evaluate({"extra": asked})):
+            continue
+        found.add(name)
+        wanted += [(r, e) for r in metadata.requires(name) or () for e in ("", *requirement.extras)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Used:
+    """What measures: click, numpy, psutil."""
+    return _installed(wheel, tmp_path_factory.mktemp("core") / "env", "")
+
+
+@pytest.fixture(scope="module")
+def judging(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Used:
+    """What judges and tells, and no framework."""
+    return _installed(wheel, tmp_path_factory.mktemp("judge") / "env", "judge")
+
+
+def test_it_holds_what_is_read_at_run_time(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    files = {str(p.relative_to(ROOT / "src")) for p in (ROOT / "src/detente").rglob("*") if p.is_file()}
+    wanted = {f for f in files if "__pycache__" not in f and not f.endswith((".pyc", ".pyo"))}
+    assert {"detente/py.typed", "detente/report/templates/page.html.j2"} <= wanted <= names
+    strangers = {n for n in names if not n.startswith("detente") or "tests" in n.split("/")}
+    assert strangers == set()
+
+
+def test_the_changelog_has_the_version(wheel: Path) -> None:
+    version = wheel.name.split("-")[1]
+    assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_core_alone_starts_explains_and_plans(core: Used) -> None:
+    assert re.fullmatch(r"detente, version \d+\.\d+\.\d+\n", core("--version").stdout)
+    for arguments, says in (
+        (("rule", "P1"), "clock-stops-early"),
+        (("workloads",), "gpt2"),
+        (("compare", "gemm", "--size", "tiny", "--dry-run"), "skipped: not installed"),
+    ):
+        done = core(*arguments)
+        assert done.returncode == 0 and says in done.stdout, done.stdout + done.stderr
+
+
+def test_it_is_the_wheel_that_runs(core: Used) -> None:
+    done = core("-c", "import detente; print(detente.__file__)", command="python")
+    assert "site-packages" in done.stdout and str(ROOT) not in done.stdout
+
+
+def test_a_stored_session_is_told_where_no_framework_is(judging: Used, tmp_path: Path) -> None:
+    done = judging("report", str(SESSION))
+    assert done.returncode == 0 and "torch-eager" in done.stdout, done.stderr
+    page = tmp_path / "report.html"
+    done = judging("report", str(SESSION), "--html", str(page))
+    assert done.returncode == 0 and page.stat().st_size > 20_000, done.stderr
+    done = judging("-c", "import torch", command="python")
+    assert "No module named 'torch'" in done.stderr
