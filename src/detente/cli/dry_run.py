@@ -133,11 +133,15 @@ def _summary(plan: Plan) -> list[str]:
     if not plan.running:
         return ["nothing of this can run here"]
     guessed = sum(not c.source for c in plan.costs.values())
-    how = "a guess: nothing like it was measured here yet" if guessed == len(plan.costs) else "as measured here"
+    how = (
+        "a guess: nothing like it was measured here yet" if guessed == len(plan.costs) else "as measured here"
+    )
     if 0 < guessed < len(plan.costs):
         how = f"{guessed} of {len(plan.costs)} rows guessed"
     more = "" if plan.exact else " or more"
-    lines = [f"{plan.blocks} blocks{more}, {plan.processes} processes, roughly {duration(plan.seconds)} ({how})"]
+    lines = [
+        f"{plan.blocks} blocks{more}, {plan.processes} processes, roughly {duration(plan.seconds)} ({how})"
+    ]
     if not plan.prepared:
         lines.append("the weights and the fp64 reference are made first")
     memory = plan.memory

@@ -32,7 +32,14 @@ def command(
     form: str,
 ) -> int:
     """Compare each cell with itself over time. Sessions are not paired, so the words are CHANGED, NO CHANGE SEEN
-    and NOT COMPARABLE; a verdict needs one session with both sides in it."""
+    and NOT COMPARABLE; a verdict needs one session with both sides in it.
+
+    \b
+    Examples:
+      detente history gpt2 --stack jax
+      detente history --sessions
+      detente history gpt2 --gate
+    """
     from detente.store.files import catch_up
     from detente.store.history import history
     from detente.store.sessions import open_store

@@ -12,7 +12,12 @@ from detente.records.folders import data_folder
 @click.command("import", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", type=click.Path(path_type=Path))
 def command(file: Path) -> int:
-    """Put the session in FILE (a spool, or what `detente export` wrote) into the store, and say how to read it."""
+    """Put the session in FILE (a spool, or what `detente export` wrote) into the store, and say how to read it.
+
+    \b
+    Example:
+      detente import session.jsonl
+    """
     from detente.store.artefacts import artefacts_of
     from detente.store.bundle import open_bundle
     from detente.store.files import import_file

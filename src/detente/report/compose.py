@@ -7,7 +7,14 @@ import datetime
 from detente.records.result import CellResult, Result, SessionHead
 from detente.records.verdict import Verdict
 from detente.report.break_even import first_losses, steps_to_lead
-from detente.report.detail import MEMORY, floor_section, memory_section, parity_section, runs_chart, start_section
+from detente.report.detail import (
+    MEMORY,
+    floor_section,
+    memory_section,
+    parity_section,
+    runs_chart,
+    start_section,
+)
 from detente.report.machine import machine_section
 from detente.report.numbers import (
     BYTES,
@@ -152,7 +159,11 @@ def _group_parts(session: SessionHead, group: Group, alone: bool) -> tuple[Part,
         parts.extend(_session_notes(session))
     if not drifting:
         parts.extend(_ratio_chart(group))
-    parts.append(Section("Rows", (*_steady_chart(group), *runs_chart(group), _rows_table(group, session), *_reasons(group))))
+    parts.append(
+        Section(
+            "Rows", (*_steady_chart(group), *runs_chart(group), _rows_table(group, session), *_reasons(group))
+        )
+    )
     if group.verdicts and not drifting:
         parts.append(Section("Pairs", (_pairs_table(group),)))
     parts.append(Section("Audit", (_findings(group),)))

@@ -42,9 +42,13 @@ def absent_reason(entry: StackEntry, device: str, files: Path = Path("/dev")) ->
         return _plugin_reason(entry, device)
     wanted = DEVICES[device]
     if not any(path for pattern in wanted.files for path in files.glob(pattern)):
-        return f"{device}: this machine shows no such device ({', '.join(f'{files}/{f}' for f in wanted.files)})"
+        return (
+            f"{device}: this machine shows no such device ({', '.join(f'{files}/{f}' for f in wanted.files)})"
+        )
     if "jax" in entry.requires:
-        return "" if _installed(wanted.jax) else f"{device}: JAX needs {wanted.jax[0]}*, which is not installed"
+        return (
+            "" if _installed(wanted.jax) else f"{device}: JAX needs {wanted.jax[0]}*, which is not installed"
+        )
     if "torch_xla" in entry.requires:
         return ""
     if not wanted.torch:

@@ -20,8 +20,8 @@ from detente.workloads.catalogue import find_size, find_workload
 
 # Only the newest sessions are looked at: older ones say little of today's machine, and every file takes time to read.
 _LOOK_BACK = 8
-# A guess, where nothing was measured: what a process takes beside its steps (interpreter, framework, build, proofs), how
-# many steps it takes in all, the first process of a row and a later one, and what a core computes in a second.
+# A guess, where nothing was measured: what a process takes beside its steps (interpreter, framework, build, proofs),
+# how many steps it takes in all, the first process of a row and a later one, and what a core computes in a second.
 _FIRST_S, _FIRST_STEPS = 20.0, 25
 _LATER_S, _LATER_STEPS = 10.0, 12
 _FLOPS_PER_CORE = 45e9

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from detente.records.cell import Cell
@@ -63,7 +63,7 @@ class Underway:
         )
         if spawned.killed_by_user:
             raise Stopped
-        return self.record(kind, cell, spawned, block, order)
+        return replace(self.record(kind, cell, spawned, block, order), waits=waits)
 
     def record(self, kind: JobKind, cell: Cell, spawned: Spawned, block: int = -1, order: int = 0) -> Process:
         """A worker that ended, told and made a record."""
@@ -82,7 +82,6 @@ class Underway:
             spawned.foreign,
             spawned.evidence,
             _shareable(spawned.environment),
-            waits,
         )
 
     def _eta(self) -> float | None:
