@@ -87,3 +87,16 @@ def test_rows_that_let_others_go_first_are_named_with_the_reason() -> None:
         "jax-scan ran in 1 of 10 blocks: the budget of 720 s holds 5 blocks of a, b, not of all rows."
         in texts
     )
+
+
+def test_an_own_model_says_why_it_is_not_wholly_proved() -> None:
+    def said(workload: str, function: str) -> str:
+        cell = row("a", 1.0, 2.0)
+        assert cell.parity is not None
+        cell = replace(cell, workload=workload, parity=replace(cell.parity, same_function=function))
+        parts = compose(replace(f.undecided(), cells=(cell,), verdicts=())).parts
+        return " ".join(plain_text(p.words) for p in parts if isinstance(p, Statement))
+
+    assert "A model of your own has one size" in said("model.py:build", "not checked")
+    assert "What is missing: the proof in fp64" in said("gpt2", "not checked")
+    assert "Not wholly proved" not in said("gpt2", "passed")

@@ -209,9 +209,33 @@ def _basis(session: SessionHead, group: Group) -> tuple[Statement, ...]:
         said.append("Every measured row is proved to compute the same.")
     told = [Statement(words(" ".join(said)), "quiet"), *_less(session, group)]
     if open_:
-        text = f"Not wholly proved to compute the same: {', '.join(open_)}."
-        told.append(Statement(words(text), "warn"))
+        text = f"Not wholly proved to compute the same: {', '.join(open_)}. {_why_open(group)}"
+        told.append(Statement(words(text.strip()), "warn"))
     return tuple(told)
+
+
+def _why_open(group: Group) -> str:
+    """What is missing for the whole proof, and why where it is known."""
+    rows = [c for c in group.own() if c.status == "ok" and c.parity is not None]
+    lack = {
+        level
+        for c in rows
+        for level in ("same_function", "same_precision")
+        if getattr(c.parity, level) == "not checked"
+    }
+    if not lack:
+        return ""
+    own = any(c.workload.startswith("hf:") or ".py:" in c.workload for c in rows)
+    if own and lack == {"same_function"}:
+        return (
+            "A model of your own has one size, so there is no tiny one at which its function could be proved in fp64; "
+            "at its own size every tensor is proved to the precision that is timed."
+        )
+    said = {
+        "same_function": "the proof in fp64 at size tiny",
+        "same_precision": "the proof in the timed process",
+    }
+    return f"What is missing: {' and '.join(said[x] for x in sorted(lack))}."
 
 
 def _starts(group: Group) -> tuple[Statement, ...]:
