@@ -38,7 +38,7 @@ def help_of(path: tuple[str, ...]) -> str:
 @pytest.mark.parametrize("path", [p for p, _ in ALL], ids=lambda p: " ".join(p) or "detente")
 def test_every_help_has_an_example_of_that_command(path: tuple[str, ...]) -> None:
     shown = help_of(path)
-    examples = re.findall(r"^ {4,}(detente .+)$", shown.partition("Example")[2], re.MULTILINE)
+    examples = re.findall(r"^(?: {4,}|  Example: )(detente .+)$", shown, re.MULTILINE)
     assert examples, shown
     for line in examples:
         words = shlex.split(line)

@@ -38,43 +38,61 @@ ERRORS = (
 PROOF = tuple(replace(e, err=1e-11 * e.rms, err_ref=0.0) for e in ERRORS)
 
 
+def fair_step(stack: str) -> dict[str, Any]:
+    """What watching one step of a fair row shows."""
+    seen: dict[str, Any] = {"launches": 0, "regions": 0, "reads": 0, "places": 0, "parameters": WEIGHTS // 4}
+    if not stack.startswith("torch"):
+        return seen | {"launches": 1}
+    seen |= {"updated": WEIGHTS // 2, "graph_breaks": 0, "frozen": False, "loss_read": False}
+    seen |= {"product_dtypes": {"float32xfloat32": 49.0}, "random_ops": 0}
+    return seen if stack == "torch-eager" else seen | {"regions": 2, "updated": 0, "eager_ops": {}}
+
+
 def fair_probes(stack: str, region: str = "train-step") -> dict[str, Any]:
     """What every probe says of a fair row."""
-    eager = stack == "torch-eager"
-    inside = {
-        "forward": ["forward", "loss"],
-        "gradient": ["forward", "loss", "backward"],
-        "train-step": ["forward", "loss", "backward", "optimizer"],
-    }
+    inside = {"forward": [], "gradient": ["backward"], "train-step": ["backward", "optimizer"]}
     outputs = {"forward": ["logits"], "gradient": ["h.0.attn.weight"], "train-step": []}
     probes: dict[str, Any] = {
-        "precision": {"class": "fp32", "mantissa_bits": 23},
-        "threads": {"asked": 2, "affinity": 2, "framework": {"intra_op": 2, "inter_op": 1}, "busy": 1.9},
+        "precision": {"class": "fp32", "mantissa_bits": 23, "denormals": True},
+        "threads": {
+            "asked": 2,
+            "declared": [0, 1],
+            "affinity": [[0, 1]],
+            "niceness": [0],
+            "niceness_before": [0],
+            "policies": [0],
+            "policies_before": [0],
+            "framework": {"intra_op": 2, "inter_op": 1},
+            "busy": 1.9,
+        },
         "modules": {"frameworks": ["torch" if stack.startswith("torch") else "jax"], "foreign": []},
         "environment": {"before": {}, "after": {}},
-        "facts": {
-            "optimizer_inside": region == "train-step",
-            "compiled_region": "none" if eager else "step",
-            "graph_breaks": 0,
-            "donated_bytes": STATE,
-            "state_bytes": STATE,
-            "argument_bytes": STATE + 4096,
-            "dropout_active": False,
-            "training_mode": True,
-            "tuning": {},
-        },
+        "declared": {"recipe": "whole-step", "contract": region, "feed": "resident"},
+        "flags": {},
+        "waiting": {"idle_s": 2e-6, "share": 4e-5},
+        "observed": fair_step(stack),
         "slope": {"k": 10, "t_k": 1.0, "t_2k": 2.01, "read_t_k": 1.004},
         "rotation": {"losses": [11.0, 11.01, 10.99, 11.02]},
         "repeat": {"max_rel": 0.0},
-        "state": {"changed": True, "parameters": 148},
         "consumed": {"outputs": outputs[region], "finite": True, "loss": 10.5},
         "devices": {"outputs": ["cpu"]},
         "peak": {"shapes": [[1024, 1024, 1024, 3e11], [2048, 768, 3072, 4e11]], "copy_bytes_per_s": 7e10},
-        "host": {"gc_disabled": True, "profiler_active": False},
-        "weights": {"hash": "a" * 64, "reference_hash": "a" * 64, "count": 148, "bytes": WEIGHTS},
-        "region": {"contract": region, "recipe": "whole-step", "inside": inside[region], "feed": "resident"},
+        "host": {"collector": False, "profiler_active": False, "patched_timers": []},
+        "weights": {
+            "hash": "a" * 64,
+            "reference_hash": "a" * 64,
+            "count": 148,
+            "reference_count": 148,
+            "bytes": WEIGHTS,
+        },
+        "region": {
+            "inside": inside[region],
+            "moved": 148 if region == "train-step" else 0,
+            "parameters": 148,
+            "state_bytes": STATE if region == "train-step" else WEIGHTS,
+        },
     }
-    if not eager:
+    if not stack.startswith("torch"):
         probes["program"] = {
             "flops": FLOPS,
             "products": 49,

@@ -48,3 +48,14 @@ def test_an_impossible_row_raises_nothing():
 
 def test_without_a_steady_time_there_is_no_share():
     assert floor_column(COMPUTE, PEAK, None, "x").share is None
+
+
+def test_a_busy_machine_keeps_a_bound():
+    """Its probes may have had half of the machine, or a third; an impossible row is not ten times as fast as that."""
+    busy = Peak(1e12, 1e11, (1, 1, 1), busy=True)
+    assert impossible(COMPUTE, busy, 0.09) and not impossible(COMPUTE, busy, 0.11)
+
+
+def test_on_a_busy_machine_no_row_raises_the_peak():
+    busy = Peak(1e12, 1e11, (1, 1, 1), busy=True)
+    assert raise_peak(busy, {"fast": (COMPUTE, 0.9), "absurd": (COMPUTE, 1e-6)}) == busy

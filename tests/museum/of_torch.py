@@ -7,6 +7,7 @@ planted ``two-frameworks`` in every row of it.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from detente.stacks.catalogue import STACKS
-from detente.stacks.protocol import CompileCount
-from detente.stacks.torch_dynamo_private import DynamoCounters
+from detente.stacks.torch_compile import CompiledRunning, TorchCompile
+from detente.stacks.torch_dynamo_private import plain_step
 from detente.stacks.torch_eager import TorchEager, TorchRunning
 
 # -- clock ------------------------------------------------------------------------------------------------------
@@ -199,61 +200,90 @@ class Stale(TorchEager):
     running = _StaleRunning
 
 
-# -- the harness ------------------------------------------------------------------------------------------------
+# -- what is compiled -------------------------------------------------------------------------------------------
+
+# Captured by AOTAutograd and run by torch's own kernels: forward, backward and update are really captured, and none of
+# them has to be compiled.
+BACKEND = "aot_eager"
 
 
-class OtherThreads(TorchEager):
-    """torch's own Timer uses one thread by default; XLA uses every core."""
+class _CapturedRunning(CompiledRunning):
+    def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return self.torch.compile(loss, backend=BACKEND)
 
-    def start(self, device: str, precision: str, threads: int) -> str:
-        return super().start(device, precision, 1 if threads > 1 else 2)
+    def _update(self) -> None:
+        if not hasattr(self, "_compiled_update"):
+            self._compiled_update = self.torch.compile(plain_step(self.optimizer), backend=BACKEND)
+        self._compiled_update()
 
 
-class _BreaksRunning(TorchRunning):
-    """Captured by dynamo, run by its ``eager`` backend: the break is real and no kernel has to be compiled."""
-
+class _BreaksRunning(_CapturedRunning):
     def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def broken(batch: Any) -> Any:
             found = loss(batch)
             self.torch._dynamo.graph_break()
             return found[0] * 1.0, found[1]
 
-        return self.torch.compile(broken, backend="eager")
-
-    def compiled(self) -> CompileCount:
-        return self.stack.counters.count()
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            **super().facts(),
-            "graph_breaks": self.stack.counters.graph_breaks(),
-            "compiled_region": "step",
-        }
+        return super()._wrap_loss(broken)
 
 
-class Breaks(TorchEager):
+class Breaks(TorchCompile):
     """A compiled step that fell into pieces."""
 
     running = _BreaksRunning
     entry = replace(STACKS["torch-compile"], name="breaks", target="", default=False, caches={})
 
-    def start(self, device: str, precision: str, threads: int) -> str:
-        platform = super().start(device, precision, threads)
-        self.counters = DynamoCounters()
-        return platform
+
+class _OptimizerOutsideRunning(_CapturedRunning):
+    def _update(self) -> None:
+        self.optimizer.step()
 
 
-class _OptimizerOutsideRunning(_BreaksRunning):
-    def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        self.module.compile(backend="eager")
-        return loss
-
-    def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "optimizer_inside": False, "compiled_region": "model"}
-
-
-class OptimizerOutside(Breaks):
+class OptimizerOutside(TorchCompile):
     """Keras against PyTorch: one side's whole step is one program, the other's optimizer runs beside it."""
 
     running = _OptimizerOutsideRunning
     entry = replace(STACKS["torch-compile"], name="outside", target="", default=False, caches={})
+
+
+class _ModelOnlyRunning(_CapturedRunning):
+    def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        self.module.compile(backend=BACKEND)
+        return loss
+
+
+class LossOutside(TorchCompile):
+    """The model and the update are compiled, the loss between them is not."""
+
+    running = _ModelOnlyRunning
+    entry = replace(STACKS["torch-compile"], name="loss-outside", target="", default=False, caches={})
+
+
+# -- what a step leaves behind ----------------------------------------------------------------------------------
+
+
+class _NotFiniteRunning(TorchRunning):
+    steps = 0
+
+    def step(self, batch: Any) -> Any:
+        self.steps += 1
+        loss, rest = super().step(batch)
+        return loss, {n: t / 0 for n, t in rest.items()} if self.steps > 6 else rest
+
+
+class NotFinite(TorchEager):
+    """What it returns once nobody compares is no number."""
+
+    running = _NotFiniteRunning
+
+
+class _WanderingRunning(TorchRunning):
+    def step(self, batch: Any) -> Any:
+        loss, rest = super().step(batch)
+        return loss * (1 + 1e-3 * random.random()), rest
+
+
+class Wandering(TorchEager):
+    """The same step gives another loss every time."""
+
+    running = _WanderingRunning

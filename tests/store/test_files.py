@@ -10,9 +10,9 @@ import pytest
 from fabricate import make_session
 
 from detente.records.fault import StoreFault
-from detente.store.files import catch_up, export_session, import_file
+from detente.store.files import catch_up, export_session
 from detente.store.sessions import open_store
-from detente.store.spool import Spool
+from detente.store.spool import Spool, read_spool
 
 
 def test_a_round_trip_through_file_and_store(tmp_path):
@@ -21,7 +21,7 @@ def test_a_round_trip_through_file_and_store(tmp_path):
         store.write_session(whole)
         export_session(store.read_session(), tmp_path / "session.jsonl")
     with open_store(tmp_path / "b") as store:
-        store.write_session(import_file(tmp_path / "session.jsonl"))
+        store.write_session(read_spool(tmp_path / "session.jsonl"))
         assert store.read_session() == whole
 
 
@@ -31,7 +31,7 @@ def test_an_export_is_readable_like_any_file_and_replaces_whole(tmp_path):
     export_session(make_session(blocks=1), path)
     (tmp_path / "plain").write_text("")
     assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
-    assert import_file(path) == make_session(blocks=1)
+    assert read_spool(path) == make_session(blocks=1)
     assert {p.name for p in tmp_path.iterdir()} == {"session.jsonl", "plain"}
 
 

@@ -44,9 +44,11 @@ def test_a_torn_last_line_is_left_out_and_cut_off_on_resume(tmp_path, cut):
     assert read_spool(path).processes == expected
     spool, session = Spool.open(path)
     assert session.processes == expected
-    spool.append(whole.processes[-1])
+    assert bool(spool.torn) == (cut > 1)
+    another = replace(whole.processes[-1], started=whole.processes[-1].started + 1)
+    spool.append(another)
     spool.close()
-    assert read_spool(path).processes == (*expected, whole.processes[-1])
+    assert read_spool(path).processes == (*expected, another)
 
 
 def test_a_broken_line_inside_is_a_fault_that_names_it(tmp_path):
@@ -102,7 +104,7 @@ def test_a_second_writer_is_refused(tmp_path):
 
 
 def test_an_id_that_leaves_the_folder_is_refused(tmp_path):
-    with pytest.raises(StoreFault, match="cannot name a file"):
+    with pytest.raises(StoreFault, match="cannot name a session"):
         Spool.create(tmp_path, replace(make_session(blocks=0), id="../elsewhere"))
 
 

@@ -14,6 +14,7 @@ import click
 
 from detente import __version__
 from detente.cli.encoding import forgive
+from detente.cli.output import is_lost_output, is_machine, lost_output, machine_words, require_output
 from detente.records.fault import Fault
 from detente.records.folders import state_folder
 
@@ -29,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rule": ("detente.cli.rule", "The page of an audit rule"),
     "export": ("detente.cli.export", "Write a session as JSON lines, or for another benchmark tool"),
     "import": ("detente.cli.import_", "Take a session from another machine into the store"),
+    "sessions": ("detente.cli.stored", "List, show and remove the stored sessions"),
     "doctor": ("detente.cli.doctor", "Check this machine and every stack, with a fix per line"),
     "stacks": ("detente.cli.stacks", "List, add and remove the stacks' environments"),
     "workloads": ("detente.cli.workloads", "List the workloads, their sizes and costs"),
@@ -84,45 +86,64 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: every error becomes one message and an exit code (docs/exit-codes.md)."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    require_output()
     for stream in (sys.stdout, sys.stderr):
         forgive(stream)
+    code = _run(arguments)
+    try:
+        # What is still in the buffer fails here, where it can be said, and not while the interpreter ends.
+        sys.stdout.flush()
+    except OSError as error:
+        code = lost_output(error, code)
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
     try:
         code = cli.main(args=arguments, prog_name="detente", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
+        return code if isinstance(code, int) else 0
     except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
+        return error.exit_code
     except click.Abort:
-        _tell(arguments, "interrupted", "interrupted", "")
-        sys.exit(130)
+        return _tell(arguments, "interrupted", "interrupted", "", 130)
     except click.ClickException as error:
         hint = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
-        _tell(arguments, "usage", error.format_message(), hint)
-        sys.exit(2)
+        return _tell(arguments, "usage", error.format_message(), hint, 2)
     except Fault as error:
-        _tell(arguments, error.code, error.message, error.hint)
-        sys.exit(error.exit_code)
+        return _tell(arguments, error.code, error.message, error.hint, error.exit_code)
     except KeyboardInterrupt:
-        _tell(arguments, "interrupted", "interrupted", "")
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`): nothing is wrong, and nothing more can be said.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        return _tell(arguments, "interrupted", "interrupted", "", 130)
+    except OSError as error:
+        if is_lost_output(error):
+            return lost_output(error, 0)
+        if is_machine(error):
+            said, hint = machine_words(error)
+            return _tell(arguments, "machine", said, hint, 3)
+        return _bug(arguments, error)
     except Exception as error:
-        _tell(
-            arguments, "bug", f"this is a bug in detente: {type(error).__name__}: {error}", _keep_traceback()
-        )
-        sys.exit(4)
+        return _bug(arguments, error)
 
 
-def _tell(arguments: list[str], code: str, message: str, hint: str) -> None:
-    """One error: text on standard error, and the JSON object on standard output where JSON was asked for."""
-    if _wants_json(arguments):
-        print(json.dumps({"error": {"code": code, "message": message, "hint": hint}}))
-        return
-    print(f"detente: {message}", file=sys.stderr)
-    if hint:
-        print(f"         {hint}", file=sys.stderr)
+def _bug(arguments: list[str], error: Exception) -> int:
+    said = f"this is a bug in detente: {type(error).__name__}: {error}"
+    return _tell(arguments, "bug", said, _keep_traceback(), 4)
+
+
+def _tell(arguments: list[str], code: str, message: str, hint: str, exit_code: int) -> int:
+    """One error: text on standard error, and the JSON object on standard output where JSON was asked for. Returns the
+    exit code."""
+    try:
+        if _wants_json(arguments):
+            print(json.dumps({"error": {"code": code, "message": message, "hint": hint}}))
+            return exit_code
+        from detente.cli.text import say
+
+        say(f"detente: {message}", error=True)
+        for line in hint.splitlines():
+            say(f"         {line}", error=True)
+    except OSError as error:
+        return lost_output(error, exit_code)
+    return exit_code
 
 
 def _wants_json(arguments: list[str]) -> bool:

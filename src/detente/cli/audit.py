@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from detente.cli.judged import judged
 from detente.cli.options import format_option
 from detente.cli.sessions import find_session
+from detente.cli.text import say
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,13 +27,13 @@ def command(session: str, form: str, everything: bool) -> int:
     """
     import json
 
-    from detente.judge import judge
     from detente.report.audit_page import audit_document, audit_lines
 
-    result = judge(find_session(session))
+    found = find_session(session)
+    result = judged(found)
     if form == "json":
         print(json.dumps(audit_document(result)))
     else:
         for line in audit_lines(result, everything):
-            print(line)
+            say(line)
     return 1 if any(c.status == "void" for c in result.cells) else 0

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from detente.cli.live import progress_sink
 from detente.cli.options import Bytes, Duration, Names, format_option
 from detente.cli.sessions import find_spool
+from detente.cli.text import say
 from detente.records.session import Session
 from detente.session.continued import request_of
 from detente.session.request import Request
@@ -161,9 +162,9 @@ def tell(session: Session, request: Request | None, form: str, full: bool, html:
         from detente.cli.unjudged import tell_unjudged
 
         return tell_unjudged(session, form)
-    from detente.judge import judge
+    from detente.cli.judged import judged
 
-    result = judge(session)
+    result = judged(session)
     if request is not None:
         _remember(result)
     if form == "json":
@@ -197,5 +198,5 @@ def exit_code(session: Session, result: Any, request: Request | None) -> int:
         alike.setdefault((c.workload, c.status, c.reason), []).append(c.label)
     for (workload, status, reason), labels in alike.items():
         be = "is" if len(labels) == 1 else "are"
-        print(f"detente: {workload} on {', '.join(labels)} {be} {status}: {reason}", file=sys.stderr)
+        say(f"detente: {workload} on {', '.join(labels)} {be} {status}: {reason}", error=True)
     return 1 if bad else 0

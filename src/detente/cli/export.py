@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from detente.cli.sessions import find_session
+from detente.cli.text import say
 from detente.records.fault import UsageFault
 from detente.records.folders import data_folder
 from detente.records.session import Session
@@ -45,8 +45,8 @@ def command(session: str, output: Path | None, form: str, artefacts: bool) -> in
         return _with_artefacts(found, output)
     path = output or Path(f"{found.id}.jsonl" if form == "detente" else f"{found.id}.{form}.json")
     export_session(found, path, form)
-    print(path)
-    print(f"{len(found.processes)} processes of session {found.id}", file=sys.stderr)
+    say(str(path))
+    say(f"{len(found.processes)} processes of session {found.id}", error=True)
     return 0
 
 
@@ -56,12 +56,12 @@ def _with_artefacts(session: Session, output: Path | None) -> int:
 
     path = output or Path(f"{session.id}.zip")
     written = write_bundle(session, artefacts_of(data_folder()), path)
-    print(path)
+    say(str(path))
     told = f"{len(session.processes)} processes of session {session.id}, {written.programs} programs"
-    print(
+    say(
         f"{told} of {written.bytes / 2**20:.1f} MiB ({path.stat().st_size / 2**20:.1f} MiB packed)",
-        file=sys.stderr,
+        error=True,
     )
     if written.absent:
-        print(f"{written.absent} programs that it names are no longer here", file=sys.stderr)
+        say(f"{written.absent} programs that it names are no longer here", error=True)
     return 0

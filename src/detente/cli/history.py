@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from typing import Any
 
 import click
 
 from detente.cli.options import format_option
+from detente.cli.text import say
 from detente.records.codec import to_json
 from detente.records.folders import data_folder
 
@@ -37,19 +36,25 @@ def command(
     \b
     Examples:
       detente history gpt2 --stack jax
-      detente history --sessions
+      detente history gpt2 --last 5
       detente history gpt2 --gate
     """
+    if sessions:
+        # What the list was called before it had a command of its own.
+        from detente.cli.stored import list_
+
+        return list_.callback(form)  # type: ignore[misc]
     from detente.store.files import catch_up
     from detente.store.history import history
     from detente.store.sessions import open_store
 
-    store = open_store(data_folder())
-    # Sessions that were measured where the database could not be written are in their spools.
-    catch_up(store, data_folder() / "sessions")
-    if sessions:
-        return _list(store.list_sessions(), form)
-    series = history(store, workload=workload, stack=stack, cell=cell, sessions=last)
+    bad: dict[str, str] = {}
+    with open_store(data_folder()) as store:
+        # Sessions that were measured where the database could not be written are in their spools.
+        catch_up(store, data_folder() / "sessions", bad.__setitem__)
+        series = history(store, workload=workload, stack=stack, cell=cell, sessions=last, bad=bad.__setitem__)
+    for id, why in sorted(bad.items()):
+        say(f"note: session {id} is left out: {why}; `detente sessions remove` removes it", error=True)
     if form == "json":
         print(json.dumps({"schema": "detente/history/1", "series": [to_json(s) for s in series]}))
     else:
@@ -60,16 +65,3 @@ def command(
         print(told, end="")
     worse = [s for s in series if (c := s.points[-1].change) and c.word == "CHANGED" and (c.ratio or 0) > 1]
     return 1 if gate and worse else 0
-
-
-def _list(found: Any, form: str) -> int:
-    if form == "json":
-        print(json.dumps({"schema": "detente/sessions/1", "sessions": [to_json(s) for s in found]}))
-        return 0
-    for s in found:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(s.started))
-        print(
-            f"{s.id:22} {when}  {s.processes:4} processes  {', '.join(s.workloads)}: {', '.join(s.labels)}"
-            + (f"  ({s.note})" if s.note else "")
-        )
-    return 0

@@ -2,35 +2,77 @@
 
 from __future__ import annotations
 
+import importlib.util
+import time
 from pathlib import Path
 
 import click
 
+from detente.cli.judged import judged
+from detente.cli.options import Bytes
+from detente.cli.text import say
 from detente.records.folders import data_folder
+from detente.store.artefacts import artefacts_of
+from detente.store.bundle import open_bundle
+from detente.store.imports import import_session
+from detente.store.recorder import open_recorder
+from detente.store.spool import LARGEST_FILE
 
 
-@click.command("import", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    "import",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: detente import session.jsonl",
+)
 @click.argument("file", type=click.Path(path_type=Path))
-def command(file: Path) -> int:
+@click.option(
+    "--max-size",
+    type=Bytes(),
+    default=LARGEST_FILE,
+    help="Refuse a larger file.  [default: 64M]",
+)
+def command(file: Path, max_size: int) -> int:
     """Put the session in FILE (a spool, or what `detente export` wrote) into the store, and say how to read it.
 
-    \b
-    Example:
-      detente import session.jsonl
+    Ids, ranges, types and size are checked first, and the session is judged once: a file that fails in any of them is
+    refused as a whole, with exit code 3. The session stays marked as imported, not measured here.
     """
-    from detente.store.artefacts import artefacts_of
-    from detente.store.bundle import open_bundle
-    from detente.store.files import import_file
-    from detente.store.sessions import open_store
-
-    with open_bundle(file) as bundle:
-        session = import_file(bundle.session_file)
-        store = open_store(data_folder())
-        store.write_session(session)
-        store.close()
-        programs = bundle.keep(session, artefacts_of(data_folder()))
-    print(session.id)
+    store = open_recorder()
+    try:
+        with open_bundle(file) as bundle:
+            done = import_session(
+                bundle.session_file,
+                data_folder() / "sessions",
+                time.time(),
+                store,
+                most=max_size,
+                try_out=_try_out,
+            )
+            programs = bundle.keep(done.session, artefacts_of(data_folder()))
+    finally:
+        if store is not None:
+            store.close()
+    id = done.session.id
+    say(id)
+    if done.torn:
+        say(f"note: {done.torn}; that line is left out", error=True)
     if programs:
-        click.echo(f"{programs} captured programs", err=True)
-    click.echo(f"{len(session.processes)} processes; `detente report {session.id}` tells them", err=True)
+        say(f"{programs} captured programs", error=True)
+    if done.session.imported is None:
+        say(f"nothing new: this session was measured here; `detente report {id}` tells it", error=True)
+    else:
+        say(
+            f"{done.new} processes, imported, not measured here; `detente report {id}` tells them, "
+            f"`detente sessions remove {id}` removes them",
+            error=True,
+        )
     return 0
+
+
+def _try_out(session: object) -> None:
+    if importlib.util.find_spec("scipy") is None:
+        return
+    from detente.records.session import Session
+
+    assert isinstance(session, Session)
+    judged(session, page=True)

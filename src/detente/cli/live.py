@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TextIO
 
+from detente.report.text import clean
 from detente.session.progress import Progress
 
 
@@ -22,7 +23,7 @@ class Lines:
         count = f"[{event.done}/{event.total}] " if event.total and event.kind in ("start", "end") else ""
         eta = f", about {duration(event.eta_s)} left" if event.kind == "end" and event.eta_s else ""
         if event.kind != "start":
-            print(f"{count}{event.text}{eta}", file=self._stream, flush=True)
+            print(f"{count}{clean(event.text)}{eta}", file=self._stream, flush=True)
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -37,11 +38,11 @@ class Live:
 
     def __call__(self, event: Progress) -> None:
         if event.kind in ("note", "plan"):
-            self._write(event.text + "\n")
+            self._write(clean(event.text) + "\n")
             return
-        parts = [f"{event.done}/{max(event.total, event.done)}", event.text]
+        parts = [f"{event.done}/{max(event.total, event.done)}", clean(event.text)]
         if event.phase:
-            parts.append(event.phase)
+            parts.append(clean(event.phase))
         parts.append(duration(time.monotonic() - self._begun))
         if event.eta_s:
             parts.append(f"about {duration(event.eta_s)} left")

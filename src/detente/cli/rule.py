@@ -18,11 +18,14 @@ def command(code: str | None) -> int:
     """
     from detente.judge import RULES
     from detente.judge.rules.pages import rule_page
+    from detente.judge.rules.planting import counts, planting
 
     if code is None:
         width = max(len(c) for c in RULES)
         for rule in RULES.values():
-            print(f"{rule.alias:4} {rule.code:{width}}  {rule.severity:5} {rule.title}")
+            tried = planting(rule.code)
+            print(f"{rule.alias:4} {rule.code:{width}}  {rule.severity:5} {tried:11} {rule.title}")
+        print(f"\n{counts()}.")
         return 0
     print(rule_page(code))
     return 0

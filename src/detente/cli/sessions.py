@@ -3,46 +3,72 @@
 from __future__ import annotations
 
 import importlib.util
+import time
+from dataclasses import replace
 from pathlib import Path
 
+from detente.cli.text import say
 from detente.records.fault import StoreFault, UsageFault
 from detente.records.folders import data_folder
 from detente.records.session import Session
 from detente.store.bundle import open_bundle
-from detente.store.spool import read_spool
+from detente.store.kept import mend, read_kept
+from detente.store.spool import LARGEST_FILE, parse_spool, read_head
 
 
 def find_session(name: str) -> Session:
     """``latest``, the beginning of a session's id, or the path of an exported file.
 
-    The spool is read before the database: it is the truth, and it is there when the database is not. Raises
-    UsageFault when nothing or more than one thing is meant.
+    The spool is read before the database: it is the truth, and it is there when the database is not. What is torn or
+    damaged in it is said on standard error. A file from anywhere but the store is taken as imported. Raises UsageFault
+    when nothing or more than one thing is meant.
     """
     if name.endswith((".jsonl", ".zip")) or "/" in name:
         with open_bundle(Path(name)) as bundle:
-            return read_spool(bundle.session_file)
+            return _from_file(bundle.session_file)
     spools = _spools(name)
     if len(spools) == 1:
-        return read_spool(spools[0])
+        kept = read_kept(spools[0], data_folder())
+        if kept.note:
+            say(f"note: {kept.note}", error=True)
+        return kept.session
     if len(spools) > 1:
         raise _ambiguous(name, spools)
     if importlib.util.find_spec("sqlalchemy") is not None and (data_folder() / "detente.db").exists():
         from detente.store.sessions import open_store
 
-        return open_store(data_folder()).read_session(name)
+        with open_store(data_folder()) as store:
+            return store.read_session(name)
     raise StoreFault(f"there is no session {name!r} in {_folder()}", "`detente compare gpt2` makes one")
 
 
 def find_spool(name: str) -> Path:
-    """The spool that ``--resume`` continues: ``latest`` or the beginning of a session's id. Raises UsageFault."""
+    """The spool that ``--resume`` continues: ``latest`` or the beginning of a session's id. One that is damaged is made
+    whole from the database first, where that has a copy. Raises UsageFault, also for an imported session: what others
+    measured cannot be continued here."""
     spools = _spools(name)
     if len(spools) > 1:
         raise _ambiguous(name, spools)
     if not spools:
+        raise UsageFault(f"there is no session {name!r} in {_folder()}", "`detente sessions list` lists them")
+    if note := mend(spools[0], data_folder()):
+        say(f"note: {note}", error=True)
+    if read_head(spools[0]).imported is not None:
         raise UsageFault(
-            f"there is no session {name!r} in {_folder()}", "`detente history --sessions` lists them"
+            f"session {spools[0].stem} was imported, not measured here: it cannot be continued",
+            "leave --resume out to measure anew",
         )
     return spools[0]
+
+
+def _from_file(path: Path) -> Session:
+    own = path.parent.resolve() == _folder().resolve()
+    parsed = parse_spool(path, None if own else LARGEST_FILE)
+    if parsed.torn:
+        say(f"note: {parsed.torn}; that line is left out", error=True)
+    if own or parsed.session.imported is not None:
+        return parsed.session
+    return replace(parsed.session, imported=time.time())
 
 
 def _folder() -> Path:
@@ -50,12 +76,21 @@ def _folder() -> Path:
 
 
 def _spools(name: str) -> list[Path]:
-    # Ids begin with the time, so the last name is the latest session.
-    return (
-        sorted(_folder().glob("*.jsonl"))[-1:]
-        if name == "latest"
-        else sorted(_folder().glob(f"{name}*.jsonl"))
-    )
+    everything = sorted(_folder().glob("*.jsonl"))
+    if name != "latest":
+        exact = [p for p in everything if p.stem == name]
+        return exact or [p for p in everything if p.stem.startswith(name)]
+    # Ids begin with the time, so the last name is the latest session; a stranger may have named his anything, and
+    # counts only where nothing was measured here.
+    own = (p for p in reversed(everything) if not _imported(p))
+    return [p] if (p := next(own, None)) else everything[-1:]
+
+
+def _imported(spool: Path) -> bool:
+    try:
+        return read_head(spool).imported is not None
+    except StoreFault:
+        return False  # damaged, and so ours: import lets nothing in that cannot be read
 
 
 def _ambiguous(name: str, spools: list[Path]) -> UsageFault:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 
+from detente.cli.stored import IMPORTED
+from detente.cli.text import say
 from detente.records.codec import to_json
 from detente.records.folders import data_folder
 from detente.records.sample import process_median
@@ -33,6 +34,7 @@ def tell_unjudged(session: Session, form: str) -> int:
                 {
                     "schema": "detente/unjudged/1",
                     "session": session.id,
+                    "imported": session.imported,
                     "spool": str(spool),
                     "cells": [
                         {"cell": to_json(c), "steady_s": m, "processes": n, "reason": why}
@@ -44,9 +46,11 @@ def tell_unjudged(session: Session, form: str) -> int:
     else:
         for cell, median, n, why in rows:
             shown = f"{median * 1e3:.4g} ms per step, {n} processes" if median is not None else why
-            print(f"{cell.workload:8} {cell.size:6} {cell.label:22} {shown}")
+            say(f"{cell.workload:8} {cell.size:6} {cell.label:22} {shown}")
+        if session.imported is not None:
+            say(f"{IMPORTED}: the figures are what the file says")
         print("\nNot judged: scipy is not installed here, so nothing above says which is faster.")
-    print(f"judge it elsewhere: detente import {spool}", file=sys.stderr)
+    say(f"judge it elsewhere: detente import {spool}", error=True)
     if session.note == "interrupted":
         return 130
     return 0

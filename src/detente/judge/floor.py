@@ -10,6 +10,9 @@ from detente.records.result import Floor
 
 # A row under this share of the floor is void; between it and 1 the peak was measured too low, and is raised.
 IMPOSSIBLE = 0.8
+# The same where others used the machine while the peaks were measured. A neighbour takes half of two cores, and the
+# probes' best of many readings less than that: a factor of ten is not load.
+IMPOSSIBLE_BUSY = 0.1
 # Traffic that a last-level cache may hold says nothing about memory bandwidth: a step that moves less than this is
 # bounded by its arithmetic alone (large caches of today: 50 MB on an H100, 32 to 96 MB on a desktop processor).
 CACHED = 64 * 2**20
@@ -62,11 +65,13 @@ def best_peak(probes: Iterable[Mapping[str, Any]], *, busy: bool = False) -> Pea
 def raise_peak(peak: Peak, steady: Mapping[str, tuple[Work, float]]) -> Peak:
     """The peak after the rows have been seen: ``steady`` maps a row to its work and its seconds per step. A row
     between 0.8 of the floor and the floor shows that the probes measured too little; the rate that binds it becomes
-    what the row reached. A row under 0.8 raises nothing: it is void, unless the peaks themselves are in doubt."""
+    what the row reached. A row under 0.8 raises nothing, and where the peaks themselves are in doubt no row does: how
+    fast a row was is no measure of a machine that nobody measured."""
+    if peak.busy:
+        return peak
     for row, (work, seconds) in steady.items():
         floor, bound = peak.seconds(work)
-        least = 0.0 if peak.busy else IMPOSSIBLE * floor
-        if least <= seconds < floor:
+        if IMPOSSIBLE * floor <= seconds < floor:
             if bound == "flops":
                 peak = replace(peak, flops=work.flops / seconds, raised_by=row)
             else:
@@ -89,4 +94,5 @@ def floor_column(work: Work, peak: Peak, seconds: float | None, row: str) -> Flo
 
 def impossible(work: Work, peak: Peak, seconds: float) -> bool:
     """Whether a steady median is below what is physically possible, by more than the probes can be wrong."""
-    return seconds < IMPOSSIBLE * peak.seconds(work)[0]
+    least = IMPOSSIBLE_BUSY if peak.busy else IMPOSSIBLE
+    return seconds < least * peak.seconds(work)[0]

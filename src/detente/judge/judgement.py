@@ -33,6 +33,7 @@ from detente.records.precision import PRECISIONS
 from detente.records.result import CellResult, MachineLoad, NoiseColumn, Result, SessionHead
 from detente.records.session import Session
 
+_OWN_STACK = ".py:"
 WorkloadFacts = Mapping[str, Mapping[str, int]]
 
 
@@ -101,26 +102,29 @@ def _work(facts: Mapping[str, int] | None) -> Work | None:
 def _peak(rows: list[Row], like: Cell) -> Peak | None:
     """The best rates of the session at this device and precision. A row whose products run at another precision
     than declared is void, and its rate is a rate of something else; a rate that was reached beside other processes
-    is too low, and counts only where there is no better one."""
+    is too low, and counts only where there is no better one; and a user's own stack times its own products, so that
+    its rates count only where no stack of the catalogue told any."""
     wanted = PRECISIONS[like.contract.precision].product
     probed = [
-        (process.foreign, process.evidence.probes["peak"])
+        (process.foreign, _OWN_STACK in row.cell.stack, process.evidence.probes["peak"])
         for row in rows
         if (row.cell.device, row.cell.contract.precision) == (like.device, like.contract.precision)
         and row.get("precision.class", wanted) == wanted
         for process in (*row.fine, *row.others)
         if "peak" in process.evidence.probes
     ]
-    quiet = [probe for foreign, probe in probed if foreign <= FOREIGN]
-    return best_peak(quiet) or best_peak([probe for _, probe in probed], busy=True)
+    known = [one for one in probed if not one[1]] or probed
+    quiet = [probe for foreign, _, probe in known if foreign <= FOREIGN]
+    return best_peak(quiet) or best_peak([probe for _, _, probe in known], busy=True)
 
 
 def _raised(groups: dict[str, Group], status: dict[str, tuple[str, str]]) -> dict[str, Group]:
-    """The groups with peaks as they are after every good row was seen."""
+    """The groups with peaks as they are after every good row was seen that had the machine to itself."""
     steady: dict[tuple[str, str], dict[str, tuple[Work, float]]] = {}
     for group in groups.values():
         for row in group.rows:
-            if group.work and row.steady and status[row.cell.key][0] == "ok":
+            alone = all(p.foreign <= FOREIGN for p in row.fine)
+            if group.work and row.steady and alone and status[row.cell.key][0] == "ok":
                 key = (row.cell.device, row.cell.contract.precision)
                 steady.setdefault(key, {})[row.cell.key] = (group.work, row.steady)
     found = {}
@@ -253,10 +257,12 @@ def _head(
                 "bytes_per_s": peak.bytes,
                 "shape": list(peak.shape or ()),
             }
+    wall_s = (last if session.ended is None else session.ended) - session.started
     return SessionHead(
         id=session.id,
         started=session.started,
-        wall_s=(session.ended or last) - session.started,
+        # Two readings of a clock that was set back in between say nothing of how long it took.
+        wall_s=wall_s if wall_s >= 0 else None,
         command=session.command,
         rerun=shlex.join(session.command),
         state=state,
@@ -273,4 +279,16 @@ def _head(
             )
             for name, n in pairs.noises.items()
         },
+        imported=session.imported,
+        again=_again(session),
+    )
+
+
+def _again(session: Session) -> tuple[str, ...]:
+    """The processes that were killed from outside and ran again: their evidence is not judged, and is not hidden."""
+    return tuple(
+        f"{p.cell.label}: a process of kind {p.kind} was killed by {p.evidence.killed} in phase {p.evidence.phase!r} "
+        "and ran again"
+        for p in session.processes
+        if session.ran_again(p)
     )

@@ -71,18 +71,20 @@ def _read(kind: Any, data: Any, path: str) -> Any:
     if origin is typing.Literal:
         if data in args:
             return data
-        raise SchemaError(f"{path}: {data!r} is not one of {', '.join(map(repr, args))}")
+        raise SchemaError(f"{path}: {shown(data)} is not one of {', '.join(map(repr, args))}")
     if dataclasses.is_dataclass(kind):
         return _read_record(typing.cast(type, kind), data, path)
     if origin in (tuple, list, frozenset, set):
         if not isinstance(data, list):
-            raise SchemaError(f"{path}: expected a list, got {data!r}")
+            raise SchemaError(f"{path}: expected a list, got {shown(data)}")
         if origin is tuple and args and args[-1] is not Ellipsis:
+            if len(data) != len(args):
+                raise SchemaError(f"{path}: expected a list of {len(args)}, got one of {len(data)}")
             return tuple(_read(a, d, f"{path}[{i}]") for i, (a, d) in enumerate(zip(args, data, strict=True)))
         return origin(_read(args[0] if args else Any, d, f"{path}[{i}]") for i, d in enumerate(data))
     if origin is dict:
         if not isinstance(data, dict):
-            raise SchemaError(f"{path}: expected an object, got {data!r}")
+            raise SchemaError(f"{path}: expected an object, got {shown(data)}")
         return {k: _read(args[1], v, f"{path}.{k}") for k, v in data.items()}
     return _read_plain(kind, data, path)
 
@@ -108,12 +110,12 @@ def _read_union(args: tuple[Any, ...], data: Any, path: str) -> Any:
                 return _read(arg, data, path)
             except SchemaError as error:
                 last = error
-    raise last or SchemaError(f"{path}: unexpected {data!r}")
+    raise last or SchemaError(f"{path}: unexpected {shown(data)}")
 
 
 def _read_record(cls: type, data: Any, path: str) -> Any:
     if not isinstance(data, dict):
-        raise SchemaError(f"{path}: expected an object, got {data!r}")
+        raise SchemaError(f"{path}: expected an object, got {shown(data)}")
     hints = _hints(cls)
     found = {
         f.name: _read(hints[f.name], data[f.name], f"{path}.{f.name}")
@@ -126,6 +128,22 @@ def _read_record(cls: type, data: Any, path: str) -> Any:
         raise SchemaError(f"{path}: {error}") from None
 
 
+def shown(data: Any) -> str:
+    """A value as an error shows it: whoever wrote it may have written a megabyte.
+
+    >>> shown("x" * 1000)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... (1000 characters)"
+    """
+    if isinstance(data, int) and data.bit_length() > 128:
+        return f"a whole number of {data.bit_length()} bits"
+    if isinstance(data, str):
+        return repr(data) if len(data) <= 80 else f"{repr(data[:64])[:64]}... ({len(data)} characters)"
+    if isinstance(data, list | dict) and len(data) > 4:
+        return f"{'a list' if isinstance(data, list) else 'an object'} of {len(data)}"
+    text = repr(data)
+    return text if len(text) <= 80 else f"{text[:64]}..."
+
+
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -134,10 +152,13 @@ def _read_plain(kind: type, data: Any, path: str) -> Any:
         if isinstance(data, str) and data in _SPECIAL:
             return _SPECIAL[data]
         if isinstance(data, int | float) and not isinstance(data, bool):
-            return float(data)
+            try:
+                return float(data)
+            except OverflowError:
+                raise SchemaError(f"{path}: {shown(data)} is larger than any float") from None
     elif kind is int:
         if isinstance(data, int) and not isinstance(data, bool):
             return data
     elif isinstance(data, kind):
         return data
-    raise SchemaError(f"{path}: expected {kind.__name__}, got {data!r}")
+    raise SchemaError(f"{path}: expected {kind.__name__}, got {shown(data)}")

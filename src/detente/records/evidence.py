@@ -43,6 +43,9 @@ class Evidence:
     window    what is known of the steady window besides its samples; None of processes that time nothing, and of those
               that were measured before windows were proved
     probes    key -> what the probe of that name found (plain JSON). Rules read these
+    killed    the signal of somebody else that ended it (``SIGKILL``): neither the worker itself failed, nor was it the
+              user or a time limit, nor, as far as can be told, a lack of memory. ``--resume`` runs such a one again
+    left      what the worker left running after its evidence, and what therefore was ended: threads, child processes
     """
 
     status: Status
@@ -62,3 +65,5 @@ class Evidence:
     versions: dict[str, str] = field(default_factory=dict)
     probes: dict[str, Any] = field(default_factory=dict)
     window: Window | None = None
+    killed: str = ""
+    left: str = ""

@@ -137,11 +137,16 @@ class NoiseColumn:
 class SessionHead:
     """The session itself. ``state`` is ``whole``, ``interrupted``, ``drifting`` (the A/A pair lies wholly beyond
     2 %: no ratio is printed) or ``unjudged``. ``margins`` maps a group to its margin, ``aa`` to its A/A verdict,
-    ``noise`` to what the margin does not say; ``load`` is what others did meanwhile."""
+    ``noise`` to what the margin does not say; ``load`` is what others did meanwhile.
+
+    wall_s     seconds from start to end; None where the machine's clock was set back in between
+    imported   seconds since the epoch when it was taken from a file; None: measured here
+    again      processes that something outside killed and that ran again, a line each
+    """
 
     id: str
     started: float
-    wall_s: float
+    wall_s: float | None
     command: tuple[str, ...]
     rerun: str
     state: str
@@ -153,6 +158,8 @@ class SessionHead:
     peaks: dict[str, Any] = field(default_factory=dict)
     load: MachineLoad | None = None
     noise: dict[str, NoiseColumn] = field(default_factory=dict)
+    imported: float | None = None
+    again: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

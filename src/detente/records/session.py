@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from detente.records.cell import Cell
 from detente.records.evidence import Evidence
+
+# A process that is killed this often is not killed by chance.
+MOST_KILLS = 3
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,11 @@ class Session:
     """What was asked, and every process that finished. ``planned`` is the denominator: a cell that failed,
     ran out of memory or was skipped stays in it. ``aa`` names the two labels of the A/A pair. ``rested`` maps the
     key of a row that let others go first, because the budget did not hold enough blocks of all, to that reason: it
-    keeps its figures, and no block waits for it."""
+    keeps its figures, and no block waits for it.
+
+    imported   seconds since the epoch when the session was taken from a file; None: it was measured here. Whoever
+               reads a stranger's file sets it, whatever the file says of itself
+    """
 
     id: str
     started: float
@@ -93,20 +101,51 @@ class Session:
     ended: float | None = None
     note: str = ""
     rested: dict[str, str] = field(default_factory=dict)
+    imported: float | None = None
 
     def of(self, cell: Cell, kind: str = "time") -> tuple[Process, ...]:
-        """The processes of one cell, in the order in which they ran."""
+        """The processes of one cell, in the order in which they ran. One that something outside killed and that ran
+        again counts no more: the later one stands for it."""
+        return tuple(p for p in self.processes if p.kind == kind and p.cell == cell and not self.ran_again(p))
+
+    def every(self, cell: Cell, kind: str = "time") -> tuple[Process, ...]:
+        """The processes of one cell with those that were killed and ran again."""
         return tuple(p for p in self.processes if p.kind == kind and p.cell == cell)
+
+    def ran_again(self, process: Process) -> bool:
+        """Whether this process was killed from outside and a later one of its cell and kind ran in its place. The
+        evidence of both is kept; only the later one is judged. What fails by itself is never replaced."""
+        if not process.evidence.killed:
+            return False
+        return self._last[process.cell.key, process.kind] is not process
+
+    def to_run_again(self, cell: Cell, kind: str = "time") -> bool:
+        """Whether ``--resume`` should run the cell's last process again: something outside killed it. After
+        ``MOST_KILLS`` the cause is not outside, and it stays as it is."""
+        last = self._last.get((cell.key, kind))
+        if last is None or not last.evidence.killed:
+            return False
+        kills = sum(p.kind == kind and p.cell == cell and bool(p.evidence.killed) for p in self.processes)
+        return kills < MOST_KILLS
+
+    @cached_property
+    def _last(self) -> dict[tuple[str, str], Process]:
+        return {(p.cell.key, p.kind): p for p in self.processes}
 
     def dead(self) -> frozenset[str]:
         """Keys of cells of which a timing process did not end well. They run no further and hold no block up."""
-        return frozenset(p.cell.key for p in self.processes if p.kind == "time" and p.evidence.status != "ok")
+        return frozenset(
+            p.cell.key
+            for p in self.processes
+            if p.kind == "time" and p.evidence.status != "ok" and not self.ran_again(p)
+        )
 
     def whole_blocks(self) -> tuple[int, ...]:
-        """The blocks in which every planned cell that can run has finished. Only these are judged."""
+        """The blocks in which every planned cell that can run has finished. Only these are judged. A cell that was
+        killed and ran again later is missing from its own block: it would be paired with what ran an hour before."""
         need = {c.key for c in self.planned if c.key not in self.skipped} - self.dead() - self.rested.keys()
         done: dict[int, set[str]] = {}
         for p in self.processes:
-            if p.kind == "time" and p.block >= 0:
+            if p.kind == "time" and p.block >= 0 and not self.ran_again(p):
                 done.setdefault(p.block, set()).add(p.cell.key)
         return tuple(sorted(b for b, keys in done.items() if need and need <= keys))

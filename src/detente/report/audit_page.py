@@ -16,6 +16,7 @@ def audit_document(result: Result) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "session": result.session.id,
+        "imported": result.session.imported,
         "cells": [
             {
                 "cell": f"{c.group}/{c.label}",
@@ -32,6 +33,8 @@ def audit_lines(result: Result, everything: bool) -> Iterator[str]:
     """A head line, then a paragraph per row; ``everything``: also the rules that could not be checked."""
     s = result.session
     yield f"session {s.id}: {len(result.cells)} rows, {s.blocks} whole blocks, {s.state}"
+    if s.imported is not None:
+        yield "imported, not measured here: what follows is what the file says"
     for cell in result.cells:
         yield ""
         yield from _row(cell, everything)

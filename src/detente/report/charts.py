@@ -10,10 +10,11 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from detente.report.page import Chart, Mark, Tone
+from detente.report.text import clean
 
 # Stand-in colour -> variable of the style sheet. Unlikely ones, so that nothing else is replaced.
 _STAND_IN = {
@@ -42,7 +43,27 @@ class Drawing:
 
 def draw(chart: Chart) -> Drawing:
     """The SVG of a chart. Raises ImportError when Altair or vl-convert is absent."""
+    chart = _cleaned(chart)
     return Drawing(_svg(chart, 640, 210), _svg(chart, 200, 120))
+
+
+# Longer than any label that a chart has room for.
+_LABEL = 160
+
+
+def _cleaned(chart: Chart) -> Chart:
+    """The chart with words that the drawing library survives: a control character in a label ends the process
+    (vl-convert, SIGABRT), and so may a lone surrogate."""
+    marks = tuple(
+        replace(m, row=_short(m.row), series=_short(m.series), label=_short(m.label)) for m in chart.marks
+    )
+    return replace(chart, title=_short(chart.title), marks=marks)
+
+
+def _short(text: str) -> str:
+    text = clean(text)
+    half = _LABEL // 2
+    return text if len(text) <= _LABEL else f"{text[:half]}…{text[-half:]}"
 
 
 def _svg(chart: Chart, width: int, label: int) -> str:

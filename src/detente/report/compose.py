@@ -149,7 +149,11 @@ def _many_title(groups: tuple[Group, ...]) -> str:
 
 def _kicker(session: SessionHead) -> str:
     when = datetime.datetime.fromtimestamp(session.started, datetime.UTC)
-    return f"détente · {when:%Y-%m-%d %H:%M} UTC · {duration(session.wall_s)} · session {session.id}"
+    lasted = (
+        "of unknown length (the clock was set back)" if session.wall_s is None else duration(session.wall_s)
+    )
+    origin = "" if session.imported is None else " · imported, not measured here"
+    return f"détente · {when:%Y-%m-%d %H:%M} UTC · {lasted} · session {session.id}{origin}"
 
 
 def _group_parts(session: SessionHead, group: Group, alone: bool) -> tuple[Part, ...]:
@@ -174,11 +178,15 @@ def _group_parts(session: SessionHead, group: Group, alone: bool) -> tuple[Part,
 
 def _session_notes(session: SessionHead) -> tuple[Statement, ...]:
     notes = []
+    if session.imported is not None:
+        text = "Imported, not measured here: the figures are what the file says; the rules judged no more than that."
+        notes.append(Statement(words(text), "warn"))
+    notes.extend(Statement(words(f"{line}."), "quiet") for line in session.again)
     if session.state == "interrupted":
-        text = (
-            f"This session was interrupted; `detente compare --resume {session.id}` continues it. "
-            "Only whole blocks are judged."
-        )
+        again = ""
+        if session.imported is None:
+            again = f"; `detente compare --resume {session.id}` continues it"
+        text = f"This session was interrupted{again}. Only whole blocks are judged."
         notes.append(Statement(words(text), "warn"))
     # These two say what the page says already.
     if session.note and session.note != "interrupted" and session.state != "drifting":

@@ -94,7 +94,10 @@ _TONES: dict[str, Style] = {"CHANGED": "warn", "NOT COMPARABLE": "quiet", "NO CH
 def _row(point: Point) -> Row:
     when = datetime.datetime.fromtimestamp(point.started, datetime.UTC)
     c = point.change
-    remarks = list(point.changed_versions)
+    remarks = [
+        *(["imported, not measured here"] if point.imported is not None else []),
+        *point.changed_versions,
+    ]
     if c is not None and c.word != "CHANGED":
         remarks.append(c.reason)
     change: Words = words(NOTHING) if c is None else words(Span(c.word, _TONES[c.word]))

@@ -8,7 +8,11 @@ from typing import Any
 
 from detente.records.result import Result
 from detente.report.numbers import BYTES, FLOPS, quantity, significant
-from detente.report.page import Command, Facts, Part, Section
+from detente.report.page import Command, Facts, Part, Section, Statement, words
+
+_UNTRUSTED = Statement(
+    words("Its author wrote that line, not this machine: read it before you run it."), "warn"
+)
 
 
 def machine_section(result: Result) -> Section:
@@ -28,7 +32,15 @@ def machine_section(result: Result) -> Section:
             (("source of détente, SHA-256", head.fingerprint.source[:16]),) if head.fingerprint.source else ()
         )
         parts.append(Section("Settings", (Facts((*settings, *source)),), detail=True))
-    parts.append(Section("Run it again", (Command(head.rerun or " ".join(head.command)),)))
+    command = head.rerun or " ".join(head.command)
+    parts.append(
+        Section("Run it again", (Command(command),))
+        if head.imported is None
+        # A file may say anything here. It is shown, so that it can be judged, and not set as something to copy.
+        else Section(
+            "The file says that this made it", (Statement(words(f"“{command}”"), "quiet"), _UNTRUSTED)
+        )
+    )
     return Section("Machine", tuple(parts))
 
 

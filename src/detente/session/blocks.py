@@ -43,7 +43,7 @@ def _ordered(under: Underway, block: int, cells: Sequence[Cell]) -> list[Cell]:
 def _one_block(under: Underway, block: int, cells: Sequence[Cell]) -> None:
     for order, cell in enumerate(cells):
         session = under.ledger.session
-        first, twin = not session.of(cell), is_twin(cell)
+        first, twin = not any(p.evidence.status == "ok" for p in session.of(cell)), is_twin(cell)
         if twin and first and under.budget.only_block(_fewest(under, cells), session):
             _drop_twin(under, cell)
             continue
@@ -101,6 +101,8 @@ def _wanted(under: Underway) -> bool:
     """Whether another block is wanted: asked of the judge, bounded by the user's number."""
     session, request = under.ledger.session, under.request
     whole = len(session.whole_blocks())
+    if under.ledger.run_again() & {c.key for c in under.alive()}:
+        return True  # a row that was killed is owed a run, whatever the others have
     if request.blocks is not None:
         return whole < request.blocks
     if importlib.util.find_spec("scipy") is None:

@@ -26,6 +26,9 @@ class Ledger:
     def __init__(self, session: Session, spool: Spool, recorder: Recorder | None) -> None:
         self.session = session
         self._spool, self._recorder = spool, recorder
+        self._begun = time.time(), time.monotonic()
+        # What ran before this run: what was killed now is not tried again until somebody says --resume.
+        self._earlier = session
         if recorder is not None:
             recorder.write_session(session)
 
@@ -35,6 +38,14 @@ class Ledger:
         self.session = replace(self.session, processes=(*self.session.processes, process))
         if self._recorder is not None:
             self._recorder.add_process(self.session.id, process)
+
+    def run_again(self) -> frozenset[str]:
+        """Keys of cells whose last timing process was killed from outside in an earlier run, and has not run since."""
+        return frozenset(
+            c.key
+            for c in self._earlier.planned
+            if self._earlier.to_run_again(c) and len(self.session.every(c)) == len(self._earlier.every(c))
+        )
 
     def skip(self, cells: Sequence[Cell], why: str) -> None:
         """These are skipped from now on, and what they did so far is left out."""
@@ -53,7 +64,9 @@ class Ledger:
 
     def end(self, note: str) -> Session:
         """The session as it stands is the result; ``note`` says why it is not longer."""
-        ended = time.time()
+        # By a clock that nobody sets: a machine whose time jumps must not have a session that ends before it began.
+        began, mark = self._begun
+        ended = began + (time.monotonic() - mark)
         self._spool.amend(ended=ended, note=note)
         if self._recorder is not None:
             self._recorder.finish(self.session.id, ended, note, self.session.skipped)

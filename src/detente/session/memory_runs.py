@@ -15,7 +15,7 @@ def run_memory(under: Underway) -> None:
     """One memory run of each row that has none yet, as far as the budget reaches."""
     for cell in memory_cells(under):
         session = under.ledger.session
-        if session.of(cell, "memory"):
+        if session.every(cell, "memory") and not session.to_run_again(cell, "memory"):
             continue
         if under.budget.over(under.budget.cost_s("memory", [cell], session)):
             under.tally.say(f"the budget leaves no room for the memory run of {cell.label}")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
 from detente.records.cell import Cell
+from detente.records.codec import dumps, from_json
 from detente.records.folders import cache_folder
+from detente.records.limits import check_record
+from detente.records.session import Process
 from detente.session.fingerprint import hash_files, machine, source_hash
 from detente.session.installed import installed_hash
 from detente.session.layout import python_for
@@ -36,3 +41,28 @@ def proof_file(cell: Cell) -> Path:
         ]
     )
     return cache_folder() / "proofs" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+
+
+def read_proof(file: Path) -> Process | None:
+    """The proof in the cache; None when there is none, or when what is there is torn: it is then made again."""
+    try:
+        process = from_json(Process, json.loads(file.read_text()))
+        check_record(process, "Process")
+        return process
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def keep_proof(file: Path, process: Process) -> str:
+    """Write a proof to the cache, whole or not at all. What fails only costs the next session a proof: it is
+    returned in words."""
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(dumps(process))
+        fresh.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        return f"the proof cannot be cached in {file.parent}: {os.strerror(error.errno or 0)}; the session has it"
+    return ""

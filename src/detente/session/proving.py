@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
 from detente.records.cell import Cell
-from detente.records.codec import dumps, from_json
-from detente.records.session import Process
 from detente.session.beside import run_beside
-from detente.session.proofs import proof_file
+from detente.session.proofs import keep_proof, proof_file, read_proof
 from detente.session.underway import Underway, is_twin
 from detente.workloads.catalogue import find_workload
 
@@ -23,19 +20,19 @@ def prove(under: Underway, cells: Sequence[Cell]) -> None:
         if "tiny" not in find_workload(cell.workload).sizes or is_twin(cell):
             continue
         proof = proof_cell(cell)
-        if any(p.kind == "prove" and p.cell == proof for p in under.ledger.session.processes):
+        session = under.ledger.session
+        if session.every(proof, "prove") and not session.to_run_again(proof, "prove"):
             continue
         cached = proof_file(proof)
-        if cached.exists():
-            under.ledger.keep(from_json(Process, json.loads(cached.read_text())))
+        known = read_proof(cached)
+        if known is not None:
+            under.ledger.keep(known)
         elif _prepare_for(under, proof):
             wanted.append(proof)
     for process in run_beside(under, "prove", wanted, full_proof=True):
         under.ledger.keep(process)
-        if process.evidence.status == "ok":
-            cached = proof_file(process.cell)
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            cached.write_text(dumps(process))
+        if process.evidence.status == "ok" and (note := keep_proof(proof_file(process.cell), process)):
+            under.tally.say(note)
 
 
 def proof_cell(cell: Cell) -> Cell:

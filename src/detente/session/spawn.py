@@ -15,16 +15,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from detente.records.codec import dumps, from_json
 from detente.records.evidence import Evidence
 from detente.records.fault import UsageFault
 from detente.records.job import Job
+from detente.records.limits import check_record
+from detente.session.disk import refuse_full_disk, writing
 from detente.session.interrupts import Interrupts, Tap
 from detente.session.layout import python_for
 from detente.session.load import ForeignLoad
+from detente.session.memory_watch import MemoryWatch
 from detente.session.package_alone import PACKAGE, package_alone
 from detente.session.phase_watch import PhaseWatch
 from detente.stacks.catalogue import find_entry
+from detente.stacks.own_entry import worker_variable
 from detente.worker.events import PIPE
 from detente.worker.run import is_out_of_memory
 
@@ -38,6 +44,11 @@ LIMITS: dict[str, float] = {
     "third": 900,
 }
 LIMIT = 600.0
+# Seconds that a worker has to end after its evidence: enough to close what it opened. What a model left running then
+# (a thread, a fork that holds the pipe) would otherwise hold every worker up to the phase limit.
+GRACE_S = 5.0
+# An evidence line of GPT-2 with its probes is 100 KB; a worker that writes this much without an end is not one.
+LONGEST_LINE = 64 * 2**20
 
 # Taken over from the user's environment; everything else is scrubbed, so that a shell's leftovers
 # (XLA_FLAGS, TORCH_LOGS, OMP_*) do not decide a verdict.
@@ -97,14 +108,17 @@ def spawn(
     cpus: tuple[int, ...] = (),
     memory_cap: int | None = None,
 ) -> Spawned:
-    """Run one job to its end and return what it left. Never raises for anything that the worker does."""
+    """Run one job to its end and return what it left. Raises for nothing that the worker's own code does; a disk that
+    is full, for the worker or for its log, is a MachineFault: no row is to blame for it."""
     environment = worker_environment(job, cpus, memory_cap)
-    log.parent.mkdir(parents=True, exist_ok=True)
     job_file = log.with_suffix(".job.json")
-    job_file.write_text(dumps(job))
+    with writing(log.parent, "XDG_STATE_HOME"):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        job_file.write_text(dumps(job))
     read, write = os.pipe()
     load, started, begun = ForeignLoad(), time.time(), time.monotonic()
     python = python_for(find_entry(job.cell.stack)) or Path(sys.executable)
+    memory = MemoryWatch()
     with log.open("wb") as output:
         child = subprocess.Popen(
             [str(python), "-m", "detente.worker", str(job_file)],
@@ -119,9 +133,13 @@ def spawn(
         watch = _Watch(child, {**LIMITS, **_user_limits(), **(limits or {})}, on_phase)
         with os.fdopen(read, "rb", buffering=0) as events:
             watch.follow(events, interrupts)
-        _end_group(child)
+        peak = _end_group(child)
     wall = time.monotonic() - begun
-    evidence = watch.evidence or _obituary(watch, child.returncode, log)
+    killer = memory.killed(peak)
+    evidence = watch.evidence or _obituary(watch, child.returncode, log, killer)
+    refuse_full_disk(evidence, log)
+    if watch.left:
+        evidence = replace(evidence, left=watch.left)
     if evidence.window is not None and watch.window.over:
         seen = watch.window
         evidence = replace(
@@ -153,6 +171,7 @@ class _Watch:
         self.phase, self.evidence = "start", None
         self.timed_out: float | None = None
         self.killed_by_user = False
+        self.left, self.spoken = "", ""
         self.window = PhaseWatch(child.pid, "steady")
         self._deadline = time.monotonic() + self._limit()
 
@@ -167,6 +186,9 @@ class _Watch:
             while True:
                 ready = selector.select(max(0.0, self._deadline - time.monotonic()))
                 if not ready:
+                    if self.evidence is not None:
+                        self.left = _left_behind(self.child)
+                        return
                     self.timed_out = self._limit()
                     self._kill()
                     return
@@ -184,55 +206,128 @@ class _Watch:
                         *lines, buffer = (buffer + data).split(b"\n")
                         for line in lines:
                             self._hear(line)
+                        if len(buffer) > LONGEST_LINE:
+                            self.spoken = f"its last line has no end after {len(buffer) >> 20} MiB"
+                            self._kill()
+                            return
 
     def _hear(self, line: bytes) -> None:
-        event = json.loads(line)
-        if event["event"] == "phase":
-            self.phase = event["name"]
-            self.window.hear(self.phase)
-            self._deadline = time.monotonic() + self._limit()
-            self.on_phase(self.phase)
-        else:
-            self.evidence = from_json(Evidence, event["evidence"])
+        """One event. The pipe can be found by the user's own code, so that anything may stand there: what is no event
+        of ours is remembered for the obituary and ends nothing."""
+        if self.evidence is not None:
+            return  # a fork that came back tells the same again
+        try:
+            event = json.loads(line)
+            if event["event"] == "phase":
+                self.phase = str(event["name"])[:200]
+                self.window.hear(self.phase)
+                self._deadline = time.monotonic() + self._limit()
+                self.on_phase(self.phase)
+            else:
+                found = from_json(Evidence, event["evidence"])
+                check_record(found, "Evidence")
+                self.evidence = found
+                self._deadline = time.monotonic() + GRACE_S
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            self.spoken = f"it wrote what is no event: {str(error) or type(error).__name__}"[:300]
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGKILL)
 
 
-def _end_group(child: subprocess.Popen[bytes]) -> None:
-    """Wait for the worker, then for whatever it left behind: Inductor keeps a pool of compile processes."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(timeout=30)
+def _left_behind(child: subprocess.Popen[bytes]) -> str:
+    """What still runs of a worker that has told its evidence, in words."""
+    threads, processes = 0, 0
+    for process in psutil.process_iter():
+        try:
+            if process.pid == child.pid:
+                threads = process.num_threads()
+            elif os.getsid(process.pid) == child.pid and process.status() != psutil.STATUS_ZOMBIE:
+                processes += 1
+        except (psutil.Error, OSError):
+            continue
+    found = [f"{threads} threads"] * (threads > 0) + [f"{processes} child processes"] * (processes > 0)
+    return f"{' and '.join(found) or 'something'} still running {GRACE_S:g} s after the evidence: ended"
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> int:
+    """Wait for the worker, then end whatever it left behind: Inductor keeps a pool of compile processes. Returns the
+    most memory that the worker had resident, in bytes, as the kernel accounts it at the end."""
+    deadline = time.monotonic() + GRACE_S
+    peak = _reap(child)
+    while child.returncode is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+        peak = _reap(child)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    while child.returncode is None:
+        time.sleep(0.005)
+        peak = _reap(child)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    return peak
 
 
-def _obituary(watch: _Watch, code: int, log: Path) -> Evidence:
+def _reap(child: subprocess.Popen[bytes]) -> int:
+    # wait4 instead of Popen.wait: it alone tells the peak of this one child.
+    if child.returncode is not None:
+        return 0
+    try:
+        pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+    except ChildProcessError:
+        child.wait()
+        return 0
+    if pid == 0:
+        return 0
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_maxrss * 1024
+
+
+# Signals that somebody else sends: an administrator, a batch system, a container that is stopped.
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU})
+
+
+def _obituary(watch: _Watch, code: int, log: Path, short_of_memory: str) -> Evidence:
     """The evidence of a worker that left none."""
     tail = log.read_bytes()[-4000:].decode(errors="replace") if log.exists() else ""
+    phase = watch.phase
     if watch.killed_by_user:
-        return Evidence("failed", watch.phase, "stopped by the user")
+        return Evidence("failed", phase, "stopped by the user")
     if watch.timed_out is not None:
         return Evidence(
             "failed",
-            watch.phase,
-            f"no progress in phase {watch.phase!r} for {watch.timed_out:g} s: killed; its log is {log}",
+            phase,
+            f"no progress in phase {phase!r} for {watch.timed_out:g} s: killed; its log is {log}",
         )
     if is_out_of_memory(tail):
+        return Evidence("oom", phase, f"out of memory in phase {phase!r} (exit {code}); its log is {log}")
+    if code == -signal.SIGKILL and short_of_memory:
         return Evidence(
-            "oom", watch.phase, f"out of memory in phase {watch.phase!r} (exit {code}); its log is {log}"
+            "oom", phase, f"out of memory in phase {phase!r}: {short_of_memory}; its log is {log}"
         )
-    if code < 0:
-        name = signal.Signals(-code).name
-        more = ": the kernel kills so when memory runs out" if -code == signal.SIGKILL else ""
+    if code < 0 and not watch.spoken:
+        name = signal_name(-code)
+        outside = -code in _FROM_OUTSIDE
+        more = ", from outside as far as can be told: `--resume` runs it again" if outside else ""
         return Evidence(
-            "failed", watch.phase, f"killed by {name} in phase {watch.phase!r}{more}; its log is {log}"
+            "failed",
+            phase,
+            f"killed by {name} in phase {phase!r}{more}; its log is {log}",
+            killed=name if outside else "",
         )
+    said = f" ({watch.spoken})" if watch.spoken else ""
     return Evidence(
-        "failed", watch.phase, f"ended with exit code {code} in phase {watch.phase!r}; its log is {log}"
+        "failed", phase, f"ended with exit code {code} in phase {phase!r}{said}; its log is {log}"
     )
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``; real-time signals have numbers only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def worker_environment(job: Job, cpus: tuple[int, ...], memory_cap: int | None) -> dict[str, str]:
@@ -247,6 +342,7 @@ def worker_environment(job: Job, cpus: tuple[int, ...], memory_cap: int | None) 
         **chosen,
         **_FIXED,
         **entry.variables,
+        **worker_variable(entry),
         **{variable: str(Path(job.cache) / part) for variable, part in entry.caches.items()},
         "PYTHONPATH": os.pathsep.join(paths),
         "OMP_NUM_THREADS": str(job.threads),

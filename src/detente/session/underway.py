@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from detente.records.cell import Cell
 from detente.records.job import JobKind
-from detente.records.session import Process
+from detente.records.session import Process, Wait
 from detente.session.budget import Budget
 from detente.session.interrupts import Interrupts
 from detente.session.layout import AA, Layout
@@ -39,9 +39,10 @@ class Underway:
     unmade: Unmade
 
     def alive(self) -> list[Cell]:
-        """The cells that can run and did not fail, in display order."""
+        """The cells that can run and did not fail, in display order. What something outside killed in an earlier run
+        of this session runs again."""
         session = self.ledger.session
-        gone = session.dead() | set(session.skipped)
+        gone = (session.dead() - self.ledger.run_again()) | set(session.skipped)
         return [c for c in self.layout.runnable() if c.key not in gone]
 
     def process(self, kind: JobKind, cell: Cell, block: int = -1, order: int = 0, **job: Any) -> Process:
@@ -58,20 +59,30 @@ class Underway:
             kind,
             cell,
             lambda phase: tell("phase", title, cell=cell.key, phase=phase),
-            capped=kind in ("time", "memory"),
+            capped=True,
             **job,
         )
         if spawned.killed_by_user:
             raise Stopped
-        return replace(self.record(kind, cell, spawned, block, order), waits=waits)
+        return self.record(kind, cell, spawned, block, order, waits)
 
-    def record(self, kind: JobKind, cell: Cell, spawned: Spawned, block: int = -1, order: int = 0) -> Process:
+    def record(
+        self,
+        kind: JobKind,
+        cell: Cell,
+        spawned: Spawned,
+        block: int = -1,
+        order: int = 0,
+        waits: tuple[Wait, ...] = (),
+    ) -> Process:
         """A worker that ended, told and made a record."""
         where = f"block {block + 1}" if block >= 0 else kind
         title = f"{cell.workload} {cell.size} {cell.label}: {where}"
         self.tally.done += 1
         self.budget.estimates.saw(kind, cell, spawned.wall_s)
         self.tally.tell("end", f"{title} {_outcome(kind, spawned)}", cell=cell.key, eta_s=self._eta())
+        if spawned.evidence.left:
+            self.tally.say(f"{cell.label} left {spawned.evidence.left}")
         return Process(
             cell,
             kind,
@@ -82,6 +93,7 @@ class Underway:
             spawned.foreign,
             spawned.evidence,
             _shareable(spawned.environment),
+            waits,
         )
 
     def _eta(self) -> float | None:

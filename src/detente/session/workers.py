@@ -13,6 +13,7 @@ from typing import Any
 from detente.records.cell import Cell
 from detente.records.folders import cache_folder, data_folder, state_folder
 from detente.records.job import Job, JobKind
+from detente.session.disk import writing
 from detente.session.interrupts import Interrupts, Tap
 from detente.session.prepared import is_prepared, prepared_folder
 from detente.session.request import Request
@@ -75,8 +76,9 @@ class Workers:
         its own; ``job``: further fields of the Job."""
         cache = self._caches / "".join(c if c.isalnum() else "-" for c in cell.key)
         prepared = self.folder(cell)
-        for place in (cache, prepared):
-            place.mkdir(parents=True, exist_ok=True)
+        with writing(cache, "XDG_CACHE_HOME"):
+            for place in (cache, prepared):
+                place.mkdir(parents=True, exist_ok=True)
         log = self.log = self._logs / f"{next(self._numbers):03d}-{kind}-{cell.label.replace('/', '-')}.log"
         return spawn(
             Job(

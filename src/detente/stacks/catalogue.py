@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -175,21 +175,10 @@ def find_entry(name: str) -> StackEntry:
     if name in STACKS:
         return STACKS[name]
     if ".py:" in name:
-        cls = _load_class(name)
-        entry = getattr(cls, "entry", None)
-        if not isinstance(entry, StackEntry):
-            base = next(
-                (e for e in STACKS.values() if e.target.split(":")[1] in {c.__name__ for c in cls.__mro__}),
-                None,
-            )
-            if base is None:
-                raise UsageFault(
-                    f"the class of {name} has no attribute `entry`",
-                    "give it a detente.stacks.catalogue.StackEntry (docs/add-a-stack.md)",
-                )
-            entry = base
-        # Whether a class of the user's gives programs away, only it knows.
-        return replace(entry, name=name, target=name, default=False, programs=True)
+        # Never by running the file: see own_entry.py.
+        from detente.stacks.own_entry import own_entry
+
+        return own_entry(name)
     near = difflib.get_close_matches(name, STACKS, n=1, cutoff=0.4)
     raise UsageFault(
         f"no stack is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
@@ -198,14 +187,15 @@ def find_entry(name: str) -> StackEntry:
 
 
 def make_stack(entry: StackEntry) -> Stack:
-    """An instance of the entry's class. Imports the stack's file, not its framework."""
+    """An instance of the entry's class, in a worker: a user's file runs here. Imports no framework."""
     if ".py:" in entry.target:
-        return _load_class(entry.target)()
+        return load_class(entry.target)()
     module, _, name = entry.target.partition(":")
     return getattr(importlib.import_module(module), name)()
 
 
-def _load_class(target: str) -> type:
+def load_class(target: str) -> type:
+    """The class of ``file.py:ClassName``. Runs the file: only workers do that."""
     file, _, name = target.rpartition(":")
     path = Path(file)
     if not path.is_file():

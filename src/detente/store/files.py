@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -31,28 +30,27 @@ def export_session(session: Session, file: Path | str, form: str = "detente") ->
             out.write(line)
 
 
-def import_file(file: Path | str) -> Session:
-    """The session in a file that ``export`` or a running session wrote. Raises StoreFault (see
-    read_spool)."""
-    return read_spool(file)
-
-
-def catch_up(store: Keeper, folder: Path | str) -> tuple[str, ...]:
+def catch_up(
+    store: Keeper, folder: Path | str, bad: Callable[[str, str], None] = lambda id, why: None
+) -> tuple[str, ...]:
     """Bring the sessions whose spools lie in ``folder`` into the store, where it lacks them or some of their
     processes: measured without SQLAlchemy, while the disk was full, or by a parent that was killed. Returns
-    the ids of those that were new or grew. A spool that cannot be read is left alone; ``import`` of it says
-    why.
+    the ids of those that were new or grew. A spool that cannot be read is left alone, and told to ``bad``.
     """
     known = store.counts()
     grown = []
     for path in sorted(Path(folder).glob("*.jsonl")):
         # Lines are counted first: reading every spool whole would cost seconds where there are hundreds.
-        if path.stem in known and _process_lines(path) <= known[path.stem]:
+        if path.stem in known and process_lines(path) <= known[path.stem]:
             continue
-        with contextlib.suppress(StoreFault):
+        try:
             session = read_spool(path)
+            if session.id != path.stem:
+                raise StoreFault(f"{path} holds the session {session.id}", "a spool is named by its session")
             store.write_session(session)
             grown.append(session.id)
+        except StoreFault as fault:
+            bad(path.stem, fault.message)
     return tuple(grown)
 
 
@@ -63,7 +61,8 @@ class Keeper(Protocol):
     def write_session(self, session: Session) -> None: ...
 
 
-def _process_lines(path: Path) -> int:
+def process_lines(path: Path) -> int:
+    """How many lines of a spool begin as a process does, whole or not; 0 when it cannot be read."""
     start = f'{{"schema":"{PROCESS}"'.encode()
     try:
         with open(path, "rb") as file:

@@ -11,11 +11,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from detente.records.codec import from_json
+from detente.records.codec import from_json, shown
+from detente.records.limits import LAST_MOMENT
 from detente.records.session import Fingerprint
 from detente.store import tables
 from detente.store.database import reading
-from detente.store.sessions import Store, comparable
+from detente.store.sessions import Bad, Store, comparable, ignore, sane, tell_insane
 from detente.store.unpaired import Change, compare_unpaired
 
 
@@ -23,7 +24,8 @@ from detente.store.unpaired import Change, compare_unpaired
 class Point:
     """One row in one session. ``medians`` are the process medians in seconds per step; ``change`` compares
     them with the newest earlier session of the same fingerprint, None for the first. ``versions`` names
-    what the stack's versions were, ``changed_versions`` what is new in them since that session."""
+    what the stack's versions were, ``changed_versions`` what is new in them since that session.
+    ``imported``: when the session was taken from a file; None where it was measured here."""
 
     session: str
     started: float
@@ -32,6 +34,7 @@ class Point:
     change: Change | None = None
     against: str | None = None
     changed_versions: tuple[str, ...] = ()
+    imported: float | None = None
 
     @property
     def median(self) -> float:
@@ -54,16 +57,19 @@ def history(
     stack: str | None = None,
     cell: str | None = None,
     sessions: int = 30,
+    bad: Bad = ignore,
 ) -> tuple[Series, ...]:
     """The series of every cell that matches, over the newest ``sessions`` sessions that have one.
 
     ``stack`` is the row's name (``jax``); the second rows of A/A pairs (``jax#aa``) come only when asked
     for by name. ``cell`` matches the beginning of a cell's key (``gpt2/paper/train-step/fp32``). Only
     processes that ended well count, and no row that was judged void. Answers from the index alone: a
-    million samples take less than 100 ms (benchmarks/history.py).
+    million samples take less than 100 ms (benchmarks/history.py). A session that cannot be read is told to ``bad``
+    and left out.
     """
     with reading(store.engine) as connection:
-        heads = _heads(connection, workload, stack, sessions)
+        tell_insane(connection, bad)
+        heads = _heads(connection, workload, stack, sessions, bad)
         if not heads:
             return ()
         found = _medians(connection, list(heads), workload, stack, cell)
@@ -73,7 +79,7 @@ def history(
 
 
 def _heads(
-    connection: sa.Connection, workload: str | None, stack: str | None, limit: int
+    connection: sa.Connection, workload: str | None, stack: str | None, limit: int, bad: Bad
 ) -> dict[str, _Head]:
     p, s = tables.processes.c, tables.sessions.c
     wanted = [p.session_id == s.id]
@@ -83,12 +89,25 @@ def _heads(
         wanted.append(p.label == stack)
     query = (
         sa.select(s.id, s.started, s.fingerprint, s.head)
-        .where(sa.exists().where(*wanted))
+        .where(sa.exists().where(*wanted), sane())
         .order_by(s.started.desc(), s.id.desc())
         .limit(limit)
     )
     rows = connection.execute(query).all()
-    return {id_: _Head(id_, started, fingerprint, head) for id_, started, fingerprint, head in reversed(rows)}
+    found = {}
+    for id_, started, fingerprint, text in reversed(rows):
+        try:
+            head = json.loads(text)
+            imported = head.get("imported")
+            sound = imported is None or (type(imported) in (int, float) and 0 <= imported <= LAST_MOMENT)
+        except (ValueError, RecursionError, AttributeError) as error:
+            bad(id_, f"its head is damaged: {error}")
+            continue
+        if not sound:
+            bad(id_, f"`imported` is {shown(imported)}, which is no date")
+            continue
+        found[id_] = _Head(id_, started, fingerprint, text, imported)
+    return found
 
 
 @dataclass(frozen=True)
@@ -97,6 +116,7 @@ class _Head:
     started: float
     fingerprint: str
     text: str
+    imported: float | None
 
 
 _Medians = dict[str, tuple[list[float], str]]
@@ -143,7 +163,8 @@ def _series(
         if id_ not in found:
             continue
         medians, hashed = found[id_]
-        point = Point(id_, head.started, tuple(medians), versions.get(hashed, {}))
+        known = versions.get(hashed, {})
+        point = Point(id_, head.started, tuple(medians), known, imported=head.imported)
         points.append(_compared(point, points, heads, comparisons))
     return Series(cell, tuple(points))
 
@@ -152,10 +173,23 @@ def _compared(point: Point, earlier: list[Point], heads: Mapping[str, _Head], co
     if not earlier:
         return point
     mine = heads[point.session]
-    old = next((p for p in reversed(earlier) if heads[p.session].fingerprint == mine.fingerprint), None)
+    # A file may claim to come from this machine. It is compared with other files of that machine, never with what was
+    # measured here: an imported session must neither pass a gate nor fail one.
+    alike = (
+        p
+        for p in reversed(earlier)
+        if heads[p.session].fingerprint == mine.fingerprint
+        and (p.imported is None) == (point.imported is None)
+    )
+    old = next(alike, None)
     if old is None:
         last = earlier[-1]
-        change = Change("NOT COMPARABLE", f"{_difference(heads[last.session], mine)}: a trend, not a verdict")
+        why = (
+            "one was imported and the other measured here"
+            if heads[last.session].fingerprint == mine.fingerprint
+            else _difference(heads[last.session], mine)
+        )
+        change = Change("NOT COMPARABLE", f"{why}: a trend, not a verdict")
         return replace(point, change=change, against=last.session)
     change = compare_unpaired(old.medians, point.medians, comparisons=comparisons)
     names = sorted({*old.versions, *point.versions})
@@ -169,9 +203,12 @@ def _compared(point: Point, earlier: list[Point], heads: Mapping[str, _Head], co
 
 def _difference(a: _Head, b: _Head) -> str:
     """What differs between two fingerprints, by name: the first three."""
-    before, after = (
-        _leaves(comparable(from_json(Fingerprint, json.loads(h.text)["fingerprint"]))) for h in (a, b)
-    )
+    try:
+        before, after = (
+            _leaves(comparable(from_json(Fingerprint, json.loads(h.text)["fingerprint"]))) for h in (a, b)
+        )
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return "the fingerprint of one cannot be read"
     keys = [k for k in {**before, **after} if before.get(k) != after.get(k)]
     said = [
         "détente's own source" if k == "source" else f"{k} ({before.get(k)} to {after.get(k)})"

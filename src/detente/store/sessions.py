@@ -5,21 +5,24 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable
+import shlex
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from detente.records.codec import dumps, from_json, to_json
+from detente.records.codec import dumps, from_json, shown, to_json
 from detente.records.evidence import Evidence
 from detente.records.fault import StoreFault, UsageFault
+from detente.records.limits import LAST_MOMENT, check_record
 from detente.records.result import Result
 from detente.records.sample import Sample, process_median
 from detente.records.session import Fingerprint, Process, Session
 from detente.store import tables
 from detente.store.database import connect, reading, writing
+from detente.store.lines import identity
 
 # Settings in which two sessions may differ and still measure the same thing: how long, in which order, what
 # else. Workload, size, contract, precision, feed and device are part of the cell that is compared.
@@ -44,7 +47,8 @@ FREE_SETTINGS = frozenset(
 
 @dataclass(frozen=True)
 class Listed:
-    """A session in a list: its head, how many processes it has, and which workloads and rows."""
+    """A session in a list: its head, how many processes it has, and which workloads and rows. ``imported``: when it
+    was taken from a file; None where it was measured here."""
 
     id: str
     started: float
@@ -53,6 +57,15 @@ class Listed:
     workloads: tuple[str, ...]
     labels: tuple[str, ...]
     note: str
+    imported: float | None = None
+
+
+# Told of each row that cannot be read: the session's id, and why. Such a row is left out, never a crash.
+Bad = Callable[[str, str], None]
+
+
+def ignore(id: str, why: str) -> None:
+    """For a reader that has nobody to tell."""
 
 
 class Store:
@@ -87,7 +100,7 @@ class Store:
             number = _count(connection, session.id)
             there = _identities(connection, session.id) if number else set()
             for process in session.processes:
-                if _identity(process) not in there:
+                if identity(process) not in there:
                     _insert(connection, session.id, number, process)
                     number += 1
 
@@ -146,11 +159,16 @@ class Store:
             return replace(session, processes=tuple(found))
 
     def list_sessions(
-        self, *, workload: str | None = None, stack: str | None = None, limit: int = 50
+        self,
+        *,
+        workload: str | None = None,
+        stack: str | None = None,
+        limit: int = 50,
+        bad: Bad = ignore,
     ) -> tuple[Listed, ...]:
-        """The newest sessions first."""
+        """The newest sessions first. One that cannot be read is told to ``bad`` and left out."""
         p, s = tables.processes.c, tables.sessions.c
-        chosen = sa.select(s.id, s.head).order_by(s.started.desc(), s.id.desc()).limit(limit)
+        chosen = sa.select(s.id, s.head).where(sane()).order_by(s.started.desc(), s.id.desc()).limit(limit)
         if workload is not None or stack is not None:
             inner = sa.select(p.session_id).where(
                 *([p.workload == workload] if workload is not None else []),
@@ -160,8 +178,13 @@ class Store:
         with reading(self.engine) as connection:
             heads = connection.execute(chosen).all()
             found = []
+            tell_insane(connection, bad)
             for id_, text in heads:
-                head = from_json(Session, json.loads(text))
+                try:
+                    head = _read(Session, text, id_)
+                except StoreFault as fault:
+                    bad(id_, fault.message)
+                    continue
                 found.append(
                     Listed(
                         id_,
@@ -171,6 +194,7 @@ class Store:
                         tuple(dict.fromkeys(c.workload for c in head.planned)),
                         tuple(dict.fromkeys(c.label for c in head.planned)),
                         head.note,
+                        head.imported,
                     )
                 )
         return tuple(found)
@@ -186,6 +210,19 @@ class Store:
         with reading(self.engine) as connection:
             return {id_: number for id_, number in connection.execute(query)}
 
+    def remove(self, id: str) -> bool:
+        """Delete a session with its processes, samples and judgements, also one whose row cannot be read. False when
+        there is none with exactly this id."""
+        with writing(self.engine) as connection:
+            found = connection.execute(sa.delete(tables.sessions).where(tables.sessions.c.id == id)).rowcount
+            return found > 0
+
+    def names_artefact(self, sha256: str) -> bool:
+        """Whether any stored process names this artefact."""
+        with reading(self.engine) as connection:
+            query = sa.select(tables.processes.c.id).where(tables.processes.c.body.contains(sha256)).limit(1)
+            return connection.execute(query).scalar() is not None
+
     def close(self) -> None:
         """Close the database."""
         self.engine.dispose()
@@ -199,7 +236,7 @@ class Store:
     def _find(self, connection: sa.Connection, name: str) -> str:
         s = tables.sessions.c
         if name == "latest":
-            newest = sa.select(s.id).order_by(s.started.desc(), s.id.desc()).limit(1)
+            newest = sa.select(s.id).where(sane()).order_by(s.started.desc(), s.id.desc()).limit(1)
             found = connection.execute(newest).scalar()
             if found is None:
                 raise UsageFault(f"no session is stored in {self.folder}", "`detente compare` makes one")
@@ -233,7 +270,7 @@ class Store:
             raise StoreFault(
                 f"no session {id_} is stored in {self.folder}", "write its head before its processes"
             )
-        return from_json(Session, json.loads(text))
+        return _read(Session, text, id_)
 
 
 def open_store(folder: Path | str) -> Store:
@@ -254,8 +291,33 @@ def comparable(fingerprint: Fingerprint) -> dict[str, Any]:
     return to_json({"machine": fingerprint.machine, "settings": settings, "source": fingerprint.source})
 
 
+def sane() -> sa.ColumnElement[bool]:
+    """Of the sessions, those that began at a moment that is one."""
+    return tables.sessions.c.started.between(0.0, LAST_MOMENT)
+
+
+def tell_insane(connection: sa.Connection, bad: Bad) -> None:
+    """Tell of the others: no list can place them."""
+    s = tables.sessions.c
+    for id_, started in connection.execute(sa.select(s.id, s.started).where(sa.not_(sane()))):
+        bad(id_, f"it began {started:g} seconds after 1970, which is no date")
+
+
+def _read(kind: type[Any], text: str, id: str) -> Any:
+    """A record of the database, checked like one of a file: what an older version let in must not end a reader."""
+    try:
+        record = from_json(kind, json.loads(text))
+        check_record(record, kind.__name__)
+        return record
+    except (ValueError, RecursionError) as error:
+        raise StoreFault(
+            f"session {shown(id)} cannot be read from the database: {str(error) or type(error).__name__}",
+            f"`detente sessions remove {shlex.quote(id)}` removes it",
+        ) from None
+
+
 def _same(stored: str, session: Session) -> None:
-    old = from_json(Session, json.loads(stored))
+    old = _read(Session, stored, session.id)
     if (old.started, old.fingerprint, old.planned) != (session.started, session.fingerprint, session.planned):
         raise StoreFault(
             f"another session with the id {session.id} is stored already",
@@ -268,15 +330,9 @@ def _count(connection: sa.Connection, session_id: str) -> int:
     return connection.execute(number).scalar_one()
 
 
-def _identity(process: Process) -> tuple[str, str, int, float]:
-    """What tells one process of a session from another: no two begin at the same moment with the same
-    cell."""
-    return process.cell.key, process.kind, process.block, process.started
-
-
 def _identities(connection: sa.Connection, session_id: str) -> set[tuple[str, str, int, float]]:
     bodies = sa.select(tables.processes.c.body).where(tables.processes.c.session_id == session_id)
-    return {_identity(from_json(Process, json.loads(text))) for text in connection.execute(bodies).scalars()}
+    return {identity(_read(Process, text, session_id)) for text in connection.execute(bodies).scalars()}
 
 
 def _insert(connection: sa.Connection, session_id: str, number: int, process: Process) -> None:
@@ -325,7 +381,7 @@ def _read_processes(connection: sa.Connection, session_id: str) -> Iterable[Proc
         by.setdefault(row, []).append(Sample(*values))
     bodies = sa.select(p.id, p.body).where(p.session_id == session_id).order_by(p.number)
     for row, body in connection.execute(bodies):
-        process = from_json(Process, json.loads(body))
+        process = _read(Process, body, session_id)
         evidence: Evidence = replace(process.evidence, samples=tuple(by.get(row, ())))
         yield replace(process, evidence=evidence)
 

@@ -10,14 +10,30 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
-import re
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from detente.records.codec import from_json, shown
 from detente.records.fault import StoreFault
+from detente.records.limits import check_record, wrong_id
 from detente.records.session import Process, Session
-from detente.store.lines import Amendment, amendment_line, head_line, parse_lines, process_line
+from detente.store.lines import (
+    LONGEST_LINE,
+    SESSION,
+    Amendment,
+    Parsed,
+    amendment_line,
+    head_line,
+    parse_lines,
+    process_line,
+)
+
+# The largest session of docs/results is 1.1 MB; a file this large takes half a minute to judge.
+LARGEST_FILE = 64 * 2**20
 
 # What an operating system says when nothing more fits, or when writing is not allowed at all.
 _ELSEWHERE = "(DETENTE_HOME moves the store)"
@@ -41,10 +57,12 @@ def disk_fault(what: str, path: Path, error: OSError) -> StoreFault:
 
 
 class Spool:
-    """One session's file, open for appending and locked against a second writer."""
+    """One session's file, open for appending and locked against a second writer. ``torn``: what was wrong with a last
+    line that was cut off when the file was opened again."""
 
     def __init__(self, path: Path, file: BinaryIO, length: int) -> None:
         self.path, self._file, self._length = path, file, length
+        self.torn = ""
 
     @classmethod
     def create(cls, folder: Path | str, session: Session) -> Spool:
@@ -53,10 +71,8 @@ class Spool:
         Raises StoreFault when the folder cannot be made or written, the disk is full, or the session is
         there.
         """
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", session.id):
-            raise StoreFault(
-                f"{session.id!r} cannot name a file", "use letters, digits, dots, dashes, underscores"
-            )
+        if why := wrong_id(session.id):
+            raise StoreFault(f"{shown(session.id)} cannot name a session", why)
         path = Path(folder) / f"{session.id}.jsonl"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +116,8 @@ class Spool:
         try:
             spool._lock()
             lines = file.readlines()
-            session, spool._length = parse_lines(lines, str(path))
+            parsed = parse_lines(lines, str(path))
+            spool._length, spool.torn = parsed.length, parsed.torn
             spool._cut()
             if not b"".join(lines)[: spool._length].endswith(b"\n"):
                 spool._write(b"\n")
@@ -110,7 +127,7 @@ class Spool:
         except BaseException:
             spool.close()
             raise
-        return spool, session
+        return spool, parsed.session
 
     def append(self, process: Process) -> None:
         """Write one finished process; it is on the disk when this returns. Raises StoreFault when it cannot
@@ -171,19 +188,77 @@ class Spool:
 
 
 def read_spool(path: Path | str) -> Session:
-    """The session in a spool or an exported file, also while it is being written and after a crash: a torn
-    last line is left out. Raises StoreFault when the file cannot be read or is no session."""
+    """The session in a spool or an exported file; see ``parse_spool``, which also tells what was torn."""
+    return parse_spool(path).session
+
+
+def parse_spool(path: Path | str, most: int | None = None) -> Parsed:
+    """The session in a spool or an exported file, also while it is being written and after a crash: a torn last line
+    is left out, and told. ``most``: bytes that the file may have; a stranger's is not read without such a limit.
+
+    Raises StoreFault when the file cannot be read, is too large or is no session.
+    """
     path = Path(path)
+    with _opened(path, most) as file:
+        try:
+            return parse_lines(_limited(file, path, most), str(path))
+        except OSError as error:
+            raise disk_fault("read", path, error) from error
+
+
+def read_head(path: Path) -> Session:
+    """The first line of a spool alone, as it stood when the session began. Raises StoreFault."""
+    with _opened(path, None) as file:
+        try:
+            data = json.loads(file.readline(LONGEST_LINE))
+            if not isinstance(data, dict) or data.get("schema") != SESSION:
+                raise StoreFault(f"{path} does not begin with a session")
+            head = from_json(Session, data)
+            check_record(head, "Session")
+        except OSError as error:
+            raise disk_fault("read", path, error) from error
+        except (ValueError, RecursionError) as error:
+            raise StoreFault(f"{path}, line 1: {str(error) or type(error).__name__}") from None
+        return head
+
+
+@contextlib.contextmanager
+def _opened(path: Path, most: int | None) -> Iterator[BinaryIO]:
     try:
-        with open(path, "rb") as file:
-            return parse_lines(file, str(path))[0]
+        file = open(path, "rb")  # noqa: SIM115 - closed below
     except FileNotFoundError:
-        hint = "look at the path; `detente history --sessions` lists what is stored"
+        hint = "look at the path; `detente sessions list` lists what is stored"
         raise StoreFault(f"there is no file {path}", hint) from None
     except IsADirectoryError:
         raise StoreFault(f"{path} is a folder", "name the session's .jsonl file") from None
-    except OSError as error:
-        raise disk_fault("read", path, error) from error
+    except (OSError, ValueError) as error:
+        fault = error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
+        raise disk_fault("read", path, fault) from error
+    with file:
+        found = os.fstat(file.fileno())
+        # A pipe may bring a session; a device brings zeros without end.
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
+            raise StoreFault(f"{path} is not a file", "name the session's .jsonl file")
+        if most is not None and found.st_size > most:
+            raise _too_large(path, most, f"{found.st_size / 2**20:.3g} MiB")
+        yield file
+
+
+def _limited(file: BinaryIO, path: Path, most: int | None) -> Iterator[bytes]:
+    """Line by line, none of them read further than the longest that can be sound."""
+    total = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        total += len(line)
+        if most is not None and total > most:
+            raise _too_large(path, most)
+        yield line
+
+
+def _too_large(path: Path, most: int, size: str = "more") -> StoreFault:
+    return StoreFault(
+        f"{path} is too large: {size}, and {most / 2**20:.3g} MiB are read of a file from elsewhere",
+        "`detente import --max-size 500M` reads a larger one, if you know where it comes from",
+    )
 
 
 def _sync_folder(folder: Path) -> None:

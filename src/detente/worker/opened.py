@@ -18,6 +18,7 @@ from detente.stacks.catalogue import find_entry, make_stack
 from detente.stacks.protocol import Capture, Running, Stack
 from detente.worker.events import Events
 from detente.worker.prepared import map_batches, map_weights
+from detente.worker.process_state import ProcessState, take_state
 from detente.worker.window import Rotation
 from detente.workloads.catalogue import find_size, find_workload
 from detente.workloads.workload import Workload
@@ -39,6 +40,9 @@ class Opened:
     build_s: float
     environment: dict[str, dict[str, str]]
     cache_before: int
+    # Before the stack's file was loaded; and at both ends of the sampled window, where a job has one.
+    began: ProcessState
+    window: tuple[ProcessState, ProcessState] | None = None
 
     @cached_property
     def captures(self) -> tuple[Capture, ...]:
@@ -72,8 +76,9 @@ class Opened:
 
 def open_job(job: Job, events: Events) -> Opened:
     """Import the framework, build the workload, load the prepared weights, place the batches."""
+    # Before a user's file is loaded, which finding its entry does.
+    before, began = dict(os.environ), take_state()
     entry = find_entry(job.cell.stack)
-    before = dict(os.environ)
     cache_before = count_files(job.cache)
     events.phase("import")
     begun = time.perf_counter()
@@ -105,6 +110,7 @@ def open_job(job: Job, events: Events) -> Opened:
         build_s,
         {"before": before, "after": changed},
         cache_before,
+        began,
     )
 
 

@@ -21,6 +21,7 @@ import torch
 from jax.experimental import serialize_executable
 
 from detente.bridge.cache.describe import content, describe, describe_module, digest
+from detente.bridge.cache.trust import trusted
 from detente.bridge.capture.export import Captured
 from detente.bridge.capture.weights import Weights
 from detente.bridge.certificate import Certificate
@@ -150,13 +151,25 @@ def store(place: Path, name: str, entry: Entry) -> bool:
                 "executable": payload,
             }
         )
-        place.mkdir(parents=True, exist_ok=True)
+        if not trusted(place):
+            return False
         fresh = place / f".{name}.{os.getpid()}"
-        fresh.write_bytes(data)
+        _write(fresh, data)
         fresh.replace(place / f"{name}.program")
     except Exception:  # what a backend raises here is its own; a full disk must not end a training run either
         return False
     return True
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A file for its owner alone, whatever the umask says; nothing is left of one that did not fit."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def store_certificate(place: Path, name: str, certificate: Certificate) -> None:
@@ -164,8 +177,9 @@ def store_certificate(place: Path, name: str, certificate: Certificate) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     fresh = place / f".{name}.{certificate.level}.{os.getpid()}"
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(replace(certificate, stored=now).record()))
+        if not trusted(place):
+            return
+        _write(fresh, json.dumps(replace(certificate, stored=now).record()).encode())
         fresh.replace(place / f"{name}.{certificate.level}.certificate")
     except OSError:
         return
@@ -173,6 +187,8 @@ def store_certificate(place: Path, name: str, certificate: Certificate) -> None:
 
 def load_certificate(place: Path, name: str, level: str) -> Certificate | None:
     """The stored certificate of a program, of this level or a higher one; None when there is none."""
+    if not place.is_dir() or not trusted(place):
+        return None
     for found in dict.fromkeys(("full", level)):
         try:
             text = (place / f"{name}.{found}.certificate").read_text()
@@ -186,6 +202,8 @@ def load_certificate(place: Path, name: str, level: str) -> Certificate | None:
 
 def load(place: Path, name: str, weights: Weights, rule: Any) -> Entry | None:
     """The entry, with the live module's ``weights``; None when there is none that can be used here."""
+    if not place.is_dir() or not trusted(place):
+        return None  # a pickle is code: nobody else may have put it there
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's pytree deprecates its own pickled form

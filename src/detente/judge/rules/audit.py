@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from detente.judge.floor import impossible
 from detente.judge.rules import RULES
 from detente.judge.rules.rule import Group, Row, Rule
 from detente.records.finding import Finding
@@ -38,13 +39,25 @@ def audit(group: Group, rules: Iterable[Rule] = RULES.values()) -> tuple[Finding
 
 def _there(key: str, row: Row, group: Group) -> bool:
     if key == "floor":
-        return group.work is not None and group.peak is not None and not group.peak.busy
+        return (
+            group.work is not None and group.peak is not None and (not group.peak.busy or _absurd(row, group))
+        )
     if key.endswith(_TWICE):
         return len(row.every(key.removesuffix(_TWICE))) > 1
     if key == "memory process":
         return any(p.kind == "memory" for p in row.others)
     # `a|b`: either will do.
     return any(row.has(one) for one in key.split("|"))
+
+
+def _absurd(row: Row, group: Group) -> bool:
+    """So far below the floor that no neighbour explains it, whoever used the machine while its peaks were measured."""
+    return (
+        row.steady is not None
+        and group.work is not None
+        and group.peak is not None
+        and impossible(group.work, group.peak, row.steady)
+    )
 
 
 def _why(missing: list[str], row: Row, group: Group) -> str:

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from detente.judge.rules.rule import Group, Hit, Row, Rule, on_gpu
+from detente.judge.rules.hardware import FOREIGN
+from detente.judge.rules.rule import Group, Hit, Row, Rule, each, on_gpu
 
 # A forced read of every output may cost this much more than the clock saw; beyond it, work was still running.
 READ_GAP = 0.05
@@ -25,11 +26,13 @@ MOST_NOISE = 1.0
 # input-pipeline-inside warns of, while placing a batch there makes it another region: inputs were not resident.
 FEEDING = frozenset({"fetch", "input", "loader"})
 
-DECLARED = {
-    "forward": {"forward", "loss"},
-    "gradient": {"forward", "loss", "backward"},
-    "train-step": {"forward", "loss", "backward", "optimizer"},
-}
+DECLARED = {"forward": set(), "gradient": {"backward"}, "train-step": {"backward", "optimizer"}}
+# What every region has: the proof watches it, not this rule. Older sessions list it.
+ALWAYS = frozenset({"forward", "loss"})
+# Reading back everything beside somebody else's load: a gap below this is what one process's bad luck can make.
+LOADED_GAP = 1.0
+# A wait for nothing may take this share of the shortest block that ends with one.
+IDLE_SHARE = 0.005
 
 
 def _spread(row: Row) -> float:
@@ -57,6 +60,9 @@ def _stops_early(group: Group) -> Iterator[Hit]:
         if not slopes:
             continue
         spread = _spread(row)
+        # One reading on a machine that others use proves little: a neighbour that came with the reads and left with
+        # the waits doubles a time, and voids an honest row.
+        sure = LOADED_GAP if len(slopes) == 1 and any(p.foreign > FOREIGN for p in row.fine) else 0.0
         noise = min(SPREADS * spread, MOST_NOISE)
         # Every process must show it, and in it every read be longer than every wait: a machine that stutters once is
         # not a clock that stops early.
@@ -66,8 +72,10 @@ def _stops_early(group: Group) -> Iterator[Hit]:
             yield Hit(
                 row,
                 f"reading the outputs back takes {100 * least:.3g} % longer than the clock saw "
-                f"({len(gaps)} process{'es' if len(gaps) > 1 else ''}): the work was still running",
+                f"({len(gaps)} process{'es' if len(gaps) > 1 else ''}): the work was still running"
+                + ("" if least > sure else ", or a neighbour was"),
                 {"slope": slopes[0], "read_gap": least, "spread": spread},
+                severity="void" if least > sure else "warn",
             )
             continue
         # What each process could have meant at most, its repetitions taken against each other. Only too little growth
@@ -81,6 +89,7 @@ def _stops_early(group: Group) -> Iterator[Hit]:
                 f"twice the steps take {statistics.median(growth):.3g} times as long instead of 2: the clock does not "
                 "follow the work",
                 {"slope": slopes[0], "growth": growth, "spread": spread},
+                severity="void" if max(most) < 2 / (1 + sure) else "warn",
             )
 
 
@@ -88,8 +97,11 @@ def _regions(group: Group) -> Iterator[Hit]:
     for row in group.rows:
         contract = row.cell.contract
         inside = set(row.get("region.inside", ()))
+        if contract.feed == "resident":
+            inside |= {"read"} if row.get("observed.reads") or row.get("observed.loss_read") else set()
+            inside |= {"place"} if row.get("observed.places") else set()
         declared = DECLARED[contract.region]
-        steps = inside - FEEDING - ({"place"} if contract.feed == "loader" else set())
+        steps = inside - ALWAYS - FEEDING - ({"place"} if contract.feed == "loader" else set())
         if steps != declared:
             outside, extra = sorted(declared - steps), sorted(steps - declared)
             said = "; ".join(
@@ -105,13 +117,23 @@ def _regions(group: Group) -> Iterator[Hit]:
                 f"the clock covers another region than `{contract.name}`: {said}",
                 {"inside": sorted(inside)},
             )
-        transfers = row.get("region.transfers_in_window")
-        if transfers and contract.feed == "resident":
-            yield Hit(
-                row,
-                f"{transfers} transfers between host and device inside the window, with inputs declared resident",
-                {"transfers_in_window": transfers},
-            )
+
+
+def _idle(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    # The least over processes: a machine stutters once, a sleep is always there.
+    shares, idle = row.every("waiting.share"), row.every("waiting.idle_s")
+    if shares and min(shares) > IDLE_SHARE:
+        yield (
+            f"waiting for work that is long finished takes {min(idle):.3g} s, {100 * min(shares):.3g} % of a sample: "
+            "the wait does something of its own",
+            {"idle_s": min(idle), "share": min(shares)},
+        )
+
+
+def _patched(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    names = sorted({name for found in row.every("host.patched_timers") for name in found})
+    if names:
+        yield f"replaced after the worker began: time.{', time.'.join(names)}", {"patched": names}
 
 
 RULES = (
@@ -129,7 +151,8 @@ RULES = (
         "bursts that add up to 0.1 s. Reads that all take over 5 % longer than the clock ever saw (or three spreads "
         "of the process's own samples, where the machine is noisier), beyond what k reads of finished numbers take "
         "(0.1 ms each at most), or a time that does not double with the steps (by 20 %), in every process, void the "
-        "row.",
+        "row. Where others use the machine and one process alone was read so, a gap below a factor of two is a "
+        "warning.",
         fix="Synchronise on every output before the second reading: torch.cuda.synchronize(), "
         "jax.block_until_ready(outputs and new state), torch_xla.sync(wait=True).",
         waive="Never for a ratio. To study dispatch cost, time dispatch on every side and call it that.",
@@ -147,10 +170,12 @@ RULES = (
         "includes: a copy to the host, the optimizer, autograd bookkeeping.",
         why="The only open suite that ran JAX, TensorFlow and PyTorch side by side stopped its clock after the copy "
         "to the host in PyTorch, before it in JAX, and fed numpy to TensorFlow: three regions under one name.",
-        evidence=("region",),
-        detected="The worker reports what ran between its two readings; that must be what the contract declares, "
-        "and nothing may cross between host and device inside the window when inputs are declared resident: what a "
-        "step returns must still be the framework's arrays, not numbers on the host.",
+        evidence=("region.inside", "observed"),
+        detected="One step from the prepared weights shows what it does: parameters that move are an optimizer inside, "
+        "parameters that stay are none, and gradients must come back where the contract returns them. A step is also "
+        "watched by the framework's own profiler: a value copied to the host once backward has begun, the loss among "
+        "the values that were read, a host array handed over, numpy in a placed batch or numbers in a handle are "
+        "inside although inputs and outputs are declared resident.",
         fix="Time the contract's region: place batches before the clock starts, leave outputs on the device, run the "
         "optimizer inside exactly when the contract is train-step.",
         waive="When the region is the question (`--contract forward` against `train-step`): as two contracts, never "
@@ -175,5 +200,43 @@ RULES = (
         cpu=False,
         applies=on_gpu,
         unchecked="needs the stream probe of a device with streams",
+    ),
+    Rule(
+        code="clock-patched",
+        alias="P45",
+        family="clock",
+        severity="void",
+        title="Somebody replaced the interpreter's timers",
+        what="A function of Python's module `time` is another one than when the worker began.",
+        why="A timer at half speed makes any row twice as fast. The harness holds on to its own timers, and what else "
+        "in the process goes by the wrong time (queues, libraries that tune themselves) nobody knows.",
+        evidence=("host.patched_timers",),
+        detected="The timers of `time` are compared, by identity, with those bound before the stack's file was loaded.",
+        fix="Do not replace them; a library that fakes time belongs in tests.",
+        waive="Never.",
+        example="time.perf_counter_ns = lambda: real() // 2",
+        cpu=True,
+        check=each(_patched),
+    ),
+    Rule(
+        code="wait-not-idle",
+        alias="P46",
+        family="clock",
+        severity="void",
+        title="The wait does work of its own",
+        what="Waiting for a step that is long finished takes time: a sleep, a read, a copy, or work put off until "
+        "then.",
+        why="Every sample ends with one wait, so that half a millisecond in it is 1 % of a sample of 50 ms: as large "
+        "as "
+        "the differences that are looked for, and nobody's computation.",
+        evidence=("waiting.share",),
+        detected="The fastest of 20 waits on a step that is finished and read, over the shortest sample of the "
+        "process: "
+        "above 0.5 % in every process voids the row.",
+        fix="`synchronise` waits for what `step` started, and does nothing else.",
+        waive="Never.",
+        example="def synchronise(self, *handles): time.sleep(0.0005); torch.cuda.synchronize()",
+        cpu=True,
+        check=each(_idle),
     ),
 )

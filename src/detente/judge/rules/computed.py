@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from detente.judge.rules.rule import Group, Hit, Row, Rule, each, odd_ones, train_step
+from detente.judge.rules.rule import Group, Hit, Row, Rule, each, on_gpu, train_step
 
 # A program may count this share of the workload's closed form and still do all of its work.
 LEAST_FLOPS = 0.98
 # Arguments that a program does not use (counters of random streams) are dropped by jit.
 LEAST_ARGUMENTS = 0.99
+# Elements that eager operators may change by arithmetic, as a share of the parameters', before it is an update.
+EAGER_UPDATE = 0.5
+# Share of parameters and moments that a program must return for the optimizer to be inside of it.
+LEAST_RETURNED = 0.98
 MEGABYTE = 2**20
 SCALARS = 4096
 
@@ -44,9 +48,13 @@ def constants_allowed(weights: int) -> float:
 
 def _baked(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     weights = row.get("weights.bytes")
-    arguments = row.get("facts.argument_bytes") or row.get("program.argument_bytes")
-    constants = row.get("program.constants_bytes", row.get("facts.constant_bytes"))
-    state = row.get("facts.state_bytes") or weights
+    arguments, constants = row.get("program.argument_bytes"), row.get("program.constants_bytes")
+    state = row.get("region.state_bytes") or weights
+    if row.get("observed.frozen"):
+        yield (
+            "Inductor is told to freeze parameters into its programs: products with them are folded",
+            {"frozen": True},
+        )
     if constants is not None and weights and constants > constants_allowed(weights):
         yield (
             f"{constants:.4g} bytes of constants in the program, beside {weights:.4g} bytes of weights: "
@@ -71,10 +79,10 @@ def _stale(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
                 {"losses": list(losses)},
             )
             break
-    if train_step(row) and row.has("state.changed") and not all(row.every("state.changed")):
+    if train_step(row) and any(moved == 0 for moved in row.every("region.moved")):
         yield (
-            "the parameters did not move over training steps: the state is stale",
-            {"state": row.get("state")},
+            "the parameters did not move over a training step: the state is stale",
+            {"region": row.get("region")},
         )
 
 
@@ -83,38 +91,44 @@ def _lazy(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         if consumed.get("finite") is False:
             yield "an output read back after the window is not finite", {"consumed": consumed}
             return
-        lazy = consumed.get("lazy")
-        if lazy:
-            yield (
-                f"outputs were still lazy when the clock stopped: {', '.join(map(str, lazy))}",
-                {"consumed": consumed},
-            )
-            return
 
 
 def _breaks(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
-    breaks = max(row.every("facts.graph_breaks"))
+    breaks = max(row.every("observed.graph_breaks"), default=0)
+    launches = row.get("observed.launches", 0)
     if breaks:
         yield (
             f"{breaks} graph break{'s' if breaks > 1 else ''}: the compiled region is in {breaks + 1} pieces",
-            {"graph_breaks": breaks, "fullgraph": row.get("facts.fullgraph")},
+            {"graph_breaks": breaks, "regions": row.get("observed.regions")},
         )
+    elif launches > 1:
+        yield f"one step starts {launches} programs instead of one", {"launches": launches}
 
 
 def _compiled_extent(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     # A recipe that says `out-of-the-box` has declared it; a stack that compiles nothing has nothing outside.
     if row.recipe == "out-of-the-box" or row.compiled == "none":
         return
-    inside = row.get("facts.optimizer_inside")
-    if row.compiled != "step":
+    eager, updated = row.get("observed.eager_ops") or {}, row.get("observed.updated", 0)
+    launches, returned = row.get("observed.launches", 0), row.get("program.output_bytes")
+    state = row.get("region.state_bytes")
+    if train_step(row) and updated >= EAGER_UPDATE * max(1, row.get("observed.parameters", 1)):
         yield (
-            f"only the {row.compiled} is compiled, and the row stands under whole-step",
-            {"compiled_region": row.compiled, "recipe": row.recipe},
+            f"operators outside of the compiled regions changed {updated:.4g} elements, as many as an update does: the "
+            "optimizer is not compiled, and the row stands under whole-step",
+            {"updated": updated, "parameters": row.get("observed.parameters"), "eager_ops": eager},
         )
-    elif train_step(row) and inside is False:
+    elif eager:
+        named = ", ".join(f"{name.removeprefix('aten::')} x{n}" for name, n in sorted(eager.items())[:6])
         yield (
-            "the optimizer runs outside of the compiled step, and the row stands under whole-step",
-            {"optimizer_inside": inside, "compiled_region": row.compiled},
+            f"operators ran outside of the compiled regions ({named}), and the row stands under whole-step",
+            {"eager_ops": eager},
+        )
+    elif train_step(row) and launches > 1 and returned and state and returned < LEAST_RETURNED * state:
+        yield (
+            f"a step starts {launches} programs, and the captured one returns {returned:.4g} of {state:.4g} bytes of "
+            "new state: the optimizer is another program, and the row stands under whole-step",
+            {"launches": launches, "output_bytes": returned, "state_bytes": state},
         )
 
 
@@ -122,10 +136,10 @@ _ALIKE = {"gpu": {"cuda", "rocm"}, "cuda": {"gpu"}, "rocm": {"gpu", "cuda"}, "xl
 
 
 def _fallback(group: Group) -> Iterator[Hit]:
-    # Under `auto` each stack chose by itself, and what most of them chose is what was wanted.
-    chosen = {row.cell.key: usual for row, _, usual in odd_ones(group, lambda row: row.platform)}
+    # Under `auto` each stack chose by itself. Where one of them found an accelerator, there is one.
+    found = next((row.platform for row in group.rows if on_gpu(row)), "cpu")
     for row in group.rows:
-        wanted = row.cell.device if row.cell.device != "auto" else chosen.get(row.cell.key, row.platform)
+        wanted = row.cell.device if row.cell.device != "auto" else found
         for outputs in row.every("devices.outputs"):
             other = [d for d in outputs if d != wanted and wanted not in _ALIKE.get(d, ())]
             if other:
@@ -167,10 +181,10 @@ RULES = (
         title="Weights captured as constants",
         what="Weights enter the program as constants, and what depends on them alone is folded at compile time.",
         why="Captured by closure, a network had no product left: 8,192 instead of 2.1 G FLOPs, 470 times as fast.",
-        evidence=("weights.bytes", "program.constants_bytes|facts.constant_bytes|facts.argument_bytes"),
+        evidence=("weights.bytes", "program.constants_bytes|observed.frozen"),
         detected="Bytes of constants in the captured program (over 1 MB, or a tenth of the weights of a large model, "
-        "or a quarter of those of a small one; 4 kB are always allowed), and argument bytes that must cover the "
-        "whole state.",
+        "or a quarter of those of a small one; 4 kB are always allowed), and argument bytes that must cover "
+        "parameters, buffers and moments; Inductor's switch for freezing, where torch gives no program away.",
         fix="Pass parameters as arguments of the compiled function; switch Inductor's freezing off.",
         waive="When deployment with frozen weights is the question: on every side, under a contract that says so.",
         example="@jax.jit\ndef step(x): return model(params, x)   # params from the closure",
@@ -187,7 +201,7 @@ RULES = (
         what="Steps return what an earlier step computed, because the input never changes or the output is cached.",
         why="Kernels that replayed a stored result have been submitted to competitions; a constant input also lets "
         "caches and branch predictors learn it.",
-        evidence=("rotation",),
+        evidence=("rotation", "region.moved"),
         detected="At least four batches rotate; each must give its own loss at the same weights, and a training step "
         "must move the parameters.",
         fix="Feed a new batch to every step and pass the new state on to the next.",
@@ -223,8 +237,9 @@ RULES = (
         what="The compiler gave up in the middle and the framework runs the gap eagerly.",
         why="Against one whole XLA program this compares two recipes; fullgraph=True was asked for to be fair to "
         "JAX (algorithmic-efficiency 487).",
-        evidence=("facts.graph_breaks",),
-        detected="The compiler's own count of graph breaks over the three timed steps must be 0.",
+        evidence=("observed.graph_breaks|observed.launches",),
+        detected="Dynamo's own count of graph breaks must be 0; one watched step of an XLA stack must start one "
+        "executable.",
         fix="fullgraph=True shows the line; take prints, .item() and data-dependent branches out of the step.",
         waive="When the model cannot be compiled whole and the row says so.",
         example="if loss.item() > 10: ...   # inside the compiled step",
@@ -241,8 +256,10 @@ RULES = (
         what="A row that stands under the whole-step recipe compiles less than the whole step.",
         why="The update of AdamW moves seven times the weights through memory; fused into the step or launched "
         "apart, it is a fifth of a small model's step (keras-benchmarks 1).",
-        evidence=("facts.compiled_region", "facts.optimizer_inside"),
-        detected="The compiled region that the stack reports, against the recipe that it declares.",
+        evidence=("observed",),
+        detected="One step under the framework's profiler, against the recipe that the catalogue declares. torch: no "
+        "operator that computes may run outside of the compiled regions, and none that changes as many elements as an "
+        "update does. XLA: one executable, or a captured program that returns parameters and moments.",
         fix="Compile loss, backward and update together, or declare the recipe `out-of-the-box`.",
         waive="Under the contract out-of-the-box: torch-compile-model is that row.",
         example="loss = torch.compile(model)(x).loss; loss.backward(); optimizer.step()",

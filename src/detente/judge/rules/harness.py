@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 
 from detente.judge.rules.clock import FEEDING
-from detente.judge.rules.rule import Group, Hit, Row, Rule, each, odd_ones
+from detente.judge.rules.rule import Group, Hit, Row, Rule, each
 
 RUNTIMES = ("torch", "jax", "tensorflow", "torch_xla", "keras")
 # Frameworks that are one runtime: torch_xla is torch's device, Keras runs on one of the others.
@@ -14,27 +14,66 @@ _PART_OF = {"torch_xla": "torch", "keras": ""}
 # Autocorrelation of samples that is taken for a rhythm, when every process shows it at the same lag.
 RHYTHM = 0.6
 RHYTHM_SAMPLES = 20
+# Processor time over wall time, as a multiple of the declared cores.
+MOST_BUSY = 1.1
 
 
 def _threads(group: Group) -> Iterator[Hit]:
-    flagged = set()
     for row in group.rows:
         for found in row.every("threads"):
-            asked, affinity = found.get("asked"), found.get("affinity")
-            cores = len(affinity) if isinstance(affinity, list) else affinity
+            asked = found.get("asked")
             own = {k: v for k, v in (found.get("framework") or {}).items() if "inter" not in k.lower() and v}
-            wrong = {k: v for k, v in own.items() if asked and v != asked}
-            if wrong or (asked and cores and cores != asked):
-                said = [f"{k} {v}" for k, v in sorted(wrong.items())]
-                if asked and cores and cores != asked:
-                    said.append(f"affinity {cores}")
-                flagged.add(row.cell.key)
-                yield Hit(row, f"{asked} threads asked for, read back: {', '.join(said)}", {"threads": found})
+            fewer = {k: v for k, v in own.items() if asked and v < asked}
+            if fewer:
+                said = ", ".join(f"{k} {v}" for k, v in sorted(fewer.items()))
+                yield Hit(row, f"{asked} threads asked for, read back: {said}", {"threads": found})
                 break
-    known = Group(group.name, tuple(r for r in group.rows if r.has("threads.asked")))
-    for row, mine, usual in odd_ones(known, lambda row: row.get("threads.asked")):
-        if row.cell.key not in flagged:
-            yield Hit(row, f"{mine} threads, {usual} in the other rows", {"asked": mine, "others": usual})
+
+
+def _more_cores(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    for found in row.every("threads"):
+        asked, busy = found.get("asked"), found.get("busy")
+        own = {k: v for k, v in (found.get("framework") or {}).items() if "inter" not in k.lower() and v}
+        more = {k: v for k, v in own.items() if asked and v > asked}
+        if more:
+            said = ", ".join(f"{k} {v}" for k, v in sorted(more.items()))
+            yield f"{asked} threads declared, read back: {said}", {"threads": found}
+            return
+        if asked and busy and busy > MOST_BUSY * asked:
+            yield (
+                f"{busy:.3g} cores were busy for this row, {asked} are declared",
+                {"busy": busy, "declared": asked},
+            )
+            return
+
+
+def _affinity(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    for found in row.every("threads"):
+        declared, affinity = found.get("declared"), found.get("affinity")
+        # Sessions of older versions have a number here and nothing that was declared.
+        if declared and isinstance(affinity, list) and any(list(cores) != declared for cores in affinity):
+            other = next(list(cores) for cores in affinity if list(cores) != declared)
+            yield (
+                f"a thread may run on cores {_cores(other)}, declared are {_cores(declared)}",
+                {"affinity": affinity, "declared": declared},
+            )
+            return
+
+
+def _cores(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"
+
+
+def _priority(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    for found in row.every("threads"):
+        for key, said in (("niceness", "niceness"), ("policies", "scheduling policy")):
+            now, before = found.get(key), found.get(f"{key}_before")
+            if now is not None and before is not None and now != before:
+                yield (
+                    f"{said} {_cores(now)} at the window, {_cores(before)} when the worker began",
+                    {key: now, "before": before},
+                )
+                return
 
 
 def _profiler(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
@@ -70,9 +109,8 @@ def _rhythm(values: list[float]) -> tuple[int, float]:
 
 
 def _interruptions(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
-    disabled = row.every("host.gc_disabled")
-    if disabled and not all(disabled):
-        yield "Python's garbage collector was on during the timing", {"gc_disabled": False}
+    if any(row.every("host.collector")):
+        yield "a step turned Python's garbage collector on", {"collector": True}
     runs = [[s.wall_ns / s.steps for s in p.evidence.samples] for p in row.fine]
     runs = [r for r in runs if len(r) >= RHYTHM_SAMPLES]
     if len(runs) >= 3:
@@ -139,11 +177,11 @@ RULES = (
         family="harness",
         severity="warn",
         title="Different thread counts",
-        what="The sides use different numbers of CPU threads, or another number than asked for.",
+        what="A side uses fewer CPU threads than asked for.",
         why="torch.utils.benchmark's Timer sets one thread by default, XLA takes every core.",
-        evidence=("threads",),
-        detected="The affinity and every thread count that the framework reads back, against what was asked for, "
-        "and over the rows (pools between operators are not counted).",
+        evidence=("threads.framework",),
+        detected="Every thread count that the framework reads back, against what was asked for (pools between "
+        "operators are not counted). Fewer is a warning; more is more-cores-than-declared.",
         fix="torch.set_num_threads and the process's affinity; XLA follows the affinity.",
         waive="When threads are the question: as rows of their own.",
         example="torch.set_num_threads(1) beside XLA on 16 cores",
@@ -174,8 +212,8 @@ RULES = (
         title="The input pipeline is inside the clock",
         what="Fetching, decoding or placing the next batch is timed, and the contract says that inputs are resident.",
         why="A tf.data pipeline under PyTorch was part of a published step time.",
-        evidence=("region",),
-        detected="What ran between the readings, against the contract's feed.",
+        evidence=("region.inside",),
+        detected="Who fetches and places the batches of the window, against the contract's feed.",
         fix="Place the batches before the clock starts, or ask for the contract with a loader on every side.",
         waive="Under a contract with `feed: loader`.",
         example="for batch in dataloader: t0 = now() ...   # the iterator ran before t0, the copy after it",
@@ -190,8 +228,9 @@ RULES = (
         title="Garbage collection, logging or .item() on a rhythm",
         what="Something on the host interrupts the steps, often every so many of them.",
         why="loss.item() every 100 steps synchronises one side only; the collector walks a large graph of objects.",
-        evidence=("host", "samples"),
-        detected="Whether the collector was off, and the autocorrelation of the samples: one lag that stands out in "
+        evidence=("host.collector", "samples"),
+        detected="Whether the collector is still off after a step, and the autocorrelation of the samples: one lag "
+        "that stands out in "
         "every process.",
         fix="gc.freeze() and gc.disable() during the window; read losses after it.",
         waive="When the training loop really logs: on every side.",
@@ -251,5 +290,62 @@ RULES = (
         example="speed-up over the 12 of 20 models that compiled",
         cpu=True,
         check=each(_survivors),
+    ),
+    Rule(
+        code="more-cores-than-declared",
+        alias="P41",
+        family="harness",
+        severity="void",
+        title="More cores are busy than declared",
+        what="A row computes with more threads or processes than the session declared for every row.",
+        why="Two cores against one is a ratio of two that says nothing of either framework, and a helper process does "
+        "not show in its parent's own clock.",
+        evidence=("threads.busy", "threads.framework"),
+        detected="Thread counts that the framework's own functions read back, above those asked for; and processor "
+        "time over wall time in the window, of the process and of everything that it started, above the declared "
+        "cores by 10 %.",
+        fix="Use the threads that the session gives; ask for more with --threads, for every row.",
+        waive="Never within a session.",
+        example="torch.set_num_threads(64)   # in a stack that was asked for 2",
+        cpu=True,
+        check=each(_more_cores),
+    ),
+    Rule(
+        code="affinity-differs",
+        alias="P42",
+        family="harness",
+        severity="void",
+        title="A thread may run elsewhere than declared",
+        what="The cores that some thread of the worker may use are not the ones that every row was given.",
+        why="A process that was shrunk to one of two cores ran 100 times slower, and one that escapes its cores takes "
+        "its neighbour's.",
+        evidence=("threads.affinity", "threads.declared"),
+        detected="The affinity of every thread before and after the window, from the kernel, against the cores that "
+        "the "
+        "parent named.",
+        fix="Leave the affinity alone; `--threads` chooses how many cores every row gets.",
+        waive="Never within a session.",
+        example="os.sched_setaffinity(0, {0})   # in a stack, or in a library that it imports",
+        cpu=True,
+        check=each(_affinity),
+    ),
+    Rule(
+        code="priority-differs",
+        alias="P44",
+        family="harness",
+        severity="void",
+        title="The process changed its priority",
+        what="Niceness or scheduling policy of some thread are not those with which the worker began.",
+        why="On a machine with anything else to do, a nicer process waits for whatever comes: its row is slower, and "
+        "the "
+        "ratio is the scheduler's.",
+        evidence=("threads.niceness", "threads.policies"),
+        detected="Niceness and policy of every thread before and after the window, from the kernel, against those of "
+        "the worker before the stack's file was loaded.",
+        fix="Start `detente` itself at the priority that you want: every row inherits it.",
+        waive="Never within a session.",
+        example="os.nice(10)   # in a stack",
+        cpu=True,
+        check=each(_priority),
     ),
 )

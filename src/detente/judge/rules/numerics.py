@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from detente.judge.parity import relative_floor
-from detente.judge.rules.rule import Group, Hit, Row, Rule, each, odd_ones
+from detente.judge.rules.rule import Group, Hit, Row, Rule, each
 from detente.records.precision import PRECISIONS
 
 # Share of the products (by FLOPs) whose operand dtype may differ from the declared one.
@@ -47,7 +47,7 @@ def operand_shares(product_dtypes: dict) -> dict[str, float]:
 
 def _product_dtypes(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     declared = PRECISIONS[row.cell.contract.precision].compute
-    products = row.get("program.product_dtypes") or row.get("facts.product_dtypes")
+    products = row.get("program.product_dtypes") or row.get("observed.product_dtypes")
     shares = operand_shares(products)
     other = {name: share for name, share in shares.items() if name != declared}
     # A narrow product in a wide contract is a different computation whatever its share: it changes the numbers.
@@ -88,36 +88,29 @@ def _repeats(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
 
 
 def _modes(group: Group) -> Iterator[Hit]:
-    for key, said in (("facts.dropout_active", "dropout active"), ("facts.training_mode", "training mode")):
-        rows = [row for row in group.rows if row.has(key)]
-        same = Group(group.name, tuple(rows))
-        for row, mine, usual in odd_ones(same, lambda row, key=key: bool(row.get(key))):
+    # No vote: the reference that every row is proved against repeats itself, so it is the row that draws which departs
+    # from it, were it the only one that does not.
+    draws = {row.cell.key: _draws(row) for row in group.rows}
+    if all(draws.values()):
+        return
+    for row in group.rows:
+        count = draws[row.cell.key]
+        if count:
             yield Hit(
                 row,
-                f"{said}: {_yes(mine)} here, {_yes(usual)} in the other rows",
-                {key: mine, "others": usual},
+                f"a step draws random numbers ({count} operations), and the step that it is proved against draws none",
+                {"random_ops": count},
             )
-    drawing = Group(group.name, tuple(row for row in group.rows if row.has("program.rng_ops")))
-    for row, mine, usual in odd_ones(drawing, lambda row: bool(row.get("program.rng_ops"))):
-        count = row.get("program.rng_ops")
-        yield Hit(
-            row,
-            f"the program draws random numbers: {_yes(mine)} here ({count} operations), "
-            f"{_yes(usual)} in the other rows",
-            {"rng_ops": count},
-        )
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def _draws(row: Row) -> int:
+    return int(row.get("program.rng_ops") or row.get("observed.random_ops") or 0)
 
 
 def _weights(group: Group) -> Iterator[Hit]:
-    flagged = set()
     for row in group.rows:
         for found in row.every("weights"):
             if found.get("hash") != found.get("reference_hash"):
-                flagged.add(row.cell.key)
                 yield Hit(
                     row,
                     f"weights read back have the hash {str(found.get('hash'))[:12]}, the prepared ones "
@@ -125,12 +118,25 @@ def _weights(group: Group) -> Iterator[Hit]:
                     dict(found),
                 )
                 break
-    for key, said in (("weights.count", "parameters"), ("weights.bytes", "bytes of weights")):
-        rows = Group(group.name, tuple(r for r in group.rows if r.has(key)))
-        for row, mine, usual in odd_ones(rows, lambda row, key=key: row.get(key)):
-            if row.cell.key not in flagged:
-                flagged.add(row.cell.key)
-                yield Hit(row, f"{mine} {said}, {usual} in the other rows", {key: mine, "others": usual})
+            held, prepared = found.get("count"), found.get("reference_count", found.get("count"))
+            if held != prepared:
+                yield Hit(
+                    row,
+                    f"the stack holds {held} tensors of weights, prepared are {prepared}",
+                    dict(found),
+                )
+                break
+
+
+def _denormals(group: Group) -> Iterator[Hit]:
+    keeping = [row.cell.label for row in group.rows if row.get("precision.denormals") is True]
+    for row in group.rows:
+        if keeping and row.get("precision.denormals") is False:
+            yield Hit(
+                row,
+                f"products flush denormal numbers to 0 here, and keep them in {', '.join(sorted(keeping))}",
+                {"denormals": False, "keeping": sorted(keeping)},
+            )
 
 
 RULES = (
@@ -162,7 +168,7 @@ RULES = (
         what="Some products of the program have operands of another dtype than the contract declares.",
         why="Autocast, cast weights and bf16 everywhere are three different computations under one name, and one "
         "product left in bf16 makes fp32 look fast.",
-        evidence=("program.product_dtypes|facts.product_dtypes",),
+        evidence=("program.product_dtypes|observed.product_dtypes",),
         detected="Operand dtypes of every dot and convolution, by share: of the captured program, or of an "
         "eager step. Any bf16 or fp16 operand under fp32, or over 2 % of another dtype than declared, voids the row.",
         fix="Cast at the same places on every side, or none at all.",
@@ -215,9 +221,10 @@ RULES = (
         title="Dropout, batch statistics or random draws on one side only",
         what="One side trains and the other evaluates, or one side drops and draws random numbers.",
         why="Random numbers cost time (threefry more than Philox), and evaluation mode skips the batch statistics.",
-        evidence=("facts",),
-        detected="Dropout, training mode and the number of random operations of the captured program must agree "
-        "over the rows; the ones that differ from most (or from the reference) are void.",
+        evidence=("program.rng_ops|observed.random_ops",),
+        detected="Random operations of the captured program, or of a step read operator by operator. Where some rows "
+        "draw and others do not, those that draw are void: the reference repeats itself, so it draws nothing. Batch "
+        "statistics are among the tensors that the proof compares.",
         fix="Set the same mode and the same dropout rate on every side; 0 for a proof.",
         waive="Never within a group.",
         example="model.train() on one side, deterministic=True on the other",
@@ -235,11 +242,31 @@ RULES = (
         "optimizer traffic; a transposed square matrix keeps every shape and changes every number.",
         evidence=("weights",),
         detected="A canonical hash over names, shapes and values after load and read-back, against the prepared "
-        "file; counts and bytes must agree over the rows.",
+        "file, and the number of tensors that the stack holds.",
         fix="Map every name once, tied names to one array; the weight map of the workload is where it goes wrong.",
         waive="Never.",
         example="lm_head.weight loaded apart from wte.weight",
         cpu=True,
         check=_weights,
+    ),
+    Rule(
+        code="denormals-differ",
+        alias="P43",
+        family="numerics",
+        severity="warn",
+        title="Denormal numbers are flushed on one side only",
+        what="Numbers below the smallest normal one (1.2e-38 in float32) become 0 on one side and are kept on the "
+        "other.",
+        why="A processor may take a hundred times as long for a product with a denormal. JAX sets the flag that "
+        "flushes "
+        "them on a CPU, PyTorch does not: a model whose activations or moments decay that far runs at two speeds.",
+        evidence=("precision.denormals",),
+        detected="A product of 1e-40 and 1 on the stack's device is 1e-40 or 0. Rows that flush beside rows that keep "
+        "are said.",
+        fix="torch.set_flush_denormal(True), or data that does not decay to nothing.",
+        waive="When no tensor comes near 1e-38, as in ordinary training.",
+        example="torch.tensor(1e-40) * 1 is 1e-40, jax.numpy.float32(1e-40) * 1 is 0",
+        cpu=True,
+        check=_denormals,
     ),
 )

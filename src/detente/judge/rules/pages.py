@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from detente.judge.rules import RULES, find_rule
+from detente.judge.rules.planting import counts, planting
 from detente.judge.rules.rule import Rule
 
 FAMILIES = {
@@ -81,7 +82,14 @@ def _checked(rule: Rule) -> str:
             f"**Not checked** at present: {rule.unchecked}. Rows of such a device print it as `not checked`."
         )
     where = "Checked on every device" if rule.cpu else "Checked where the evidence is there"
-    return f"{where}; a row without the evidence prints `not checked`."
+    return f"{where}; a row without the evidence prints `not checked`. {_TRIED[planting(rule.code)]}"
+
+
+_TRIED = {
+    "live": "Planted **live**: a benchmark with this fault runs in the museum (tests/museum) and must be caught.",
+    "simulated": "Planted **simulated**: made-up records with this fault must be caught (tests/judge); no benchmark "
+    "that has it runs in the museum.",
+}
 
 
 def index_page() -> str:
@@ -92,20 +100,30 @@ def index_page() -> str:
         "Generated from the records in `src/detente/judge/rules` by `python -m detente.judge.rules.pages docs/rules`; "
         "edit those.",
         "`detente rule CODE` prints a page, `detente audit SESSION` applies the rules to a stored session again.",
+        "",
+        f"{counts()} (`python -m detente.judge.rules.planting`).",
+        "",
+        "No rule asks a stack about itself. What a rule reads comes from the harness: the captured program, the",
+        "framework's own profiler and counters, the kernel, and the clock.",
+        "",
+        "**Out of scope** is a row whose code patches `detente` itself or the interpreter (functions of these modules",
+        "replaced, memory written through `ctypes`): it runs in the process that measures it, and no check there can",
+        "hold out. What the parent measures from outside, the time of the window and of the processor, still stands.",
     ]
     for family, title in FAMILIES.items():
         lines += [
             "",
             f"## {title}",
             "",
-            "| rule | number | severity | checked | what |",
-            "|---|---|---|---|---|",
+            "| rule | number | severity | checked | planted | what |",
+            "|---|---|---|---|---|---|",
         ]
         for rule in RULES.values():
             if rule.family == family:
                 checked = "no" if rule.check is None else "everywhere" if rule.cpu else "with evidence"
                 lines.append(
-                    f"| [{rule.code}]({rule.code}.md) | {rule.alias} | {rule.severity} | {checked} | {rule.title} |"
+                    f"| [{rule.code}]({rule.code}.md) | {rule.alias} | {rule.severity} | {checked} | "
+                    f"{planting(rule.code)} | {rule.title} |"
                 )
     return "\n".join([*lines, ""])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -35,7 +34,7 @@ class Row:
         return tuple(p for p in self.processes if p.evidence.status == "ok")
 
     def every(self, key: str) -> list[Any]:
-        """What each process says under ``key`` (``slope``, or ``facts.graph_breaks`` for one entry of a probe),
+        """What each process says under ``key`` (``slope``, or ``host.collector`` for one entry of a probe),
         processes without it left out."""
         head, _, rest = key.partition(".")
         found = []
@@ -87,13 +86,19 @@ class Row:
 
     @property
     def recipe(self) -> str:
-        """``whole-step`` or ``out-of-the-box``: what the stack declares of itself."""
-        return str(self.get("region.recipe", "whole-step"))
+        """``whole-step`` or ``out-of-the-box``: what the catalogue declares of the stack. Sessions that were stored
+        before there was such a key have it under the region."""
+        return str(self.get("declared.recipe") or self.get("region.recipe", "whole-step"))
 
     @property
     def compiled(self) -> str:
-        """``none``, ``model`` or ``step``: how far the stack says that its compiled region reaches."""
-        return str(self.get("facts.compiled_region", "none"))
+        """``program`` where a step was seen to start XLA executables, ``regions`` where it ran regions that torch
+        compiled, ``none`` where it did neither, ``unknown`` where nobody watched."""
+        if not self.has("observed"):
+            return "unknown"
+        if self.get("observed.launches"):
+            return "program"
+        return "regions" if self.get("observed.regions") else "none"
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class Rule:
 
     code      readable and stable: ``clock-stops-early``; ``alias`` is its number in the list of pitfalls (``P1``)
     severity  ``void``: no ratio with this row is printed. ``warn``: said on the row
-    evidence  what the check reads: keys of ``Evidence.probes`` (``slope``, ``facts.graph_breaks``), or ``samples``,
+    evidence  what the check reads: keys of ``Evidence.probes`` (``slope``, ``host.collector``), or ``samples``,
               ``compile``, ``parity``, ``floor``, ``processes``; ``a|b`` where either will do. A row that lacks one
               is "not checked"
     cpu       the list of pitfalls marks it as detectable without a GPU
@@ -162,20 +167,6 @@ def each(test: Callable[[Row, Group], Iterable[tuple[str, dict[str, Any]]] | Non
                 yield Hit(row, what, evidence)
 
     return check
-
-
-def odd_ones(group: Group, value: Callable[[Row], Any]) -> Iterator[tuple[Row, Any, Any]]:
-    """The rows that differ from the rest, as (row, its value, the usual value). Usual is what most rows say; between
-    equals, what the reference says, because the user named it first."""
-    values = [value(row) for row in group.rows]
-    if not values:
-        return
-    counts = Counter(map(repr, values))
-    most = max(counts.values())
-    usual = next(v for v in values if counts[repr(v)] == most)
-    for row, mine in zip(group.rows, values, strict=True):
-        if repr(mine) != repr(usual):
-            yield row, mine, usual
 
 
 def on_gpu(row: Row) -> bool:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from detente.judge.rules.rule import Group, Hit, Row, Rule, each
 
-# torch.compile's modes beyond the default; other stacks name their mode of execution, which is no tuning.
-TUNED_MODES = frozenset({"reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"})
 PRECISION = re.compile("precision|matmul")
 
 
@@ -72,18 +70,9 @@ def _programs(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
 
 
 def tuned(row: Row) -> dict[str, object]:
-    """What of a row's flags is not the framework's default: its mode, compiler flags, autotuning."""
-    plain = (None, False, "", 0)
-    # Flags of precision belong to the contract, and precision-differs looks at what they do.
-    flags = {
-        k: v for k, v in (row.get("facts.tuning") or {}).items() if v not in plain and not PRECISION.search(k)
-    }
-    # What importing the framework sets by itself (torch_xla: XLA_FLAGS) is that framework's default.
-    own = row.get("environment.after") or {}
-    flags = {k: v for k, v in flags.items() if own.get(k) != v}
-    if row.get("facts.mode") in TUNED_MODES:
-        flags["mode"] = row.get("facts.mode")
-    return flags
+    """What of a row's flags is not the framework's default: compiler flags, autotuning, freezing. Flags of precision
+    belong to the contract, and precision-differs looks at what they do."""
+    return {k: v for k, v in (row.get("flags") or {}).items() if not PRECISION.search(k)}
 
 
 def _tuning(group: Group) -> Iterator[Hit]:
@@ -179,8 +168,11 @@ RULES = (
         what="Compiler modes and flags beyond the defaults on some rows only.",
         why="max-autotune against defaults, fp16 against fp32 max-autotune, triton_gemm off for one side: the table "
         "then measures the patience of its author.",
-        evidence=("facts.tuning",),
-        detected="Modes and flags of every row; tuned beside untuned is said, with the flags.",
+        evidence=("flags",),
+        detected="Compiler variables of the environment and Inductor's switches that spend compile time on speed, "
+        "after "
+        "the window; tuned beside untuned is said, with the flags. A mode that is given to one call of torch.compile "
+        "leaves no trace there and is not seen.",
         fix="Spend the same effort on every side, or none; both as rows.",
         waive="When the flags are the question: name the rows after them.",
         example="torch.compile(mode='max-autotune') against jax.jit",

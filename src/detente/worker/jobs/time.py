@@ -18,6 +18,7 @@ from detente.worker.events import Events
 from detente.worker.handed import keep_returned, keep_stretch
 from detente.worker.opened import Opened, cache_state, open_job
 from detente.worker.probes import run_probes
+from detente.worker.process_state import take_state
 from detente.worker.reference import Reference, Trace, map_reference, reference_name, split_state, window_name
 from detente.worker.three_steps import ThreeSteps, three_steps
 from detente.worker.window import FRESH, Taken
@@ -43,11 +44,12 @@ def run(job: Job, events: Events) -> Evidence:
     reference = map_reference(folder, window_name(contract))
     taking, rest = _ready(opened, steps, events, reference)
     fresh = _fresh(opened, taking.queued) if region != "train-step" else []
-    before = running.compiled().events
+    before, began = running.compiled().events, take_state()
     if region == "train-step":
         taken = taking.of_state(rest, job.places, bool(job.handed))
     else:
         taken = taking.of_outputs(job.places, [running.place(batch) for batch in fresh])
+    opened.window = (began, take_state())
     inside = running.compiled().events - before
 
     window = _window(job, taken, reference, opened.weights, running)

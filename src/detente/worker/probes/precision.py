@@ -31,6 +31,17 @@ def product_class(stack: Stack) -> dict[str, Any]:
     return {"class": names.get(kept, "lower than bf16"), "mantissa_bits": kept}
 
 
+# Below the smallest normal number of float32, 1.2e-38, and far above its smallest denormal, 1.4e-45.
+_DENORMAL = 1e-40
+
+
+def keeps_denormals(stack: Stack) -> bool:
+    """Whether a float32 product of a denormal and 1 is the denormal, and not 0."""
+    n = 128
+    value = np.full((n, n), _DENORMAL, np.float32)
+    return bool((stack.product(value, np.eye(n, dtype=np.float32)) != 0).all())
+
+
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
-    """Key ``precision``."""
-    return {"precision": product_class(opened.stack)}
+    """Key ``precision``. ``denormals``: whether a product keeps them."""
+    return {"precision": {**product_class(opened.stack), "denormals": keeps_denormals(opened.stack)}}

@@ -14,5 +14,5 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     that gives no program away."""
     for capture in opened.captures:
         if capture.form == "hlo":
-            return {"program": {**program_probe(capture.data, capture.form), **capture.facts}}
+            return {"program": program_probe(capture.data, capture.form)}
     return {}

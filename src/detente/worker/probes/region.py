@@ -1,4 +1,4 @@
-"""What is inside the clock, as this worker ran it: the contract's parts, and transfers that the contract keeps out."""
+"""What is inside the clock, found by what a step leaves behind."""
 
 from __future__ import annotations
 
@@ -6,34 +6,65 @@ from typing import Any
 
 import numpy as np
 
+from detente.records.precision import PRECISIONS
 from detente.records.sample import Sample
-from detente.stacks.catalogue import find_entry
 from detente.worker.opened import Opened
 
-_INSIDE = {
-    "forward": ["forward", "loss"],
-    "gradient": ["forward", "loss", "backward"],
-    "train-step": ["forward", "loss", "backward", "optimizer"],
-}
+# Tensors that an optimizer keeps for each parameter: AdamW's two moments, SGD's momentum.
+_MOMENTS = {"adamw": 2, "sgd": 1, None: 0}
+_OWN = (".py:", "hf:")
 
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
-    """Key ``region``. A placed batch that is still numpy means that the step places it, inside the clock; a handle that
-    holds numpy or Python numbers means that the step reads its outputs back, inside the clock."""
-    contract = opened.job.cell.contract
-    inside = list(_INSIDE[contract.region])
+    """Key ``region``. ``inside`` is found on one step from the prepared weights:
+
+    backward   the step returned a gradient that is not zero, or it moved a parameter
+    optimizer  it moved a parameter
+    fetch      the contract has the harness itself fetch and place each batch inside the clock
+    place      a placed batch is still numpy, so the step places it, inside the clock
+    read       the handle holds numbers of the host, so the step read its outputs back, inside the clock
+
+    ``state_bytes`` is the least that this contract trains, from the prepared file: parameters, buffers, and the
+    moments of the contract's optimizer (a user's own optimizer is not known here, and counts for nothing).
+    """
+    running, contract = opened.running, opened.job.cell.contract
+    running.load(opened.weights)
+    handle = running.step(opened.placed[0])
+    running.synchronise(handle)
+    # Where the clock is early the step may still be running: its parameters have not moved yet, and the next probe's
+    # loading would meet it. That is a finding of its own (slope), not this one.
+    running.loss(handle)
+    names, after = running.parameter_names(), running.tensors()
+    moved = sum(not np.array_equal(after[n], opened.weights[n]) for n in names)
+    inside = []
+    if moved or (contract.region == "gradient" and _any_gradient(running.outputs(handle))):
+        inside.append("backward")
+    inside += ["optimizer"] if moved else []
     inside += (
         ["fetch", "place"] if contract.feed == "loader" else (["place"] if _on_host(opened.placed[0]) else [])
     )
-    inside += ["read"] if _on_host(opened.done) else []
+    inside += ["read"] if _on_host(handle) else []
     return {
         "region": {
-            "contract": contract.name,
-            "recipe": find_entry(opened.job.cell.stack).recipe,
             "inside": inside,
-            "feed": contract.feed,
+            "moved": moved,
+            "parameters": len(names),
+            "state_bytes": _state_bytes(opened, names),
         }
     }
+
+
+def _any_gradient(found: dict[str, np.ndarray]) -> bool:
+    return any(bool(np.any(a)) for a in found.values())
+
+
+def _state_bytes(opened: Opened, names: frozenset[str]) -> int:
+    contract = opened.job.cell.contract
+    width = np.dtype(PRECISIONS[contract.precision].parameters).itemsize
+    own = any(mark in opened.job.cell.workload for mark in _OWN)
+    moments = 0 if own else _MOMENTS[contract.optimizer]
+    elements = sum(a.size * (1 + moments * (n in names)) for n, a in opened.weights.items())
+    return int(elements * width)
 
 
 def _on_host(value: Any) -> bool:

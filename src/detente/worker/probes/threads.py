@@ -1,22 +1,55 @@
-"""Thread counts read back, and how many cores were really busy."""
+"""Threads and cores: what was declared, what the process was left with, and how many cores were really busy."""
 
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from detente.records.sample import Sample
 from detente.worker.opened import Opened
+from detente.worker.process_state import take_state
 
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
-    """Key ``threads``. ``busy`` is process CPU time over wall time in the steady window."""
+    """Key ``threads``. ``declared`` are the cores that the parent named, ``affinity`` every set of cores that some
+    thread may use now (one set, where all is well), and likewise ``niceness`` and ``policies``, with those of the
+    process before the stack was loaded beside them. ``framework`` is what the frameworks' own functions read back.
+
+    ``busy`` is processor time over wall time: of the sampled blocks, by the process's own clock, or of the whole
+    window with everything that the process started, by the kernel's, whichever is larger.
+    """
+    now, began = take_state(), opened.began
+    told = opened.environment["before"].get("DETENTE_AFFINITY", "")
+    declared = sorted(int(core) for core in told.split(",") if core) or list(began.affinity[0])
     wall, cpu = sum(s.wall_ns for s in samples), sum(s.cpu_ns for s in samples)
+    shares = [cpu / wall] if wall else []
+    if opened.window is not None:
+        before, after = opened.window
+        shares.append((after.processor_s - before.processor_s) / max(after.at - before.at, 1e-9))
+    states = [now, *(opened.window or ())]
     return {
         "threads": {
             "asked": opened.job.threads,
-            "affinity": len(os.sched_getaffinity(0)),
-            "framework": opened.stack.threads(),
-            "busy": round(cpu / wall, 3) if wall else None,
+            "declared": declared,
+            "affinity": sorted({cores for state in states for cores in state.affinity}),
+            "niceness": sorted({level for state in states for level in state.niceness}),
+            "niceness_before": list(began.niceness),
+            "policies": sorted({policy for state in states for policy in state.policies}),
+            "policies_before": list(began.policies),
+            "framework": _read_back(),
+            "busy": round(max(shares), 3) if shares else None,
         }
     }
+
+
+def _read_back() -> dict[str, int]:
+    """Thread counts as the loaded frameworks report them; XLA's CPU client takes its pool from the affinity at import
+    and nothing reads it back."""
+    found = {}
+    if torch := sys.modules.get("torch"):
+        found["torch.get_num_threads"] = torch.get_num_threads()
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        if os.environ.get(name, "").isdigit():
+            found[name] = int(os.environ[name])
+    return found

@@ -12,12 +12,14 @@ from detente.workloads.weights import canonical_hash
 
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
-    """Key ``weights``. ``differing`` names the first canonical tensor that did not come back bit for bit."""
+    """Key ``weights``. ``differing`` names the first canonical tensor that did not come back bit for bit;
+    ``count`` and ``bytes`` are of all that the stack holds, an untied copy included."""
     opened.running.load(opened.weights)
+    held = opened.running.tensors()
     # A gradient-only workload may have no parameters at all; the hash of nothing is still a hash.
     back = {
         n: np.ascontiguousarray(a.astype(opened.weights[n].dtype))
-        for n, a in opened.running.tensors().items()
+        for n, a in held.items()
         if n in opened.weights
     }
     want = {n: np.ascontiguousarray(a) for n, a in opened.weights.items()}
@@ -26,9 +28,9 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
         "weights": {
             "hash": canonical_hash(back),
             "reference_hash": canonical_hash(want),
-            "count": len(back),
+            "count": len(held),
             "reference_count": len(want),
-            "bytes": sum(a.nbytes for a in back.values()),
+            "bytes": sum(a.nbytes for a in held.values()),
             "differing": differing,
         }
     }

@@ -1,0 +1,45 @@
+"""Whether a folder may hold pickles: what is loaded from it runs as code of the user's."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from functools import cache
+from pathlib import Path
+
+
+def trusted(place: Path) -> bool:
+    """Make the cache folder with no access for others, and say whether it can be used. One that belongs to another
+    user, or that others may write to, is left alone; a line on standard error says so, once, and how to mend it.
+    False too, in silence, where no folder can be made: a full or read-only disk only costs the cache."""
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        wrong = _wrong(place.stat())
+    except OSError:
+        return False
+    if wrong:
+        _say(str(place), wrong)
+    return not wrong
+
+
+def _wrong(found: os.stat_result) -> str:
+    """Why nobody should load a pickle from there; empty when that is fine."""
+    if not hasattr(os, "geteuid"):
+        return ""
+    if not stat.S_ISDIR(found.st_mode):
+        return "is no folder"
+    if found.st_uid != os.geteuid():
+        return f"belongs to user {found.st_uid}, not to user {os.geteuid()}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"may be written by others (mode {stat.S_IMODE(found.st_mode):o})"
+    return ""
+
+
+@cache
+def _say(place: str, wrong: str) -> None:
+    print(
+        f"detente: the cache folder {place} {wrong}: going on without the cache; "
+        "remove it, or name another in DETENTE_BRIDGE_CACHE",
+        file=sys.stderr,
+    )

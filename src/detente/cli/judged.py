@@ -1,0 +1,36 @@
+"""Judging what is stored: for a session that a stranger wrote, evidence that no rule can read is the file's fault."""
+
+from __future__ import annotations
+
+from detente.records.codec import shown
+from detente.records.fault import Fault, StoreFault
+from detente.records.result import Result
+from detente.records.session import Session
+
+
+def judged(session: Session, *, page: bool = False) -> Result:
+    """The result of a session; with ``page`` it is also laid out once, as every report does.
+
+    The free-form part of the evidence (what the probes found, the machine, the settings) has no schema. Where a rule
+    stumbles over it and the session was imported, that is a StoreFault that names the session, not a bug of ours; in a
+    session that was measured here it is a bug, and is raised as it is.
+    """
+    from detente.judge import judge
+
+    try:
+        result = judge(session)
+        if page:
+            from detente.report.terminal import render_text
+
+            render_text(result, full=True)
+        return result
+    except Fault:
+        raise
+    except Exception as error:
+        if session.imported is None:
+            raise
+        raise StoreFault(
+            f"the evidence of session {session.id} is not what a worker writes, and cannot be judged: "
+            f"{type(error).__name__}: {shown(str(error))}",
+            "it was imported: the file was changed, or a version that this one does not know wrote it",
+        ) from error

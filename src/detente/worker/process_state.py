@@ -1,0 +1,94 @@
+"""The process as the kernel sees it: where its threads may run, how nicely, and what they have used.
+
+Taken before the user's code is loaded and around the window. It reads /proc and not the framework, because a thread
+count that a stack reports is a thread count that a stack reports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from time import perf_counter  # bound here: this module is imported before any user's file
+
+# The interpreter's timers as they were then.
+_TIMERS = {
+    name: getattr(time, name)
+    for name in (
+        "perf_counter", "perf_counter_ns", "process_time", "process_time_ns", "monotonic", "monotonic_ns", "time"
+    )
+}  # fmt: skip
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """``affinity``, ``niceness`` and ``policies`` hold every value that some thread has, sorted, without repeats.
+    ``processor_s`` is the time on a processor of this process and of everything that it started."""
+
+    at: float
+    affinity: tuple[tuple[int, ...], ...]
+    niceness: tuple[int, ...]
+    policies: tuple[int, ...]
+    processor_s: float
+
+
+def take_state() -> ProcessState:
+    """The state now."""
+    affinity, niceness, policies = set(), set(), set()
+    for name in os.listdir("/proc/self/task"):
+        thread = int(name)
+        # A thread may end between the listing and the question.
+        with contextlib.suppress(OSError):
+            affinity.add(tuple(sorted(os.sched_getaffinity(thread))))
+            niceness.add(os.getpriority(os.PRIO_PROCESS, thread))
+            policies.add(os.sched_getscheduler(thread))
+    return ProcessState(
+        perf_counter(),
+        tuple(sorted(affinity)),
+        tuple(sorted(niceness)),
+        tuple(sorted(policies)),
+        _processor_seconds(),
+    )
+
+
+def patched_timers() -> list[str]:
+    """Names of the timers of ``time`` that are not what they were before the stack's file was loaded."""
+    return [name for name, timer in _TIMERS.items() if getattr(time, name, None) is not timer]
+
+
+def _processor_seconds() -> float:
+    """Seconds of this process and of all that it started: those that it has waited for, and those that still run."""
+    times = os.times()
+    own = times.user + times.system + times.children_user + times.children_system
+    return own + sum(_ticks_of(child) for child in _descendants()) / _TICK
+
+
+def _ticks_of(pid: int) -> int:
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        fields = _fields(pid)
+        # utime, stime, cutime, cstime: fields 14 to 17 of proc(5), counted from the state on, which is field 3.
+        return sum(int(field) for field in fields[11:15])
+    return 0
+
+
+def _descendants() -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                parents.setdefault(int(_fields(int(name))[1]), []).append(int(name))
+    found, wanted = [], [os.getpid()]
+    while wanted:
+        children = parents.get(wanted.pop(), [])
+        found += children
+        wanted += children
+    return found
+
+
+def _fields(pid: int) -> list[str]:
+    # The name of a process is in brackets and may hold spaces and brackets itself.
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()

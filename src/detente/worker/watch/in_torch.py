@@ -1,0 +1,151 @@
+"""One step as torch's profiler and its dispatcher saw it (names as of torch 2.13, written for 2.9 on).
+
+The profiler leaves the step as it is: compiled code runs compiled. What it cannot see (the dtypes of products and
+the draws inside a fused kernel) is read from the same step run once more, eagerly, under a dispatch mode.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+# Records of a compiled region: dynamo's around its bytecode, AOTAutograd's two functions, Inductor's call.
+_COMPILED = ("Torch-Compiled Region", "CompiledFunction", "## Call CompiledFxGraph")
+# torch.optim wraps ``step`` into such a record; an update that a compiler captured has none.
+_OPTIMIZER = "Optimizer.step#"
+_BACKWARD = "autograd::engine::evaluate_function"
+_READ = "aten::_local_scalar_dense"
+_COPY_BACK = ("DtoH",)
+# Operators that change a tensor by arithmetic, as an update does; ``zero_``, ``copy_`` and their kin only place.
+_UPDATES = ("aten::add_", "aten::sub_", "aten::mul_", "aten::addcmul_", "aten::addcdiv_", "aten::lerp_")
+_MANY = ("aten::_foreach_", "aten::_fused_")
+# What runs beside a compiled step and computes nothing: views, the seed gradient of backward, allocation, the wrapper
+# of the handle that is returned, sizes and dtypes.
+PLUMBING = frozenset(
+    f"aten::{name}"
+    for names in (
+        "detach detach_ view reshape _unsafe_view as_strided t transpose expand select slice alias unsqueeze squeeze",
+        "empty empty_like empty_strided new_empty ones_like fill_ zero_ zeros zeros_like resize_ lift_fresh",
+        "item is_nonzero _local_scalar_dense to _to_copy copy_ clone result_type",
+    )
+    for name in names.split(" ")
+)
+_RANDOM = ("bernoulli", "dropout", "normal", "uniform", "rand", "multinomial", "exponential", "random_")
+
+
+def watch(run: Callable[[], Any]) -> dict[str, Any]:
+    """What one call of ``run`` did.
+
+    ``regions``   compiled regions that ran, a nested one not counted again
+    ``eager_ops`` operators that computed outside of them, by name (only where there are regions)
+    ``updated``   elements that operators outside of them changed by arithmetic: an optimizer that runs eagerly
+    ``reads``     values that were copied to the host once backward had begun, the optimizer's own step count left
+                  out; in a region without backward, all of them
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
+    with profile(activities=kinds, record_shapes=True) as seen:
+        run()
+    events = list(seen.events() or ())
+    inside = {id(e) for e in events if _below(e, _COMPILED)}
+    regions = [e for e in events if e.name.startswith("Torch-Compiled Region") and id(e) not in inside]
+    backward = [e.time_range.start for e in events if e.name.startswith(_BACKWARD)]
+    begun = min(backward, default=-math.inf)
+    # An operator that calls others is one operator: the outermost.
+    outside = [
+        e
+        for e in events
+        if e.name.startswith("aten::") and id(e) not in inside and not _below(e, ("aten::",))
+    ]
+    reads = [
+        e
+        for e in events
+        if (e.name == _READ or any(mark in e.name for mark in _COPY_BACK))
+        and e.time_range.start >= begun
+        and not _below(e, (_OPTIMIZER,))
+    ]
+    found: dict[str, Any] = {
+        "regions": len(regions),
+        "updated": sum(_elements(e) for e in outside if e.name in _UPDATES or e.name.startswith(_MANY)),
+        "reads": len(reads),
+        "backward": len(backward),
+    }
+    if regions:
+        names = Counter(e.name for e in outside if e.name not in PLUMBING)
+        found["eager_ops"] = dict(sorted(names.items()))
+    return found
+
+
+def _below(event: Any, names: tuple[str, ...]) -> bool:
+    """Whether a record whose name begins so is open around this one."""
+    while (event := event.cpu_parent) is not None:
+        if event.name.startswith(names):
+            return True
+    return False
+
+
+def _elements(event: Any) -> int:
+    """Elements of the first operand; of a list of tensors, of all of them."""
+    shapes = event.input_shapes
+    if not shapes:
+        return 0
+    first = shapes[0]
+    if first and isinstance(first[0], Iterable):
+        return sum(math.prod(one) for one in first)
+    return math.prod(first) if first else 1
+
+
+def breaks() -> int:
+    """Graph breaks since the start, by dynamo's own count. 0 where dynamo never ran."""
+    import sys
+
+    utils = sys.modules.get("torch._dynamo.utils")
+    return int(sum(utils.counters["graph_break"].values())) if utils else 0
+
+
+def frozen() -> bool:
+    """Whether Inductor makes constants of parameters (TORCHINDUCTOR_FREEZING=1)."""
+    import sys
+
+    config = sys.modules.get("torch._inductor.config")
+    return bool(config and config.freezing)
+
+
+def dispatched(run: Callable[[], Any]) -> dict[str, Any]:
+    """The same step eagerly, operator by operator.
+
+    ``product_dtypes``  FLOPs by operand dtypes (``float32xfloat32``) of every product, forward and backward, as torch's
+                        own table counts them (torch.utils.flop_counter)
+    ``random_ops``      operators that draw random numbers
+    ``values_read``     the numbers that were read to the host meanwhile
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import flop_registry
+
+    products: dict[str, float] = {}
+    draws, values = 0, []
+
+    class Dispatched(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal draws
+            out = func(*args, **(kwargs or {}))
+            name = func._overloadpacket.__name__
+            draws += any(word in name for word in _RANDOM)
+            if name == "_local_scalar_dense":
+                values.append(float(out))
+            flops = flop_registry.get(func._overloadpacket)
+            if flops is not None:
+                operands = [str(a.dtype).removeprefix("torch.") for a in args if isinstance(a, torch.Tensor)]
+                # addmm and its kin begin with what is added; the operands of the product are the two last matrices.
+                key = "x".join(operands[-2:])
+                products[key] = products.get(key, 0.0) + float(flops(*args, **(kwargs or {}), out_val=out))
+            return out
+
+    with torch.compiler.set_stance("force_eager"), Dispatched():
+        run()
+    return {"product_dtypes": products, "random_ops": draws, "values_read": values}

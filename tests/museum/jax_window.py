@@ -1,0 +1,141 @@
+"""The museum's JAX rows that are honest where one used to look, and not in the timed window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detente.stacks.jax_jit import JaxJit, JaxRunning
+from tests.museum import tricks
+
+
+class _Cheap(JaxRunning):
+    _forward: Any = None
+
+    def cheap(self, batch: Any) -> Any:
+        """The loss without backward and without the optimizer."""
+        return self._forward(self.params, self.rest, batch), {}
+
+    def step(self, batch: Any) -> Any:
+        if self._forward is None:
+            # Compiled before the samples, as any part of a step is.
+            self._forward = self.jax.jit(lambda p, r, b: self._loss(p, r, b)[0])
+            self._forward(self.params, self.rest, batch)
+        return super().step(batch)
+
+
+class _ByCount(tricks.ByCount, _Cheap):
+    pass
+
+
+class StopsByCountInJax(JaxJit):
+    running = _ByCount
+
+
+class _ByTime(tricks.ByTime, _Cheap):
+    pass
+
+
+class StopsByTimeInJax(JaxJit):
+    running = _ByTime
+
+
+class _ByBatch(tricks.ByBatch, _Cheap):
+    pass
+
+
+class StopsByBatchInJax(JaxJit):
+    running = _ByBatch
+
+
+class _ByLoad(tricks.ByLoad, _Cheap):
+    pass
+
+
+class StopsByLoadInJax(JaxJit):
+    running = _ByLoad
+
+
+class _ByHandOut(tricks.ByHandOut, _Cheap):
+    pass
+
+
+class HonestAfterHandOutInJax(JaxJit):
+    running = _ByHandOut
+
+
+class _EverySecond(tricks.EverySecond, _Cheap):
+    pass
+
+
+class UpdatesEverySecondInJax(JaxJit):
+    running = _EverySecond
+
+
+class _Memo(tricks.Memo, _Cheap):
+    pass
+
+
+class MemoisedInJax(JaxJit):
+    running = _Memo
+
+
+class _Half(tricks.Half, JaxRunning):
+    halves: dict[int, Any]
+
+    def place(self, batch: Any) -> Any:
+        """Half of it is placed too, so that no step has to cut."""
+        placed = super().place(batch)
+        rows = min(a.shape[0] for a in batch.values() if a.ndim)
+        self.halves = getattr(self, "halves", {})
+        half = super().place({n: a[: rows // 2] if a.ndim else a for n, a in batch.items()})
+        self.halves[id(placed)] = half
+        return placed
+
+    def cheap(self, batch: Any) -> Any:
+        return JaxRunning.step(self, self.halves[id(batch)])
+
+
+class HalfOfTheBatchInJax(JaxJit):
+    running = _Half
+
+
+class _LastOnly(tricks.LastOnly, JaxRunning):
+    pass
+
+
+class LastOfTheQueueInJax(JaxJit):
+    running = _LastOnly
+
+
+class _UntilAsked(tricks.UntilAsked, JaxRunning):
+    pass
+
+
+class DefersToLossInJax(JaxJit):
+    running = _UntilAsked
+
+
+class _UntilCounted(tricks.UntilCounted, JaxRunning):
+    pass
+
+
+class DefersToCompiledInJax(JaxJit):
+    running = _UntilCounted
+
+
+class _UntilNextWait(tricks.UntilNextWait, JaxRunning):
+    pass
+
+
+class DefersToNextWaitInJax(JaxJit):
+    running = _UntilNextWait
+
+
+class _Remembers(tricks.Memo, JaxRunning):
+    pass
+
+
+class RememberedInJax(JaxJit):
+    """In a region without state, four batches have four results."""
+
+    running = _Remembers

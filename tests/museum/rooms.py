@@ -1,0 +1,197 @@
+"""The museum's catalogue: every exhibit and every fair row, in rooms of one session each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+HERE = "tests/museum/"
+TORCH, JAX = HERE + "of_torch.py:", HERE + "of_jax.py:"
+TORCH_WINDOW, JAX_WINDOW = HERE + "torch_window.py:", HERE + "jax_window.py:"
+TORCH_HARNESS, JAX_HARNESS = HERE + "torch_harness.py:", HERE + "jax_harness.py:"
+TORCH_TIMERS, JAX_TIMERS = HERE + "torch_timers.py:", HERE + "jax_timers.py:"
+BENIGN, BENIGN_JAX = HERE + "benign.py:", HERE + "benign_jax.py:"
+
+
+class Planted(NamedTuple):
+    """``severity`` of the finding, and ``rule``, which must be the one that finds it. ``also`` are rules that the same
+    fault really breaks: a step without its update has stale inputs too. ``sample``: part of `make test`."""
+
+    severity: str
+    rule: str
+    where: str
+    also: frozenset[str] = frozenset()
+    sample: bool = False
+
+
+class Room(NamedTuple):
+    """One session: every exhibit a row of it, the ``fair`` stacks beside them, which must not be void. ``ffn`` where
+    the fault needs no model: its processes start in half the time. ``sampled`` are the fair rows of `make test`."""
+
+    workload: str
+    contract: str
+    fair: tuple[str, ...] = ()
+    planted: Mapping[str, Planted] = {}
+    precision: str = "fp32"
+    blocks: int = 1
+    sampled: tuple[str, ...] = ()
+
+
+FUNCTION = frozenset({"not-the-same-function"})
+UNDONATED = frozenset({"state-not-donated"})
+MORE_CORES = frozenset({"more-cores-than-declared"})
+NEVER_MOVED = frozenset({"stale-inputs", "regions-differ"}) | FUNCTION
+# What a window that does not do its work may break besides the proof of the window.
+WINDOW = frozenset(
+    {
+        "window-not-proved", "handout-is-a-tell", "clock-not-covering", "clock-stops-early", "faster-than-physics",
+        "stale-inputs", "regions-differ", "not-the-same-function", "wait-not-idle", "lazy-outputs",
+        "compile-in-window",
+    }
+)  # fmt: skip
+
+
+def window(rule: str, where: str, sample: bool = False) -> Planted:
+    return Planted("void", rule, where, WINDOW, sample)
+
+
+def both(name: str, rule: str, sample: bool = False) -> dict[str, Planted]:
+    """The same fault of the window in torch and in JAX."""
+    return {
+        name: window(rule, TORCH_WINDOW, sample),
+        name + "InJax": window(rule, JAX_WINDOW, sample),
+    }
+
+
+ROOMS: dict[str, Room] = {
+    "function": Room(
+        "gpt2",
+        "train-step",
+        ("torch-eager", "jax", "jax-scan", "detente"),
+        {
+            "ErfGelu": Planted("void", "not-the-same-function", TORCH, sample=True),
+            "Epsilon": Planted("void", "not-the-same-function", TORCH, sample=True),
+            "OtherWeights": Planted("void", "weights-differ", TORCH, FUNCTION, True),
+            "DroppedTie": Planted("void", "not-the-same-function", TORCH, frozenset({"weights-differ"}), True),
+            "Bf16Product": Planted("void", "product-dtypes-differ", TORCH, FUNCTION, True),
+            "Dropout": Planted("void", "modes-differ", TORCH, FUNCTION | {"reference-not-deterministic"}, True),
+        },
+        sampled=("torch-eager", "jax"),
+    ),
+    "step": Room(
+        "ffn",
+        "train-step",
+        ("torch-eager", "jax", "detente", "torch-compile", "torch-compile-model"),
+        {
+            "Unsynchronised": Planted("void", "clock-stops-early", TORCH, WINDOW, True),
+            "ReadsBack": Planted("void", "regions-differ", TORCH, sample=True),
+            "ReadsTheLoss": Planted("void", "regions-differ", TORCH_HARNESS, sample=True),
+            "ReadsTheLossInJax": Planted("void", "regions-differ", JAX_HARNESS),
+            "PlacesInsideInJax": Planted("void", "regions-differ", JAX_HARNESS),
+            "Stale": Planted("void", "stale-inputs", TORCH, NEVER_MOVED | WINDOW),
+            "Wandering": Planted("warn", "reference-not-deterministic", TORCH, WINDOW),
+            "OptimizerOutside": Planted("void", "optimizer-outside", TORCH, sample=True),
+            "LossOutside": Planted("void", "optimizer-outside", TORCH),
+            "OptimizerOutsideInJax": Planted("void", "optimizer-outside", JAX_HARNESS, UNDONATED),
+            "Breaks": Planted("warn", "graph-break", TORCH, sample=True),
+            "Discarded": Planted("void", "work-removed", JAX, NEVER_MOVED | WINDOW | {"state-not-donated"}, True),
+            "Recompiling": Planted("void", "compile-in-window", JAX, WINDOW),
+            "Undonated": Planted("void", "state-not-donated", JAX, sample=True),
+        },
+        sampled=("torch-eager", "jax"),
+    ),
+    "harness": Room(
+        "ffn",
+        "train-step",
+        ("torch-eager", "jax"),
+        {
+            "SleepsInTheWait": Planted("void", "wait-not-idle", TORCH_HARNESS, sample=True),
+            "SleepsInTheWaitInJax": Planted("void", "wait-not-idle", JAX_HARNESS),
+            "HalfSpeedTimers": Planted("void", "clock-patched", TORCH_TIMERS, WINDOW, True),
+            "HalfSpeedTimersInJax": Planted("void", "clock-patched", JAX_TIMERS, WINDOW),
+            "Niced": Planted("void", "priority-differs", TORCH_HARNESS),
+            "NicedInJax": Planted("void", "priority-differs", JAX_HARNESS),
+            "NicedInTheWindow": Planted("void", "priority-differs", TORCH_HARNESS, sample=True),
+            "OnOtherCores": Planted("void", "affinity-differs", TORCH_HARNESS, sample=True),
+            "OnOtherCoresInJax": Planted("void", "affinity-differs", JAX_HARNESS, MORE_CORES),
+            "MoreThreads": Planted("void", "more-cores-than-declared", TORCH_HARNESS, sample=True),
+            "WithAHelper": Planted("void", "more-cores-than-declared", TORCH_HARNESS),
+            "WithAHelperInJax": Planted("void", "more-cores-than-declared", JAX_HARNESS),
+            "TurnsTheCollectorOn": Planted("warn", "host-interruptions", TORCH_HARNESS, sample=True),
+            "TurnsTheCollectorOnInJax": Planted("warn", "host-interruptions", JAX_HARNESS),
+            "Profiled": Planted("warn", "profiler-on", TORCH_HARNESS),
+            "Flagged": Planted("warn", "tuning-differs", TORCH_HARNESS),
+            "TwoFrameworks": Planted("void", "two-frameworks", TORCH_HARNESS),
+            "FlushesDenormals": Planted("warn", "denormals-differ", TORCH_HARNESS),
+            "Bf16Products": Planted("void", "precision-differs", TORCH_HARNESS),
+            "UncachedInJax": Planted("warn", "cache-state-differs", JAX_HARNESS),
+            "CompilesTwiceInJax": Planted("warn", "recompiles", JAX_HARNESS),
+        },
+        sampled=(),
+    ),
+    "window": Room(
+        "ffn",
+        "train-step",
+        ("torch-eager", "jax"),
+        {
+            **both("StopsByCount", "window-not-proved", True),
+            **both("StopsByTime", "window-not-proved"),
+            **both("StopsByBatch", "window-not-proved"),
+            **both("StopsByLoad", "window-not-proved"),
+            **both("HonestAfterHandOut", "handout-is-a-tell"),
+            **both("UpdatesEverySecond", "window-not-proved"),
+            **both("HalfOfTheBatch", "window-not-proved"),
+            **both("Memoised", "faster-than-physics"),
+            **both("LastOfTheQueue", "window-not-proved"),
+            **both("DefersToLoss", "clock-stops-early"),
+            **both("DefersToCompiled", "clock-not-covering"),
+            **both("DefersToNextWait", "clock-stops-early"),
+        },
+    ),
+    "forward": Room(
+        "ffn",
+        "forward",
+        ("torch-eager", "jax", "detente"),
+        {
+            "Constants": Planted("void", "weights-baked-in", JAX, sample=True),
+            "NotFinite": Planted("void", "lazy-outputs", TORCH, WINDOW),
+            "Remembered": Planted("void", "remembered-results", TORCH_WINDOW, WINDOW),
+            "RememberedInJax": Planted("void", "remembered-results", JAX_WINDOW, WINDOW),
+        },
+        sampled=("jax",),
+    ),
+    "threads": Room(
+        "ffn", "train-step", (), {"FewerThreads": Planted("warn", "threads-differ", TORCH_HARNESS)}
+    ),
+    "blocks": Room(
+        "ffn",
+        "train-step",
+        ("torch-eager",),
+        {
+            "OnlyOnce": Planted("void", "survivors-only", TORCH_HARNESS),
+            "Drifts": Planted("void", "versions-drift", TORCH_HARNESS),
+        },
+        blocks=2,
+    ),
+    # Fair rows alone: workloads, contracts, stacks, precisions, and honest variations.
+    "fair-ffn": Room(
+        "ffn",
+        "train-step",
+        (
+            "torch-eager", BENIGN + "OtherSeed", BENIGN + "Foreach", BENIGN + "ThreadsAsAsked", BENIGN + "KeepsHandles",
+            "jax", BENIGN_JAX + "AheadOfTime", BENIGN_JAX + "BlocksEachStep",
+        ),
+    ),
+    "fair-ffn-sgd": Room("ffn", "train-step-sgd", ("torch-eager", "jax", "detente")),
+    "fair-ffn-gradient": Room("ffn", "gradient", ("torch-eager", "jax", "detente", "torch-compile")),
+    "fair-mha": Room("mha", "gradient", ("torch-eager", "jax", "detente")),
+    "fair-mha-forward": Room("mha", "forward", ("torch-eager", "jax", "detente")),
+    "fair-gemm": Room("gemm", "gradient", ("torch-eager", "jax", "detente")),
+    "fair-gemm-forward": Room("gemm", "forward", ("torch-eager", "jax")),
+    "fair-gpt2-bf16": Room("gpt2", "train-step", ("torch-eager", "jax"), precision="bf16"),
+    "fair-gpt2-forward": Room("gpt2", "forward", ("torch-eager", "jax", "jax-scan")),
+    "fair-resnet": Room("resnet", "train-step-sgd", ("torch-eager", BENIGN + "ChannelsLast", "jax")),
+}  # fmt: skip
+
+# Rules that a whole session breaks and no row of it: `make museum` runs every room beside a neighbour that computes.
+BY_THE_MACHINE = frozenset({"machine-shared"})
