@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+# What an editor and a type checker see; at run time the table below imports them one by one.
 if TYPE_CHECKING:
     from detente.bridge.entry import compile as compile
     from detente.bridge.extension import extend as extend

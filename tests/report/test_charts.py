@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from detente.report.charts import draw
+from detente.report.charts import _ratio_ticks, draw
 from detente.report.page import Chart, Mark
 
 ODD = {
@@ -41,3 +41,23 @@ def test_narrow_is_narrower():
     drawing = draw(Chart("intervals", "t", ODD["many"]))
     wide, narrow = (float(re.search(r'width="([\d.]+)"', s).group(1)) for s in (drawing.wide, drawing.narrow))
     assert narrow < 380 < wide < 1000
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.012, 1.03), (0.9, 1.1), (0.5, 40.0), (1e-5, 1.02), (0.97, 1e4), (0.2, 0.99)]
+)
+def test_ticks_stand_where_the_data_is(low, high):
+    for most in (7, 4):
+        ticks = [t for t in _ratio_ticks(low, high, most) if low <= t <= high]
+        assert len(ticks) >= 2 and len(ticks) <= most + 1, ticks
+        # On both halves of the logarithmic axis, not all at the large end.
+        middle = (low * high) ** 0.5
+        assert min(ticks) < middle < max(ticks), ticks
+
+
+def test_pair_names_are_below_one_another_where_it_is_narrow():
+    mark = Mark("torch-compile / torch-eager", 0.8, 0.7, 0.9)
+    drawing = draw(Chart("ratios", "t", (mark,), 0.02))
+    assert "torch-compile / torch-eager</text>" in drawing.wide
+    assert "torch-compile / torch-eager</text>" not in drawing.narrow
+    assert "torch-eager</" in drawing.narrow and "…" not in drawing.narrow

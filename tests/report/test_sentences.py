@@ -28,7 +28,7 @@ def said(result):
         ),
         (
             f.verdict("a", "b", "UNDECIDED", 0.99, margin=0.02, blocks=5, needed=12),
-            "a and b are not decided (5 processes each; about 12 needed to see 2 %)",
+            "not decided: a and b; 5 processes each, about 12 needed to see 2 %",
         ),
         (f.verdict("a", "b", "VOID", None, reason="b is void"), "no ratio between a and b: b is void"),
     ],
@@ -55,12 +55,13 @@ def test_a_word_without_a_ratio_prints_none():
 def test_headlines():
     assert said(f.whole()) == [
         "jax and torch-compile run at the same speed, within 4.1 %; jax is 1.42x faster than torch-eager. "
-        "jax and jax-scan are not decided: 1.02 s against 1.05 s a step "
-        "(5 processes each; about 12 needed to see 4.1 %)."
+        "jax takes 16.7 s longer to its first loss and 430 ms less per step: ahead of torch-eager after 40 steps. "
+        "Not decided: jax 1.02 s and jax-scan 1.05 s per step; "
+        "5 processes each, about 12 needed to see 4.1 %."
     ]
     assert said(f.undecided()) == [
-        "jax and torch-eager are not decided: 1.02 s against 1.04 s a step "
-        "(5 processes each; about 12 needed to see 2 %)."
+        "Not decided: jax 1.02 s and torch-eager 1.04 s per step; "
+        "5 processes each, about 12 needed to see 2 %."
     ]
 
 
@@ -78,13 +79,14 @@ def test_the_fastest_of_all_is_claimed_only_when_it_is_decided_against_all():
     cells = (f.cell("a", 1.0), f.cell("b", 1.5), f.cell("c", 2.0))
     ab, ac = f.verdict("b", "a", "SLOWER", 1.5), f.verdict("a", "c", "FASTER", 0.5)
     (text,) = said(with_cells(*cells, verdicts=(ab, ac)))
-    assert text == "a is the fastest of 3: 1.50x faster than b and 2.00x faster than c."
+    sooner = "a takes 1.00 s less to its first loss and 1.00 s less per step: ahead of c from the first step."
+    assert text == f"a is the fastest of 3: 1.50x faster than b and 2.00x faster than c. {sooner}"
     open_ = f.verdict("b", "a", "UNDECIDED", 1.5, blocks=5)
     (text,) = said(with_cells(*cells, verdicts=(open_, ac)))
     assert text == (
-        "a is 2.00x faster than c. "
-        "a and b are not decided: 1.00 s against 1.50 s a step (5 processes each; more would probably not decide about "
-        "4.1 %)."
+        f"a is 2.00x faster than c. {sooner} "
+        "Not decided: a 1.00 s and b 1.50 s per step; "
+        "5 processes each, more would probably not decide about 4.1 %."
     )
 
 
@@ -94,9 +96,11 @@ def test_what_is_settled_between_other_rows_leads():
     settled = f.verdict("c", "b", "SLOWER", 1.8)
     result = with_cells(*cells, verdicts=(*open_, settled))
     assert said(result) == [
-        "b is 1.80x faster than c. a (1.00 s) is not decided against b (1.10 s) and c (2.00 s): 5 processes each."
+        "b is 1.80x faster than c. "
+        "b takes 900 ms less to its first loss and 900 ms less per step: ahead of c from the first step. "
+        "Not decided: a 1.00 s against each of b 1.10 s and c 2.00 s per step; 5 processes each."
     ]
-    assert [s.leads for s in headline(result.session, groups_of(result)[0])] == [True, False]
+    assert [s.leads for s in headline(result.session, groups_of(result)[0])] == [True, False, False]
 
 
 def test_a_verdict_that_contradicts_the_medians_is_said():

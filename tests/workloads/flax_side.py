@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import traceback
 from pathlib import Path
 
 import jax
@@ -79,4 +80,7 @@ def run(folder: Path, case: dict) -> None:
 if __name__ == "__main__":
     where = Path(sys.argv[1])
     for described in json.loads((where / "cases.json").read_text()):
-        run(where, described)
+        try:
+            run(where, described)
+        except Exception:  # one definition that is wrong is that workload's failure, and no other's
+            (where / f"{described['case']}.error.txt").write_text(traceback.format_exc())

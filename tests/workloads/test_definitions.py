@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -71,16 +73,61 @@ def torch_side(case: dict, folder: Path) -> dict[str, np.ndarray]:
     }
 
 
+class Both(Mapping):
+    """Case -> what torch found, what Flax found. A case of which a side raised fails the first test that asks for it,
+    with that side's traceback; the later ones are skipped and say so: one cause is one failure."""
+
+    def __init__(self, found: dict[str, tuple[dict, dict]], broken: dict[str, str]) -> None:
+        self.found, self.broken, self.told = found, broken, set()
+
+    def __getitem__(self, case: str) -> tuple[dict, dict]:
+        if case in self.broken:
+            if case in self.told:
+                pytest.skip(f"{case} raised: the first test of it that failed shows where")
+            self.told.add(case)
+            pytest.fail(f"the definitions of {case} do not run:\n{self.broken[case]}", pytrace=False)
+        return self.found[case]
+
+    def __iter__(self):
+        return iter((*self.found, *self.broken))
+
+    def __len__(self) -> int:
+        return len(self.found) + len(self.broken)
+
+
 @pytest.fixture(scope="module")
-def both(tmp_path_factory) -> dict[str, tuple[dict, dict]]:
-    """Case -> what torch found, what Flax found. One Flax process for all cases: its import is the dear part."""
-    folder = tmp_path_factory.mktemp("workloads")
-    ours = {case["case"]: torch_side(case, folder) for case in CASES}
-    (folder / "cases.json").write_text(json.dumps(CASES))
+def both(tmp_path_factory) -> Both:
+    """Both sides of every case. One Flax process for all cases: its import is the dear part."""
+    return run_both(CASES, tmp_path_factory.mktemp("workloads"))
+
+
+def run_both(cases: list[dict], folder: Path) -> Both:
+    ours, broken = {}, {}
+    for case in cases:
+        try:
+            ours[case["case"]] = torch_side(case, folder)
+        except Exception:
+            broken[case["case"]] = traceback.format_exc()
+    (folder / "cases.json").write_text(json.dumps([c for c in cases if c["case"] in ours]))
     script = Path(__file__).with_name("flax_side.py")
     quick = {**os.environ, "XLA_FLAGS": quick_xla.FLAGS}
     subprocess.run([sys.executable, str(script), str(folder)], check=True, timeout=500, env=quick)
-    return {name: (found, dict(np.load(folder / f"{name}.out.npz"))) for name, found in ours.items()}
+    broken |= {name: p.read_text() for name in ours if (p := folder / f"{name}.error.txt").exists()}
+    found = {n: (o, dict(np.load(folder / f"{n}.out.npz"))) for n, o in ours.items() if n not in broken}
+    return Both(found, broken)
+
+
+def test_one_broken_definition_is_one_failure_with_its_cause(tmp_path, monkeypatch):
+    """``ffn`` breaks on the torch side, in its own file; ``gemm`` beside it is compared as ever."""
+    definition = importlib.import_module(find_workload("ffn").definitions["torch"])
+    monkeypatch.setattr(definition, "build", lambda size: 1 / 0)
+    cases = [c for c in CASES if c["case"] in ("gemm", "ffn")]
+    both = run_both(cases, tmp_path)
+    with pytest.raises(pytest.fail.Exception, match="ZeroDivisionError"):
+        both["ffn"]
+    with pytest.raises(pytest.skip.Exception, match="ffn raised"):
+        both["ffn"]
+    test_frameworks_agree(both, "gemm")
 
 
 def errors(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> dict[str, float]:

@@ -47,6 +47,10 @@ class Certificate:
     def failed(self) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if not row.ok)
 
+    def __repr__(self) -> str:
+        said = "passed" if self.ok else f"failed in {len(self.failed)}"
+        return f"<Certificate {self.level}, {said}, {len(self.rows)} tensors; print() shows them>"
+
     def __str__(self) -> str:
         kinds = {
             kind: [r for r in self.rows if r.kind == kind]

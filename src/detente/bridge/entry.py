@@ -35,6 +35,7 @@ def compile(
     ema: float | None = None,
     weights: str | Path | None = None,
     share: Step | None = None,
+    progress: bool | None = None,
 ) -> Step:
     """The training step of ``model`` as one compiled program: forward, backward and optimizer.
 
@@ -66,6 +67,9 @@ def compile(
     GAN's generator beside its discriminator): before either runs, it takes over what the other has changed. Without it
     every step trains weights of its own.
 
+    ``progress``: one line on standard error while a program is exported and compiled, and while the certificate is
+    made; by default where standard error is a terminal. ``False`` says nothing, ``True`` also into a file.
+
     Raises Refused with every reason, each with the user's file and line.
 
     >>> step = detente.compile(model, loss, torch.optim.AdamW(model.parameters()), example_batch=batch)
@@ -94,6 +98,7 @@ def compile(
         accumulate=accumulate,
         ema=ema,
         weights=weights,
+        progress=progress,
     )
     return Step(model, loss, optimizer, example_batch, options, share)
 

@@ -31,6 +31,7 @@ from detente.bridge.program import exported
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.sharing import Sharing, same_tensors
 from detente.bridge.state import State
+from detente.bridge.telling import telling
 from detente.bridge.variants import Options, Variant, Variants
 from detente.bridge.watch import Watch
 
@@ -288,6 +289,10 @@ class Step:
         """The first program's certificate; None before its second step, and without one."""
         return self.certificates[0] if self.programs else None
 
+    def __repr__(self) -> str:
+        proved = "no certificate yet" if self.certificate is None else repr(self.certificate)
+        return f"<Step of {type(self.model).__name__}: {self.count} taken, {list(self.programs)}, {proved}>"
+
     @property
     def certificates(self) -> tuple[Certificate | None, ...]:
         """One for each of ``programs``; None where it was not made (yet)."""
@@ -407,7 +412,9 @@ class Step:
             return
         if first.before is None and first.cut is None and self._watch.changed:
             return  # the live module no longer holds the state before that step: the next one is certified
-        self._variants.certify(first.variant, self._certifier.settle(first, self._state, self._rule))
+        with telling("certificate: the first step again in eager PyTorch", self.options.progress):
+            certificate = self._certifier.settle(first, self._state, self._rule)
+        self._variants.certify(first.variant, certificate)
 
     def _host_value(self, name: str) -> torch.Tensor:
         return from_jax(self._state.value(name))

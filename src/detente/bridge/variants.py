@@ -40,6 +40,7 @@ from detente.bridge.program import Compiled, Program, compile_step, shape_of
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stack, Stacks
 from detente.bridge.state import State
+from detente.bridge.telling import telling
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Options:
     accumulate: int = 1
     ema: float | None = None
     weights: str | Path | None = None
+    progress: bool | None = None
 
     @property
     def whole(self) -> str:
@@ -85,6 +87,10 @@ class Variant:
     export_seconds: float = 0.0
     name: str | None = None  # of its file in the persistent cache
     uncached: str = ""
+
+    def __repr__(self) -> str:
+        took = "cached" if self.cached else f"made in {sum(self.seconds.values()):.1f} s"
+        return f"<Program {self.choice.form}, {took}>"
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -123,7 +129,9 @@ class Variants:
         """The program for this batch, compiled now if it is a new one. Raises Refused."""
         key = (placed.layout.key, mode)
         if key not in self.made:
-            self.made[key] = self._stored(key, placed, rule, hyper, held, state)
+            name = type(self.model).__name__
+            with telling(f"one program of the step of {name}: export, compile", self.options.progress):
+                self.made[key] = self._stored(key, placed, rule, hyper, held, state)
         return self.made[key]
 
     def example(self, placed: Placed) -> Any:

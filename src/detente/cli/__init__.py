@@ -74,6 +74,12 @@ def cli() -> None:
 
     `detente compare gpt2` trains GPT-2 Small on every stack that is installed, proves that they compute the same
     thing, and says which is faster and how sure that is.
+
+    \b
+    Examples:
+      detente doctor
+      detente compare gpt2 --budget 12m --html report.html
+      detente compare path/to/model.py:build --stacks torch-eager,detente
     """
 
 

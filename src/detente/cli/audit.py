@@ -18,6 +18,12 @@ def command(session: str, form: str, everything: bool) -> int:
     """Judge SESSION (an id, its beginning, or an exported file) from its stored evidence.
 
     Nothing is run and no framework is imported. Exit code 1 when a row is void.
+
+    \b
+    Examples:
+      detente audit
+      detente audit 20261121-1537 --all
+      detente audit session.jsonl --format json
     """
     import json
 

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 @click.group("bridge", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """The bridge: an unmodified PyTorch model as one XLA program."""
+    """The bridge: an unmodified PyTorch model as one XLA program.
+
+    \b
+    Examples:
+      detente bridge check path/to/model.py:build
+      detente bridge tune gpt2 --size tiny
+    """
 
 
 @command.command("check", context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,7 +33,13 @@ def command() -> None:
 @format_option("text", "json")
 def check(model: str, size: str | None, form: str) -> int:
     """List everything that the bridge would refuse in MODEL, in one pass: path/to/file.py:function, hf:CONFIG, or
-    a workload's name. Exit code 1 when there is anything."""
+    a workload's name. Exit code 1 when there is anything.
+
+    \b
+    Examples:
+      detente bridge check path/to/model.py:build
+      detente bridge check hf:gpt2 --format json
+    """
     from detente.workloads.catalogue import find_workload
 
     tiny = "tiny" if "tiny" in find_workload(model).sizes else None
@@ -51,7 +63,13 @@ def tune(model: str, size: str | None, form: str) -> int:
     """Compile every form of MODEL's training step, measure those that fit, and remember the fastest.
 
     MODEL is path/to/file.py:function, hf:CONFIG, or a workload's name. From then on `detente.compile` runs the same
-    program (model, loss, shapes, optimizer, machine) in that form. A choice that is remembered already is shown."""
+    program (model, loss, shapes, optimizer, machine) in that form. A choice that is remembered already is shown.
+
+    \b
+    Examples:
+      detente bridge tune path/to/model.py:build
+      detente bridge tune gpt2 --size tiny
+    """
     found = _run("tune", model, size, "tuned", {"cache": os.environ.get("DETENTE_BRIDGE_CACHE")})
     if form == "json":
         told = {"schema": "detente/bridge-tune/1", "model": model, "folder": found["folder"]}

@@ -31,7 +31,9 @@ from detente.store.spool import read_spool
 )
 @click.option("--size", help="tiny, or paper for the figures.  [default: the workload's largest]")
 @click.option(
-    "--contract", help="forward, gradient, train-step or train-step-sgd.  [default: the workload's first]"
+    "--contract",
+    help="forward, gradient, train-step or train-step-sgd; out-of-the-box adds the rows of the usual recipes "
+    "(torch-compile-model).  [default: the workload's first]",
 )
 @click.option("--precision", default="fp32", show_default=True, help="fp32, tf32 or bf16.")
 @click.option(

@@ -13,7 +13,13 @@ from detente.cli.options import format_option
 @click.option("--device", default="auto", show_default=True, help="Device that the stacks are probed on.")
 @format_option("text", "json")
 def command(device: str, form: str) -> int:
-    """Check machine and stacks, a line each, with the fix where something is wrong. Exit code 3 when no stack works."""
+    """Check machine and stacks, a line each, with the fix where something is wrong. Exit code 3 when no stack works.
+
+    \b
+    Examples:
+      detente doctor
+      detente doctor --device cuda --format json
+    """
     from detente.records.codec import to_json
     from detente.session.doctor import examine
 

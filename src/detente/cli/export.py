@@ -28,7 +28,14 @@ from detente.records.session import Session
     "--artefacts", is_flag=True, help="Also the programs that were captured, with the session in one .zip."
 )
 def command(session: str, output: Path | None, form: str, artefacts: bool) -> int:
-    """Write SESSION, raw samples and all, so that another machine can judge it."""
+    """Write SESSION, raw samples and all, so that another machine can judge it.
+
+    \b
+    Examples:
+      detente export
+      detente export 20261121-1537 --output session.jsonl
+      detente export --as pyperf
+    """
     from detente.store.files import export_session
 
     if artefacts and form != "detente":

@@ -31,7 +31,14 @@ def command(
     form: str,
 ) -> int:
     """Compare each cell with itself over time. Sessions are not paired, so the words are CHANGED, NO CHANGE SEEN
-    and NOT COMPARABLE; a verdict needs one session with both sides in it."""
+    and NOT COMPARABLE; a verdict needs one session with both sides in it.
+
+    \b
+    Examples:
+      detente history gpt2 --stack jax
+      detente history gpt2 --last 5
+      detente history gpt2 --gate
+    """
     if sessions:
         # What the list was called before it had a command of its own.
         from detente.cli.stored import list_

@@ -60,6 +60,11 @@ def command(
     """Capture the program of WORKLOAD on each STACK (default: jax and torch-xla) and count what is in it.
 
     A difference in a count is a question, not an answer: whether it costs time is for a measurement to say.
+
+    \b
+    Examples:
+      detente programs gpt2
+      detente programs gemm jax detente --program hlo-optimised --save programs/
     """
     request = Request(
         workloads=(workload,),

@@ -21,7 +21,14 @@ from detente.cli.sessions import find_session
 @click.option("--full", is_flag=True, help="Also print proof, start, floor, memory and versions.")
 @format_option("text", "json", "md")
 def command(session: str, html: Path | None, open_: bool, full: bool, form: str) -> int:
-    """Tell SESSION (an id, its beginning, an exported file; the latest by default) again. Runs nothing."""
+    """Tell SESSION (an id, its beginning, an exported file; the latest by default) again. Runs nothing.
+
+    \b
+    Examples:
+      detente report
+      detente report 20261121-1537 --html report.html --open
+      detente report session.jsonl --format md
+    """
     found = find_session(session)
     tell(found, None, form, full, html)
     if open_ and html is not None:

@@ -8,7 +8,14 @@ import click
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("code", required=False)
 def command(code: str | None) -> int:
-    """Print the page of the rule CODE (`clock-stops-early` or its number, P1); without CODE, list the rules."""
+    """Print the page of the rule CODE (`clock-stops-early` or its number, P1); without CODE, list the rules.
+
+    \b
+    Examples:
+      detente rule
+      detente rule clock-stops-early
+      detente rule P1
+    """
     from detente.judge import RULES
     from detente.judge.rules.pages import rule_page
     from detente.judge.rules.planting import counts, planting

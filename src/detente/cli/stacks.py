@@ -24,7 +24,13 @@ SCHEMA = "detente/stacks/1"
 @format_option("text", "json", "md")
 @click.pass_context
 def command(context: click.Context, form: str) -> None:
-    """List the stacks; `add` and `remove` the environments that some of them need."""
+    """List the stacks; `add` and `remove` the environments that some of them need.
+
+    \b
+    Examples:
+      detente stacks
+      detente stacks add torch-xla --yes
+    """
     if context.invoked_subcommand is None:
         show(form)
 
@@ -32,7 +38,12 @@ def command(context: click.Context, form: str) -> None:
 @command.command("list")
 @format_option("text", "json", "md")
 def list_command(form: str) -> None:
-    """Every stack: installed, or the command that adds it."""
+    """Every stack: installed, or the command that adds it.
+
+    \b
+    Example:
+      detente stacks list --format json
+    """
     show(form)
 
 
@@ -40,7 +51,13 @@ def list_command(form: str) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def add_command(name: str, yes: bool) -> None:
-    """Make the environment of a stack. Says first what, how large and where; can be interrupted and repeated."""
+    """Make the environment of a stack. Says first what, how large and where; can be interrupted and repeated.
+
+    \b
+    Examples:
+      detente stacks add torch-xla
+      detente stacks add torch-xla --yes
+    """
     chosen = plan(find_recipe(_environment(name)))
     if chosen.nothing_to_do:
         click.echo(f"{chosen.recipe.name} is installed in {chosen.folder}")
@@ -70,7 +87,12 @@ def add_command(name: str, yes: bool) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def remove_command(name: str, yes: bool) -> None:
-    """Delete an environment. Sessions that were measured with it stay."""
+    """Delete an environment. Sessions that were measured with it stay.
+
+    \b
+    Example:
+      detente stacks remove torch-xla --yes
+    """
     recipe = find_recipe(_environment(name))
     folder = folder_of(recipe.name)
     if not folder.exists():

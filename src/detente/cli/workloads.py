@@ -12,7 +12,13 @@ from detente.cli.options import format_option
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @format_option("text", "json")
 def command(form: str) -> int:
-    """List the workloads with their sizes, contracts, and the FLOPs of one step."""
+    """List the workloads with their sizes, contracts, and the FLOPs of one step.
+
+    \b
+    Examples:
+      detente workloads
+      detente workloads --format json
+    """
     from detente.records.contract import CONTRACTS
     from detente.workloads.catalogue import WORKLOADS, find_workload
 

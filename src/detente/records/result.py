@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from detente.records import shown
 from detente.records.finding import Finding
 from detente.records.program import Program
 from detente.records.session import Fingerprint
@@ -175,3 +176,14 @@ class Result:
     session: SessionHead
     cells: tuple[CellResult, ...]
     verdicts: tuple[Verdict, ...]
+
+    def __repr__(self) -> str:
+        return shown.as_text(self)
+
+    def _repr_html_(self) -> str:
+        """Rows and verdicts as two tables, for a notebook; `detente report SESSION --html` writes the whole page."""
+        return shown.as_html(self)
+
+    def to_dataframe(self) -> Any:
+        """A pandas DataFrame of the rows: names, status, seconds, bytes. Raises MachineFault without pandas."""
+        return shown.as_dataframe(self)

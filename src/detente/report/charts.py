@@ -152,8 +152,9 @@ def _rows(chart: Chart, scale: float = 1.0) -> list[dict[str, Any]]:
     ]
 
 
-def _y(alt: Any, chart: Chart) -> Any:
-    return alt.Y("row:N", sort=list(dict.fromkeys(m.row for m in chart.marks)), title=None)
+def _y(alt: Any, chart: Chart, axis: Any = None) -> Any:
+    order = list(dict.fromkeys(m.row for m in chart.marks))
+    return alt.Y("row:N", sort=order, title=None, **({} if axis is None else {"axis": axis}))
 
 
 def _height(chart: Chart) -> int:
@@ -173,7 +174,10 @@ def _ratios(alt: Any, chart: Chart, width: int) -> Any:
         color=_STAND_IN["band"]
     )
     one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(color=_STAND_IN["muted"], strokeDash=[2, 2])
-    base = alt.Chart(rows).encode(y=_y(alt, chart), color=alt.Color("colour:N", scale=None, legend=None))
+    # On a narrow screen the two names of a pair stand below one another: side by side they would be cut.
+    below = None if width > 400 else alt.Axis(labelExpr=f"split(datum.label, '{PAIR}')", labelLineHeight=14)
+    y = _y(alt, chart, below)
+    base = alt.Chart(rows).encode(y=y, color=alt.Color("colour:N", scale=None, legend=None))
     line = base.mark_rule(strokeWidth=2.5, strokeCap="round").encode(
         x=alt.X("low:Q", scale=scale), x2="high:Q"
     )
@@ -184,17 +188,29 @@ def _ratios(alt: Any, chart: Chart, width: int) -> Any:
         line,
         point,
     ]
-    return alt.layer(*layers).properties(width=width, height=_height(chart))
+    return alt.layer(*layers).properties(width=width, height=_height(chart) * (1 if below is None else 1.4))
+
+
+# Between the two rows of a pair, in the name of its mark.
+PAIR = " / "
+# Over more than this factor, round steps leave the small end of a logarithmic axis without a tick.
+_WIDE = 4.0
 
 
 def _ratio_ticks(low: float, high: float, most: int) -> list[float]:
-    """Round ratios in the range, 1 among them."""
+    """Round ratios in the range, 1 among them, and some where the data is."""
+    if high / low > _WIDE:
+        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for digits in ((1, 2, 5), (1, 3), (1,)):
+            found = [x for k in exponents for d in digits if low <= (x := float(f"{d}e{k}")) <= high]
+            if len(found) <= most:
+                return sorted({1.0, *found})
+        return sorted({1.0, *found[:: 1 + len(found) // most]})
     for step in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1, 2, 5):
         first, last = max(1, math.ceil(low / step)), math.floor(high / step)
         if last - first < most:
             return sorted({1.0, *(round(k * step, 6) for k in range(first, last + 1))})
-    decades = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    return sorted({1.0, *(10.0**k for k in decades[:: 1 + len(decades) // most])})
+    return [1.0]
 
 
 def _unit(chart: Chart) -> tuple[float, str]:

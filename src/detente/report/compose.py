@@ -6,17 +6,28 @@ import datetime
 
 from detente.records.result import CellResult, Result, SessionHead
 from detente.records.verdict import Verdict
+from detente.report.break_even import first_losses, steps_to_lead
 from detente.report.conditions import conditions
-from detente.report.detail import floor_section, memory_section, parity_section, start_section
+from detente.report.detail import (
+    MEMORY,
+    floor_section,
+    memory_section,
+    parity_section,
+    runs_chart,
+    start_section,
+)
 from detente.report.machine import machine_section
 from detente.report.numbers import (
+    BYTES,
     NOTHING,
     SECONDS,
     count,
     duration,
     margin,
     percent,
+    quantity,
     seconds,
+    significant,
     span,
 )
 from detente.report.page import (
@@ -40,6 +51,9 @@ from detente.report.page import (
     words,
 )
 from detente.report.sentences import SETTLED, TONES, Group, headline, interval, times, void_rows
+
+# The one way of measuring that the table of rows shows: what a process took from the machine, if that was measured.
+PEAKS = ("driver_peak", "process_peak", "live_tensors", "compiler_estimate")
 
 _ORDER = ("ok", "void", "oom", "failed", "skipped")
 
@@ -144,12 +158,16 @@ def _kicker(session: SessionHead) -> str:
 
 def _group_parts(session: SessionHead, group: Group, alone: bool) -> tuple[Part, ...]:
     drifting = session.state == "drifting"
-    parts: list[Part] = [*headline(session, group), *_basis(session, group)]
+    parts: list[Part] = [*headline(session, group), *_starts(group), *_basis(session, group)]
     if alone:
         parts.extend(_session_notes(session))
     if not drifting:
         parts.extend(_ratio_chart(group))
-    parts.append(Section("Rows", (*_steady_chart(group), _rows_table(group), *_reasons(group))))
+    parts.append(
+        Section(
+            "Rows", (*_steady_chart(group), *runs_chart(group), _rows_table(group, session), *_reasons(group))
+        )
+    )
     if group.verdicts and not drifting:
         parts.append(Section("Pairs", (_pairs_table(group),)))
     parts.append(Section("Audit", (_findings(group),)))
@@ -187,11 +205,56 @@ def _basis(session: SessionHead, group: Group) -> tuple[Statement, ...]:
     open_ = [c.label for c in fine if not _proof(c)[0].startswith("proved")]
     if fine and not open_:
         said.append("Every measured row is proved to compute the same.")
-    told = [Statement(words(" ".join(said)), "quiet")]
+    told = [Statement(words(" ".join(said)), "quiet"), *_less(session, group)]
     if open_:
-        text = f"Not wholly proved to compute the same: {', '.join(open_)}."
-        told.append(Statement(words(text), "warn"))
+        text = f"Not wholly proved to compute the same: {', '.join(open_)}. {_why_open(group)}"
+        told.append(Statement(words(text.strip()), "warn"))
     return tuple(told)
+
+
+def _why_open(group: Group) -> str:
+    """What is missing for the whole proof, and why where it is known."""
+    rows = [c for c in group.own() if c.status == "ok" and c.parity is not None]
+    lack = {
+        level
+        for c in rows
+        for level in ("same_function", "same_precision")
+        if getattr(c.parity, level) == "not checked"
+    }
+    if not lack:
+        return ""
+    own = any(c.workload.startswith("hf:") or ".py:" in c.workload for c in rows)
+    if own and lack == {"same_function"}:
+        return (
+            "A model of your own has one size, so there is no tiny one at which its function could be proved in fp64; "
+            "at its own size every tensor is proved to the precision that is timed."
+        )
+    said = {
+        "same_function": "the proof in fp64 at size tiny",
+        "same_precision": "the proof in the timed process",
+    }
+    return f"What is missing: {' and '.join(said[x] for x in sorted(lack))}."
+
+
+def _starts(group: Group) -> tuple[Statement, ...]:
+    """The first step beside the verdict: a lead of milliseconds may cost a minute before it begins."""
+    said = first_losses(group.own())
+    return (Statement(said, "plain"),) if said else ()
+
+
+def _less(session: SessionHead, group: Group) -> tuple[Statement, ...]:
+    """Rows that were measured less than the others, with the reason: their figures stand, their verdicts cannot."""
+    alike: dict[tuple[int, str], list[str]] = {}
+    for c in group.own():
+        if c.status == "ok" and c.reason and c.steady_s is not None:
+            alike.setdefault((c.steady_s.processes, c.reason), []).append(c.label)
+    return tuple(
+        Statement(
+            words(strong(", ".join(labels)), f" ran in {n} of {count(session.blocks, 'block')}: {why}."),
+            "warn",
+        )
+        for (n, why), labels in alike.items()
+    )
 
 
 def _ratio_chart(group: Group) -> tuple[Chart, ...]:
@@ -255,7 +318,9 @@ def _audit(cell: CellResult) -> tuple[str, Style]:
     return (f"clean{open_}", "plain" if open_ else "good")
 
 
-def _rows_table(group: Group) -> Table:
+def _rows_table(group: Group, session: SessionHead) -> Table:
+    unit, each = _per_second(group, session)
+    label = next((x for x in PEAKS if any(x in c.memory for c in group.cells)), "")
     columns = (
         Column("stack"),
         Column("steady", "right"),
@@ -263,6 +328,8 @@ def _rows_table(group: Group) -> Table:
         Column("n", "right"),
         Column("first", "right"),
         Column("second", "right"),
+        Column("memory", "right"),
+        Column(f"{unit}/s", "right"),
         Column("of limit", "right"),
         Column("proof"),
         Column("audit", wide=True),
@@ -280,19 +347,31 @@ def _rows_table(group: Group) -> Table:
                 str(s.processes),
                 seconds(c.first_s),
                 seconds(c.second_s),
+                quantity(c.memory.get(label), BYTES),
+                significant(each / s.median) if each else NOTHING,
                 percent(c.floor.share) if c.floor else NOTHING,
             )
         else:
-            cells = (c.status, *[NOTHING] * 5)
+            cells = (c.status, *[NOTHING] * 7)
         tone: Tone = {"void": "bad", "failed": "bad", "oom": "warn", "skipped": "quiet"}.get(
             c.status, "plain"
         )  # type: ignore[assignment]
         rows.append(Row((name, *(words(x) for x in cells), words(Span(*proof)), words(Span(*audit))), tone))
+    memory = f"memory: {MEMORY[label]}. " if label else ""
     note = words(
         "steady: median over n processes of seconds per step. first: from a built model to the first loss on the "
-        "host, compilation included. of limit: the machine's physical floor over steady."
+        f"host, compilation included. {memory}of limit: the machine's physical floor over steady."
     )
     return table_of(columns, tuple(rows), note)
+
+
+def _per_second(group: Group, session: SessionHead) -> tuple[str, int]:
+    """What one step works through, and how many of them: tokens where the workload has sequences, else samples; 0 where
+    the workload says neither."""
+    costs = session.fingerprint.settings.get("workloads", {}).get(group.name, {})
+    dims = costs.get("dims") or {}
+    batch, sequence = dims.get("batch", 0), dims.get("sequence", 0)
+    return ("tokens", batch * sequence) if batch and sequence else ("samples", batch)
 
 
 def _beside(cell: CellResult, group: Group) -> str:
@@ -312,17 +391,20 @@ def _pairs_table(group: Group) -> Table:
         Column("verdict"),
         Column("ratio"),
         Column("interval"),
+        Column("ahead after", "right"),
         Column("blocks"),
         Column("why", wide=True),
     )
+    cells = {c.label: c for c in group.cells}
     note = words(
         "ratio: how many times faster or slower the first is; interval: on the same scale, else time of the first over "
-        "time of the second. 95 % (for SAME 90 %), for all pairs and looks together."
+        "time of the second. 95 % (for SAME 90 %), for all pairs and looks together. "
+        "ahead after: steps until the faster of the two has caught up with its slower first step."
     )
-    return table_of(columns, tuple(_pair_row(v) for v in group.verdicts), note)
+    return table_of(columns, tuple(_pair_row(v, cells) for v in group.verdicts), note)
 
 
-def _pair_row(v: Verdict) -> Row:
+def _pair_row(v: Verdict, cells: dict[str, CellResult]) -> Row:
     pair = words(strong(v.a), " : ", strong(v.b))
     style: Style = {"good": "good", "bad": "bad", "warn": "warn"}.get(TONES[v.word], "plain")  # type: ignore[assignment]
     said: Words = words(times(v) or (f"within {margin(v.margin)}" if v.word == "SAME" else NOTHING))
@@ -331,7 +413,12 @@ def _pair_row(v: Verdict) -> Row:
     )
     # A settled pair is explained by its own interval and margin; an open or a void one is not.
     why = words(NOTHING if v.word in ("FASTER", "SLOWER", "SAME") else v.reason or NOTHING)
-    return Row((pair, words(Span(v.word, style)), said, words(interval(v) or NOTHING), words(blocks), why))
+    won, lost = (v.a, v.b) if v.word == "FASTER" else (v.b, v.a)
+    known = v.word in ("FASTER", "SLOWER") and {won, lost} <= cells.keys()
+    steps = steps_to_lead(cells[won], cells[lost]) if known else None
+    ahead = NOTHING if steps is None else count(steps, "step")
+    told = (words(Span(v.word, style)), said, words(interval(v) or NOTHING), words(ahead), words(blocks))
+    return Row((pair, *told, why))
 
 
 def _findings(group: Group) -> Items:

@@ -6,7 +6,7 @@ from detente.judge.block_correlation import STORED
 from detente.judge.correlation import OWN_FROM, widening
 from detente.judge.statistics import MARGIN, MARGIN_CAP
 from detente.records.result import SessionHead
-from detente.report.numbers import count, duration, margin, percent, plain_span
+from detente.report.numbers import count, duration, margin, plain_span
 from detente.report.sentences import Group
 
 
@@ -56,7 +56,9 @@ def _load(session: SessionHead) -> tuple[str, ...]:
     waited = f" after waiting {duration(load.waited_s)} for a quiet machine" if load.waited_s else ""
     if not load.reason:
         return (
-            (f"Others used {percent(load.share)} of the machine{waited}.",) if load.share is not None else ()
+            (f"Others used {100 * load.share:.1f} % of the machine{waited}.",)
+            if load.share is not None
+            else ()
         )
     who = f": {', '.join(load.names)}" if load.names else ""
     unknown = (

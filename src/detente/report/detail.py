@@ -94,7 +94,7 @@ def start_section(group: Group) -> Section | None:
         Column("compilations", "right"),
         Column("cache"),
     )
-    rows, marks = [], []
+    rows = []
     for c in cells:
         k = c.compile
         compiled = NOTHING if k is None else f"{k.events} in {seconds(k.seconds)}" if k.events else "0"
@@ -106,16 +106,22 @@ def start_section(group: Group) -> Section | None:
             k.cache_state if k else NOTHING,
         )
         rows.append(Row((words(strong(c.label)), *(words(x) for x in figures))))
+    return Section("Start", (table_of(columns, tuple(rows)),), detail=True)
+
+
+def runs_chart(group: Group) -> tuple[Chart, ...]:
+    """First, second and steady step of every row on one axis: what stands before the steady state, at a glance."""
+    marks = []
+    for c in group.cells:
+        if c.status != "ok" or c.label == group.twin:
+            continue
         runs = (
             ("first", c.first_s),
             ("second", c.second_s),
             ("steady", c.steady_s.median if c.steady_s else None),
         )
         marks.extend(Mark(c.label, x, series=name, label=seconds(x)) for name, x in runs if x)
-    chart = Chart("runs", "First, second and steady step", tuple(marks))
-    return Section(
-        "Start", (chart, table_of(columns, tuple(rows)), *_practices(cells), *_phases(cells)), detail=True
-    )
+    return (Chart("runs", "First, second and steady step", tuple(marks)),) if marks else ()
 
 
 def _practices(cells: list[CellResult]) -> tuple[Part, ...]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from detente.records.fault import MachineFault
 from detente.records.result import Result
 from detente.report.compose import compose
-from detente.report.page import Chart, Page, Words
+from detente.report.numbers import NOTHING
+from detente.report.page import Chart, Page, Words, plain_text
 from detente.report.text import clean
 from detente.store.spool import disk_fault
 
@@ -76,6 +77,7 @@ def html_page(page: Page) -> str:
     )
     environment.filters["inline"] = lambda run: Markup(_inline(run))
     environment.filters["plain"] = lambda text: Markup(_escaped(text))
+    environment.filters["nothing"] = lambda run: plain_text(run) in ("", NOTHING)
     environment.filters["kind"] = lambda part: type(part).__name__
     environment.filters["figure"] = figure
     return environment.get_template("page.html.j2").render(page=page)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from detente.judge.headline import LEAST_RATIO, at_least, hindrance, may_lead
 from detente.records.result import CellResult, SessionHead
 from detente.records.verdict import Verdict
+from detente.report.break_even import break_even
 from detente.report.numbers import count, margin, plain_span, seconds, significant
 from detente.report.page import Statement, Tone, Words, strong, words
 
@@ -20,6 +21,9 @@ TONES: dict[str, Tone] = {
     "UNDECIDED": "warn",
     "VOID": "bad",
 }
+
+# Under this many blocks no pair is decided, whatever it measures (judge/statistics.py says why).
+LEAST_BLOCKS = 5
 
 # Words that say something of a pair. VOID says why nothing can be said.
 SETTLED = frozenset({"FASTER", "SLOWER", "SAME"})
@@ -71,21 +75,24 @@ def interval(verdict: Verdict) -> str:
 
 
 def undecided(verdict: Verdict) -> str:
-    """What is missing: ``5 processes each; about 12 needed to see 2 %``. Never "no difference": an open pair that reads
-    like an equal one has misled people."""
+    """What is missing: ``5 processes each, about 12 needed to see 2 %``; under five blocks ``1 process each, a verdict
+    needs 5``. Never "no difference": an open pair that reads like an equal one has misled people."""
     have = f"{count(verdict.blocks, 'process', 'processes')} each"
     if verdict.reason.startswith("too noisy"):
         return f"{have}; {verdict.reason}"
+    if verdict.needed is not None and verdict.blocks < LEAST_BLOCKS:
+        return f"{have}, a verdict needs {verdict.needed}"
     if verdict.needed is None:
-        return f"{have}; more would probably not decide about {margin(verdict.margin)}"
-    return f"{have}; about {verdict.needed} needed to see {margin(verdict.margin)}"
+        return f"{have}, more would probably not decide about {margin(verdict.margin)}"
+    return f"{have}, about {verdict.needed} needed to see {margin(verdict.margin)}"
 
 
 def pair_sentence(
     verdict: Verdict, medians: Mapping[str, float] | None = None, careful: bool = False
 ) -> Words:
-    """One pair in one sentence, without a full stop. ``medians``: label -> seconds per step, said of an open pair;
-    ``careful`` as in ``times``."""
+    """One pair in one sentence, without a full stop. ``medians``, seconds per step by row, stand beside the names of an
+    undecided pair: 0.80 s beside 1.22 s must not be read as the same, nor as a difference that was proved. ``careful``
+    as in ``times``."""
     a, b = strong(verdict.a), strong(verdict.b)
     if verdict.word in ("FASTER", "SLOWER"):
         return words(a, " is ", strong(times(verdict, careful)), " than ", b)
@@ -102,10 +109,8 @@ def pair_sentence(
         )
     if verdict.word == "UNDECIDED":
         known = medians or {}
-        shown = ""
-        if verdict.a in known and verdict.b in known:
-            shown = f": {seconds(known[verdict.a])} against {seconds(known[verdict.b])} a step"
-        return words(a, " and ", b, f" are not decided{shown} ({undecided(verdict)})")
+        pair = words(a, _step(known.get(verdict.a)), " and ", b, _step(known.get(verdict.b)))
+        return words("not decided: ", pair, " per step; " if known else "; ", undecided(verdict))
     return words("no ratio between ", a, " and ", b, f": {verdict.reason}" if verdict.reason else "")
 
 
@@ -224,6 +229,8 @@ def _ranking(
     medians = {c.label: c.steady_s.median for c in fine if c.steady_s}
     by = {word: [v for v in views if v.word == word] for word in (*TONES,)}
     beaten, same = by["FASTER"], by["SAME"]
+    cells = {c.label: c for c in group.cells}
+    medians = {c.label: c.steady_s.median for c in group.cells if c.steady_s is not None}
     said: list[Statement] = []
     if same:
         names = _listed([words(strong(first)), *(words(strong(v.b)) for v in same)])
@@ -241,9 +248,19 @@ def _ranking(
         said.append(Statement(words(strong(first), title, _gains(beaten, careful), "."), "good", leads=True))
     if not said:  # what is settled leads, though it be of other rows
         said += [replace(s, leads=i == 0) for i, s in enumerate(_elsewhere(others, careful))]
-    leaning = (words(pair_sentence(v), ".") for v in by["LEANS"])
-    for text in (*leaning, *_open(first, by["UNDECIDED"], medians)):
-        said.append(Statement(text, "warn", leads=not said))
+    won = beaten or [
+        v for v in (flipped(v) if v.word == "SLOWER" else v for v in others) if v.word == "FASTER"
+    ]
+    if won:
+        # Of the largest decided difference: what a slower start costs, and when it is paid back.
+        most = min(won, key=lambda v: v.ratio or 1.0)
+        known = most.a in cells and most.b in cells
+        # Seconds that a busy machine took are no price of anything.
+        paid = break_even(cells[most.a], cells[most.b]) if known and not careful else None
+        said += [Statement(paid, "plain")] if paid else []
+    open_ = _open(first, by["UNDECIDED"], medians)
+    for text in (*(words(pair_sentence(v), ".") for v in by["LEANS"]), *open_):
+        said.append(Statement(_capital(text), "warn", leads=not said))
     # The row with the lowest median lost a verdict: possible where blocks and medians disagree. It must be
     # said.
     for v in (*by["SLOWER"], *by["VOID"]):
@@ -271,22 +288,38 @@ def _elsewhere(others: Sequence[Verdict], careful: bool) -> list[Statement]:
     return said + [Statement(words(pair_sentence(v), "."), "good") for v in same]
 
 
-def _open(first: str, undecided: Sequence[Verdict], medians: Mapping[str, float]) -> list[Words]:
-    """One sentence for all pairs that are undecided, medians included; how many blocks each lacks stands in the table
-    of pairs."""
-    if len(undecided) < 2:
-        return [words(pair_sentence(v, medians), ".") for v in undecided]
+def _open(first: str, undecided_: Sequence[Verdict], medians: Mapping[str, float]) -> list[Words]:
+    """One sentence for all pairs that are undecided after as many blocks; how many each lacks stands in the table."""
+    by: dict[int, list[Verdict]] = {}
+    for v in undecided_:
+        by.setdefault(v.blocks, []).append(v)
+    said = []
+    for blocks, alike in sorted(by.items(), reverse=True):
+        if len(alike) == 1:
+            said.append(words(pair_sentence(alike[0], medians), "."))
+            continue
+        needed = {v.needed for v in alike}
+        have = count(blocks, "process", "processes")
+        if all(v.reason.startswith("too noisy") for v in alike):
+            why = f"{have} each; {alike[0].reason}"
+        elif blocks < LEAST_BLOCKS:
+            why = f"{have} each, a verdict needs {LEAST_BLOCKS}"
+        else:
+            more = f", about {needed.pop()} needed" if len(needed) == 1 and None not in needed else ""
+            why = f"{have} each{more}"
+        names = _listed([words(strong(v.b), _step(medians.get(v.b))) for v in alike])
+        lead = words("not decided: ", strong(first), _step(medians.get(first)), " against each of ", names)
+        said.append(words(lead, f" per step; {why}."))
+    return said
 
-    def named(label: str) -> Words:
-        return words(strong(label), f" ({seconds(medians[label])})" if label in medians else "")
 
-    have = f"{count(undecided[0].blocks, 'process', 'processes')} each"
-    needed = {v.needed for v in undecided}
-    more = f"; about {needed.pop()} needed" if len(needed) == 1 and None not in needed else ""
-    if all(v.reason.startswith("too noisy") for v in undecided):
-        more = f"; {undecided[0].reason}"
-    names = _listed([named(v.b) for v in undecided])
-    return [words(named(first), " is not decided against ", names, f": {have}{more}.")]
+def _step(median: float | None) -> str:
+    return "" if median is None else f" {seconds(median)}"
+
+
+def _capital(text: Words) -> Words:
+    head = text[0]
+    return words(head.text[:1].upper() + head.text[1:] if head.style == "plain" else head, text[1:])
 
 
 def void_rows(group: Group) -> tuple[Statement, ...]:

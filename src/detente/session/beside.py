@@ -22,6 +22,9 @@ def run_beside(under: Underway, kind: JobKind, cells: Sequence[Cell], **job: Any
     Raises Stopped after the user interrupted, when what ran has ended (or was killed, and leaves no trace), and
     whatever a worker could not be started for.
     """
+    if not cells:
+        return
+    under.quiet.before(kind, -1)
     waiting = list(cells)
     free = list(under.workers.cpus)
     # What the threads have to say is said by this one: a phase, or how it ended.

@@ -16,6 +16,7 @@ from detente.session.layout import lay_out
 from detente.session.progress import Progress, Sink
 from detente.session.request import Request
 from detente.session.workers import Workers
+from detente.stacks.catalogue import STACKS, find_entry
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ def capture_programs(request: Request, sink: Sink) -> tuple[Captured, ...]:
         workers = Workers(request, f"capture-{os.getpid()}-{secrets.token_hex(2)}", interrupts)
         try:
             for cell in layout.cells:
-                if cell.key in layout.skipped:
+                if not find_entry(cell.stack).programs:
+                    evidence = Evidence("skipped", "start", _gives_none(cell.stack))
+                elif cell.key in layout.skipped:
                     evidence = Evidence("skipped", "start", layout.skipped[cell.key])
                 else:
                     _prepare(workers, cell, sink)
@@ -48,6 +51,12 @@ def capture_programs(request: Request, sink: Sink) -> tuple[Captured, ...]:
         finally:
             workers.forget_caches()
     return tuple(found)
+
+
+def _gives_none(stack: str) -> str:
+    """Said before anything is compiled: a capture takes minutes where the stack compiles."""
+    able = ", ".join(e.name for e in STACKS.values() if e.programs)
+    return f"{stack} gives no program away that can be counted; these do: {able}"
 
 
 def _prepare(workers: Workers, cell: Cell, sink: Sink) -> None:

@@ -48,7 +48,8 @@ class MachineLock:
                 holder = os.pread(self._fd, 64, 0).decode(errors="replace").strip() or "unknown"
                 if not told:
                     self._tell(
-                        f"another session (process {holder}) is timing on this machine; waiting for it"
+                        f"another session (process {holder}) is timing on this machine; waiting for it "
+                        f"(the lock is {path}; DETENTE_LOCK names another)"
                     )
                     told = True
                 if self._stop() or time.monotonic() > deadline:

@@ -33,6 +33,7 @@ class StackEntry:
     compiles     whether there is a compile to speak of, and a cold and a warm cache
     default      part of ``compare`` when no stacks are named
     layers       needs repeated layers in the workload
+    programs     whether it gives its program away (Running.programs); a stack that does not is not asked
     defines      workloads whose definition in this framework the stack brings itself, in its own file
     """
 
@@ -49,6 +50,7 @@ class StackEntry:
     compiles: bool = True
     default: bool = True
     layers: bool = False
+    programs: bool = True
     defines: tuple[str, ...] = ()
 
 
@@ -74,6 +76,7 @@ STACKS: dict[str, StackEntry] = {
             ("torch",),
             _NOT_TORCH,
             compiles=False,
+            programs=False,
         ),
         StackEntry(
             "torch-eager-default",
@@ -85,6 +88,7 @@ STACKS: dict[str, StackEntry] = {
             recipe="out-of-the-box",
             compiles=False,
             default=False,
+            programs=False,
         ),
         StackEntry(
             "torch-compile",
@@ -94,6 +98,7 @@ STACKS: dict[str, StackEntry] = {
             ("torch",),
             _NOT_TORCH,
             caches=_INDUCTOR,
+            programs=False,
         ),
         StackEntry(
             "torch-compile-model",
@@ -105,6 +110,7 @@ STACKS: dict[str, StackEntry] = {
             caches=_INDUCTOR,
             recipe="out-of-the-box",
             default=False,
+            programs=False,
         ),
         StackEntry(
             "jax",

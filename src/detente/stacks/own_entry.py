@@ -55,7 +55,8 @@ def own_entry(name: str) -> StackEntry:
     if found is None:
         raise UsageFault(f"the class of {name} has no attribute `entry`", _HINT)
     entry = _ask(str(path.resolve()), cls, file, hash(data)) if isinstance(found, Unclear) else found
-    return replace(entry, name=name, target=name, default=False)
+    # Whether a class of the user's gives programs away, only it knows.
+    return replace(entry, name=name, target=name, default=False, programs=True)
 
 
 def worker_variable(entry: StackEntry) -> dict[str, str]:

@@ -40,6 +40,9 @@ class Choice:
         """The chosen form's planned peak."""
         return next((c.peak_bytes for c in self.considered if c.form == self.form), None)
 
+    def __repr__(self) -> str:
+        return f"<Choice {self.form}, of {len(self.considered)} considered; print() shows them>"
+
     def __str__(self) -> str:
         lines = [f"{self.form}: {self.why}"]
         for row in self.considered:

@@ -1,0 +1,84 @@
+"""Where the budget does not hold five blocks of all rows, the first named row, the fastest and the twin go first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detente.records.evidence import Evidence
+from detente.records.sample import Sample
+from detente.records.session import Fingerprint, Process, Session
+from detente.session.asked import settings_of
+from detente.session.first_rows import chosen_rows, rows_first
+from detente.session.layout import lay_out
+from detente.session.request import Request
+from detente.store.spool import Spool, read_spool
+
+STEP_S = {"torch-eager": 1.2, "torch-compile": 0.9, "jax": 0.8, "detente": 0.85, "torch-eager#aa": 1.2}
+REQUEST = Request(("gemm",), ("torch-eager", "torch-compile", "jax", "detente"), "tiny", budget_s=720.0)
+
+
+@pytest.fixture
+def after_one_block() -> Session:
+    layout = lay_out(REQUEST)
+    processes = tuple(_process(c, 0) for c in layout.cells)
+    fingerprint = Fingerprint({}, settings_of(REQUEST, layout), "")
+    return Session("x", 0.0, (), fingerprint, layout.cells, {}, layout.aa, processes)
+
+
+def _process(cell: Any, block: int) -> Process:
+    seconds = STEP_S[cell.label] * (1 + 0.001 * block)
+    samples = tuple(Sample(round(seconds * 1e9)) for _ in range(5))
+    return Process(cell, "time", block, 0, 0.0, 30.0, 0.0, Evidence("ok", "done", samples=samples))
+
+
+def labels(cells: Any) -> list[str]:
+    return [c.label for c in cells]
+
+
+def test_three_rows_and_the_twin(after_one_block: Session) -> None:
+    found = rows_first(after_one_block.planned, after_one_block, lambda cells: len(cells) <= 4)
+    assert labels(found) == ["torch-eager", "jax", "detente", "torch-eager#aa"]
+
+
+def test_two_where_three_do_not_fit_and_all_where_nothing_does(after_one_block: Session) -> None:
+    planned = after_one_block.planned
+    two = rows_first(planned, after_one_block, lambda cells: len(cells) <= 3)
+    assert labels(two) == ["torch-eager", "jax", "torch-eager#aa"]
+    assert rows_first(planned, after_one_block, lambda cells: False) == planned
+    assert rows_first(planned, after_one_block, lambda cells: True) == planned
+
+
+def test_every_comparison_keeps_its_own_reference(after_one_block: Session) -> None:
+    layout = lay_out(Request(("gemm", "ffn"), REQUEST.stacks, "tiny"))
+    found = chosen_rows(layout.cells, after_one_block, 2)
+    for group in {c.group for c in layout.cells}:
+        own = [c.label for c in found if c.group == group]
+        assert own[0] == "torch-eager" and own[-1] == "torch-eager#aa" and len(own) == 3
+
+
+def test_no_block_waits_for_a_row_that_rests_and_its_figures_stay(
+    after_one_block: Session, tmp_path: Path
+) -> None:
+    going = rows_first(after_one_block.planned, after_one_block, lambda cells: len(cells) <= 4)
+    with Spool.create(tmp_path, after_one_block) as spool:
+        for block in range(1, 5):
+            for cell in going:
+                spool.append(_process(cell, block))
+        assert read_spool(spool.path).whole_blocks() == (0,)
+        (resting,) = [c for c in after_one_block.planned if c not in going]
+        spool.amend(rested={resting.key: "the budget holds five blocks of the others"})
+    session = read_spool(tmp_path / "x.jsonl")
+    assert session.whole_blocks() == (0, 1, 2, 3, 4)
+
+    judge = pytest.importorskip("detente.judge")
+    result = judge.judge(session)
+    rows = {c.label: c for c in result.cells}
+    assert rows["torch-compile"].steady_s.processes == 1
+    assert rows["torch-compile"].status == "ok"
+    assert rows["torch-compile"].reason == "the budget holds five blocks of the others"
+    words = {(v.a, v.b): (v.word, v.blocks) for v in result.verdicts}
+    assert words["jax", "torch-eager"][1] == words["detente", "torch-eager"][1] == 5
+    assert words["torch-compile", "torch-eager"] == ("UNDECIDED", 1)
