@@ -56,7 +56,9 @@ def _load(session: SessionHead) -> tuple[str, ...]:
     waited = f" after waiting {duration(load.waited_s)} for a quiet machine" if load.waited_s else ""
     if not load.reason:
         return (
-            (f"Others used {percent(load.share)} of the machine{waited}.",) if load.share is not None else ()
+            (f"Others used {100 * load.share:.1f} % of the machine{waited}.",)
+            if load.share is not None
+            else ()
         )
     who = f": {', '.join(load.names)}" if load.names else ""
     unknown = (
