@@ -51,6 +51,8 @@ def told(attempts: list[Attempt]) -> list[str]:
         said = f"The machine was quiet enough: its A/A bound of {share(last.bound)} is under {limit}."
     elif len(attempts) >= WANTED and not any(a.quiet for a in attempts):
         said = f"A machine with an A/A bound under {limit} was not to be had in {len(attempts)} attempts."
+    elif last.bound is None:
+        said = "**Not quiet, or not known to be**: the A/A pair has too few blocks for a bound. Run it again elsewhere."
     else:
         said = f"**Not quiet**: the A/A bound of {share(last.bound)} is not under {limit}. Run it again elsewhere."
     rows = [

@@ -21,6 +21,7 @@ import detente
 from detente.judge.block_correlation import STORED
 from detente.records.job import Sampling
 from detente.records.result import Result
+from detente.report.numbers import count
 
 OUT = Path(__file__).resolve().parent.parent / "docs/results/identical-rows.md"
 
@@ -104,7 +105,7 @@ def _page(results: list[Result], args: argparse.Namespace, command: str, alarms:
     )
     less = "" if len(results) == args.sessions else f" ({args.sessions} asked for; the time was over)"
     lines = [
-        f"# Two identical `{args.stack}` rows, {len(results)} sessions{less}",
+        f"# Two identical `{args.stack}` rows, {count(len(results), 'session')}{less}",
         "",
         "`python benchmarks/identical_rows.py` writes this page: "
         f"`compare {args.workload} --size tiny --stacks {args.stack},{args.stack}`, the "

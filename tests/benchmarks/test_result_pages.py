@@ -44,7 +44,7 @@ def test_a_page_tells_every_attempt_and_whether_the_machine_was_quiet(module, tm
         return "\n".join(attempts.told(attempts.remember(page, one)))
 
     assert "**Not quiet**: the A/A bound of 35.7 % is not under 5 %" in tried(0.357)
-    assert "not known" in tried(None)
+    assert "too few blocks for a bound" in tried(None)
     third = tried(0.05)
     assert "was not to be had in 3 attempts" in third and third.count("2026-11-22") == 3
     assert "quiet enough: its A/A bound of 3.1 % is under 5 %" in tried(0.031)
