@@ -95,16 +95,13 @@ def test_beside_others_small_differences_and_same_do_not_lead():
 def test_an_open_pair_never_reads_like_an_equal_one(load):
     open_ = f.verdict("b", "a", "UNDECIDED", 1.5, blocks=1, needed=5)
     text = leads(compared(head(load), open_))[0]
-    assert (
-        text
-        == "a and b are not decided: 1.00 s against 1.50 s a step (1 process each; about 5 needed to see 4.1 %)."
-    )
+    assert text == "Not decided: a 1.00 s and b 1.50 s per step; 1 process each, a verdict needs 5."
     noisy = replace(
         open_, blocks=15, needed=None, reason="too noisy: the A/A pair differs by up to 88 %, more than 5 %"
     )
     assert "too noisy: the A/A pair differs by up to 88 %" in leads(compared(head(load), noisy))[0]
     both = f.verdict("c", "a", "UNDECIDED", 2.0, blocks=1, needed=5)
     text = leads(compared(head(load), open_, both))[0]
-    assert (
-        text == "a (1.00 s) is not decided against b (1.50 s) and c (2.00 s): 1 process each; about 5 needed."
+    assert text == (
+        "Not decided: a 1.00 s against each of b 1.50 s and c 2.00 s per step; 1 process each, a verdict needs 5."
     )
