@@ -86,7 +86,7 @@ def named(workload: str | Callable[[], Any]) -> str:
     return f"{file}:{name}"
 
 
-def _stacks(stacks: str | Iterable[str]) -> tuple[str, ...]:
+def _stacks(stacks: str | Iterable[Any]) -> tuple[str, ...]:
     """``"torch-eager,jax"`` and ``["torch-eager", "jax"]`` mean the same."""
     if isinstance(stacks, str):
         return tuple(s.strip() for s in stacks.split(",") if s.strip())

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from detente.records.cell import Cell
-from detente.records.session import Session
+from detente.records.session import Process, Session
 
-# What a first step takes from a warm cache, as a share of the cold one (Inductor 0.2, JAX 0.35), and what a process
-# takes besides its phases: the interpreter, reading weights, comparing three steps.
+# What a first step takes from a warm cache, as a share of the cold one (Inductor 0.2, JAX 0.35).
 _WARM_SHARE = 0.35
-_PROCESS_S = 5.0
+# Phases that the first process of a row has to itself: it proves gradients and runs every probe.
+_FIRST_ALONE = ("proof", "probes")
+# What these take in a later process, and what one takes whose phases nobody recorded: the interpreter, reading weights,
+# comparing states.
+_PROCESS_S = 2.0
+_UNPHASED_S = 5.0
 # Nothing is known: a small workload on a small machine.
 _UNKNOWN_S = 20.0
 
@@ -32,14 +36,21 @@ class Estimates:
         evidence = [p.evidence for p in session.of(cell)]
         known = self._seconds.get((kind, cell.key))
         if kind == "time" and len(evidence) == 1:
-            # The first process also compiled cold, proved gradients and ran every probe; the next ones do not.
-            e = evidence[0]
-            first = (e.first_s or 0) * (_WARM_SHARE if e.compile.cache_state == "miss" else 1)
-            steady = sum(s.wall_ns for s in e.samples) / 1e9
-            return _PROCESS_S + (e.import_s or 0) + (e.build_s or 0) + first + 4 * (e.third_s or 0) + steady
+            return _second(session.of(cell)[0])
         if known is not None:
             return known
         if kind == "memory" and evidence:
             e = evidence[-1]
             return 3.0 + (e.import_s or 0) + (e.build_s or 0) + (e.first_s or 0) + (e.second_s or 0)
         return _UNKNOWN_S
+
+
+def _second(first: Process) -> float:
+    """Seconds of a row's second process, by its first: that one also compiled cold."""
+    e = first.evidence
+    saved = (e.first_s or 0) * (1 - _WARM_SHARE) if e.compile.cache_state == "miss" else 0.0
+    if first.phases:
+        return _PROCESS_S + sum(s for name, s in first.phases.items() if name not in _FIRST_ALONE) - saved
+    steady = sum(s.wall_ns for s in e.samples) / 1e9
+    steps = (e.first_s or 0) - saved + 4 * (e.third_s or 0)
+    return _UNPHASED_S + (e.import_s or 0) + (e.build_s or 0) + steps + steady

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from detente.judge.parity import TIMES_REFERENCE, first_difference, judge_tensors, tell_difference
+from detente.judge.rules.hardware import FOREIGN
 from detente.judge.rules.rule import Group, Row, Rule, each
 from detente.records.precision import PRECISIONS
 from detente.records.sample import Sample
@@ -23,6 +25,8 @@ LEAST_DRIFT = 1e-3
 # Samples right after a hand-out against the others: caches are cold and threads have slept there. Beyond this, in
 # every process and past the samples' own spread, they do other work.
 TELL = 1.25
+# The same beside others: one turn of a neighbour is a sample's half.
+TELL_SHARED = 2.0
 # Of the parent's clock, what samples and hand-outs must fill, and what a message and a tick of the kernel's account
 # may be late by; where others use the machine, a message waits for them (of a half-second window beside 93 % of
 # foreign load a sixth was missing).
@@ -98,33 +102,53 @@ def _not_proved(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
                 return
 
 
-def tell_ratios(row: Row) -> list[tuple[float, float]]:
-    """For each process: the median sample right after a hand-out over the median of the others, and the others' spread
-    (1.48 x the median absolute deviation, relative)."""
+@dataclass(frozen=True)
+class Tell:
+    """Samples right behind a hand-out over the others of one process, by wall time and by processor time (medians), the
+    others' spread (1.48 x the median absolute deviation, relative), and what others used of the machine."""
+
+    wall: float
+    cpu: float
+    spread: float
+    foreign: float
+
+    @property
+    def beyond(self) -> bool:
+        """Whether this is no noise. Beside others a sample may wait for a neighbour's turn, but it computes no more."""
+        shared = not self.foreign <= FOREIGN
+        least = max(TELL_SHARED if shared else TELL, 1 + 4 * min(self.spread, 1.0))
+        return self.wall > least and (not shared or self.cpu > least)
+
+
+def tells(row: Row) -> list[Tell]:
+    """One for each process whose window handed out its state."""
     found = []
     for p, window in windows(row):
-        seconds = [s.wall_ns / s.steps for s in p.evidence.samples]
-        after = {h.at for h in window.hand_outs if h.at < len(seconds)}
-        looked = [seconds[i] for i in sorted(after)]
-        others = [s for i, s in enumerate(seconds) if i not in after]
-        if window.proved and looked and len(others) >= 3:
-            centre = statistics.median(others)
-            spread = 1.48 * statistics.median(abs(s - centre) for s in others) / centre
-            found.append((statistics.median(looked) / centre, spread))
+        samples = p.evidence.samples
+        after = {h.at for h in window.hand_outs if h.at < len(samples)}
+        looked = [samples[i] for i in sorted(after)]
+        others = [s for i, s in enumerate(samples) if i not in after]
+        if not window.proved or not looked or len(others) < 3:
+            continue
+        centre = _median(others, "wall_ns")
+        spread = 1.48 * statistics.median(abs(s.wall_ns / s.steps - centre) for s in others) / centre
+        cpu = _median(looked, "cpu_ns") / max(_median(others, "cpu_ns"), 1.0)
+        found.append(Tell(_median(looked, "wall_ns") / centre, cpu, spread, p.foreign))
     return found
 
 
+def _median(samples: Sequence[Sample], field: str) -> float:
+    return statistics.median(getattr(s, field) / s.steps for s in samples)
+
+
 def _tell(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
-    ratios = tell_ratios(row)
-    if not ratios:
-        return
-    beyond = [ratio > max(TELL, 1 + 4 * min(spread, 1.0)) for ratio, spread in ratios]
-    if all(beyond):
-        ratio = statistics.median(r for r, _ in ratios)
+    found = tells(row)
+    if found and all(t.beyond for t in found):
+        ratio = statistics.median(t.wall for t in found)
         yield (
             f"samples behind a hand-out take {ratio:.3g} times as long as the others "
-            f"({len(ratios)} process{'es' if len(ratios) > 1 else ''}): they do other work where they are looked at",
-            {"ratios": [r for r, _ in ratios]},
+            f"({len(found)} process{'es' if len(found) > 1 else ''}): they do other work where they are looked at",
+            {"ratios": [t.wall for t in found]},
         )
 
 
@@ -227,7 +251,8 @@ RULES = (
         "first, and that reset every counter that a cheating row kept.",
         evidence=("window", "samples"),
         detected="Samples behind a hand-out against the others of the same process: over 1.25 times as long, and "
-        "beyond four times the others' own spread, in every process.",
+        "beyond four times the others' own spread, in every process; on a shared machine twice as long, by processor "
+        "time too.",
         fix="Do the same work in every step.",
         waive="Never.",
         example="def state(self): self.honest_steps = 4; return super().state()",
