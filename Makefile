@@ -68,10 +68,9 @@ demo:
 	.venv-demo/bin/python -m pip --disable-pip-version-check install --quiet -e '.[judge]'
 	.venv-demo/bin/detente report docs/results/demo/session.jsonl --html report.html --open
 
-# The pages of stored sessions, made from them again: nothing is measured.
+# README's session and the pages of the stored ones, made from them again: nothing is measured.
 results: install
-	$(BIN)/detente report docs/results/demo/session.jsonl --format md > docs/results/gpt2-small-cpu.md
-	$(BIN)/detente report docs/results/torch-xla-cpu.jsonl --format md > docs/results/torch-xla-cpu.md
+	$(BIN)/python benchmarks/readme_session.py
 
 clean:
 	rm -rf $(VENV) .venv-demo report.html

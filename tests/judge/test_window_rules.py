@@ -158,3 +158,12 @@ def test_a_neighbours_turn_in_a_short_queue_hides_no_dictionary() -> None:
     assert _fresh_over_seen(Sample(19_115_395, 32, 7_120_321), seen) > REMEMBERED
     honest = (Sample(9_000_000, 32, 7_000_000), Sample(21_000_000, 32, 7_400_000))
     assert _fresh_over_seen(Sample(19_115_395, 32, 7_120_321), honest) < REMEMBERED
+
+
+def test_a_row_whose_later_steps_nobody_took_again_says_so() -> None:
+    for replay in (None, Replay(0, 0, reason="the reference ran out of memory")):
+        result = judge(make_session(plant={"jax": window(replay=replay)}))
+        told = [f for f in row(result, "jax").findings if f.rule == "window-not-proved"]
+        assert [f.severity for f in told] == ["unchecked"] and "in part" in told[0].what
+        assert row(result, "jax").status == "ok"
+    assert not [f for f in row(judge(make_session()), "jax").findings if f.rule == "window-not-proved"]

@@ -31,6 +31,9 @@ def audit(group: Group, rules: Iterable[Rule] = RULES.values()) -> tuple[Finding
                 found.append(_unchecked(rule, row, why))
             else:
                 ready.append(row)
+                lacks = [key for key in rule.partly if not _there(key, row, group)]
+                if lacks:
+                    found.append(_unchecked(rule, row, f"in part: {_why(lacks, row, group)}"))
         for hit in rule.check(replace(group, rows=tuple(ready))) if ready else ():
             severity = hit.severity or rule.severity
             found.append(Finding(rule.code, severity, hit.row.cell.key, hit.what, hit.evidence))

@@ -65,6 +65,9 @@ class Row:
         ``processes`` always is."""
         if key == "processes":
             return True
+        if key == "replay":
+            windows = (p.evidence.window for p in self.fine)
+            return any(w is not None and w.replay is not None and not w.replay.reason for w in windows)
         if key == "window":
             return any(p.evidence.window is not None for p in self.fine)
         if key in ("samples", "compile"):
@@ -137,6 +140,7 @@ class Rule:
               is "not checked"
     cpu       the list of pitfalls marks it as detectable without a GPU
     check     group -> hits. None: nothing can check it here, and ``unchecked`` says why
+    partly    evidence without which the rule still checks something: what is missing of it is said as "not checked"
     applies   rows for which the question makes sense; for the others the rule says nothing at all
     """
 
@@ -156,6 +160,7 @@ class Rule:
     check: Check | None = None
     applies: Callable[[Row], bool] = lambda row: True
     unchecked: str = ""
+    partly: tuple[str, ...] = ()
 
 
 def each(test: Callable[[Row, Group], Iterable[tuple[str, dict[str, Any]]] | None]) -> Check:

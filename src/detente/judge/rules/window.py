@@ -239,6 +239,7 @@ RULES = (
         example="if self.calls > 6: return cached_loss",
         cpu=True,
         check=each(_not_proved),
+        partly=("replay",),
     ),
     Rule(
         code="handout-is-a-tell",
