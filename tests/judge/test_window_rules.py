@@ -48,12 +48,27 @@ def slower_where_looked_at(evidence: Evidence) -> Evidence:
     return covered(replace(evidence, samples=samples))
 
 
-def works_when_asked(evidence: Evidence) -> Evidence:
-    """Samples of microseconds; handing the state out does the work."""
-    assert evidence.window is not None
-    samples = tuple(replace(s, wall_ns=2_000, cpu_ns=2_000) for s in evidence.samples)
-    hands = (HandOut(2, 800_000_000), HandOut(4, 8_000_000))
-    return covered(replace(evidence, samples=samples, window=replace(evidence.window, hand_outs=hands)))
+def works_when_asked(share: float) -> Change:
+    """Handing the state out does this share of what the samples should have done."""
+
+    def change(evidence: Evidence) -> Evidence:
+        assert evidence.window is not None
+        samples = tuple(replace(s, wall_ns=round((1 - share) * s.wall_ns)) for s in evidence.samples)
+        put_off = [round(share * s.wall_ns) for s in evidence.samples]
+        hands = (HandOut(5, sum(put_off[:5]) + 9_000_000), HandOut(6, put_off[5] + 9_000_000))
+        return covered(replace(evidence, samples=samples, window=replace(evidence.window, hand_outs=hands)))
+
+    return change
+
+
+def asking_takes(*ms: float) -> Change:
+    """Hand-outs of so many milliseconds, behind one sample, three and one more."""
+
+    def change(evidence: Evidence) -> Evidence:
+        hands = tuple(HandOut(at, round(1e6 * m)) for at, m in zip((1, 4, 5), ms, strict=True))
+        return covered(replace(evidence, window=replace(evidence.window, hand_outs=hands)))
+
+    return change
 
 
 def remembers(evidence: Evidence) -> Evidence:
@@ -102,7 +117,16 @@ PLANTED = {
         window(parent_cpu_ns=60_000_000_000),
         "train-step",
     ),
-    "the work is done when the state is asked for": ("clock-not-covering", works_when_asked, "train-step"),
+    "the work is done when the state is asked for": (
+        "clock-not-covering",
+        works_when_asked(0.999),
+        "train-step",
+    ),
+    "a third of the work is done when the state is asked for": (
+        "clock-not-covering",
+        works_when_asked(1 / 3),
+        "train-step",
+    ),
     "a memo": ("remembered-results", remembers, "forward"),
 }
 
@@ -167,3 +191,35 @@ def test_a_row_whose_later_steps_nobody_took_again_says_so() -> None:
         assert [f.severity for f in told] == ["unchecked"] and "in part" in told[0].what
         assert row(result, "jax").status == "ok"
     assert not [f for f in row(judge(make_session()), "jax").findings if f.rule == "window-not-proved"]
+
+
+@pytest.mark.parametrize("ms", [(3, 3.5, 9), (500, 450, 700), (90, 100, 60), (60, 61, 300)])
+def test_hand_outs_of_a_fair_row_take_what_they_take(ms: tuple[float, ...]) -> None:
+    # Memory that is touched for the first time, caches, a neighbour: nothing of it grows with what was timed before.
+    assert quiet(judge(make_session(plant={"jax": asking_takes(*ms)})), "jax")
+
+
+def test_without_the_parents_clock_the_rule_is_not_checked() -> None:
+    result = judge(make_session(plant={"jax": window(parent_wall_ns=0, parent_cpu_ns=0)}))
+    told = [f for f in row(result, "jax").findings if f.rule == "clock-not-covering"]
+    assert [f.severity for f in told] == ["unchecked"]
+
+
+def test_beside_others_messages_are_late_and_samples_wait() -> None:
+    def late(evidence: Evidence) -> Evidence:
+        assert evidence.window is not None
+        return window(parent_wall_ns=evidence.window.parent_wall_ns + 250_000_000)(evidence)
+
+    def turn(evidence: Evidence) -> Evidence:
+        """A neighbour's turn behind every hand-out: wall time, no processor time."""
+        assert evidence.window is not None
+        at = {h.at for h in evidence.window.hand_outs}
+        samples = tuple(
+            replace(s, wall_ns=round(2.5 * s.wall_ns)) if i in at else s
+            for i, s in enumerate(evidence.samples)
+        )
+        return covered(replace(evidence, samples=samples))
+
+    for change, rule in ((late, "clock-not-covering"), (turn, "handout-is-a-tell")):
+        assert loud(judge(make_session(plant={"jax": change}, foreign=0.01)), "jax")[rule].severity == "void"
+        assert rule not in loud(judge(make_session(plant={"jax": change}, foreign=0.9)), "jax")

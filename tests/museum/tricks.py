@@ -14,6 +14,8 @@ from typing import Any
 
 # Steps that are compared one by one before the samples begin, and some more.
 HONEST = 6
+# Steps from loaded weights that the reference holds, at most: three and 32.
+COMPARED = 35
 
 
 class Cheat:
@@ -69,31 +71,25 @@ class ByBatch(Cheat):
 
 
 class ByLoad(Cheat):
-    """Is honest until weights are loaded for the second time, which is when the samples begin, and again from the third
-    time on, which is when probes look."""
-
-    loads = 0
-
-    def load(self, tensors: Any) -> None:
-        self.loads += 1
-        super().load(tensors)
+    """Trains for as many steps as anybody compares from loaded weights, and stops where a load is followed by more."""
 
     def honest(self, batch: Any) -> bool:
-        return self.loads != 2 or self.count <= HONEST
+        return self.count <= COMPARED
 
 
 class ByHandOut(Cheat):
-    """Is honest for one step after its state was asked for, in case somebody compares it."""
+    """Is honest for the steps that are compared from loaded weights, and for a fifth of a second after its state was
+    asked for, in case somebody takes what follows again."""
 
-    asked = False
+    asked = 0.0
 
     def state(self) -> Any:
-        self.asked = True
-        return super().state()  # type: ignore[misc]
+        found = super().state()  # type: ignore[misc]
+        self.asked = time.monotonic()
+        return found
 
     def honest(self, batch: Any) -> bool:
-        asked, self.asked = self.asked, False
-        return asked or self.count <= HONEST
+        return self.count <= COMPARED or time.monotonic() - self.asked < 0.2
 
 
 class EverySecond(Cheat):

@@ -80,10 +80,11 @@ def bound_of(error: TensorError, precision: Precision, pooled: float = 0.0) -> f
 
 def judge_tensors(errors: Sequence[TensorError], precision: Precision) -> tuple[Judged, ...]:
     """Every tensor with its bound and share, in the order given. A value that is not finite always fails."""
-    largest: dict[str, float] = {}
+    sizes: dict[str, list[float]] = {}
     for e in errors:
         if math.isfinite(e.rms):
-            largest[_scale(e)] = max(largest.get(_scale(e), 0.0), e.rms)
+            sizes.setdefault(_scale(e), []).append(e.rms)
+    largest = {s: ceiling(found) if s.startswith("moment") else max(found) for s, found in sizes.items()}
     pooled = pooled_errors(errors)
     judged = []
     for e in errors:
@@ -91,16 +92,23 @@ def judge_tensors(errors: Sequence[TensorError], precision: Precision) -> tuple[
             judged.append(Judged(e, math.nan, math.inf))
             continue
         bound = bound_of(e, precision, pooled.get(_scale(e), 0.0))
-        ceiling = largest[_scale(e)]
-        if e.kind != "loss" and e.rms < NEGLIGIBLE * ceiling:
+        most = largest[_scale(e)]
+        if e.kind != "loss" and e.rms < NEGLIGIBLE * most:
             # Noise may be listed, a value may not: an error that would count among the large ones is a difference.
-            small = e.err <= max(bound, NEGLIGIBLE * ceiling)
-            judged.append(Judged(e, bound, None if small else e.err / max(bound, NEGLIGIBLE * ceiling)))
+            small = e.err <= max(bound, NEGLIGIBLE * most)
+            judged.append(Judged(e, bound, None if small else e.err / max(bound, NEGLIGIBLE * most)))
         elif bound == 0:
             judged.append(Judged(e, bound, 0.0 if e.err == 0 else math.inf))
         else:
             judged.append(Judged(e, bound, e.err / bound))
     return tuple(judged)
+
+
+def ceiling(sizes: Iterable[float]) -> float:
+    """What is large among these: the largest, but no more than 1e4 times the median. A state that a stack hands out is
+    its own word: one moment blown up would make all others noise."""
+    found = sorted(sizes)
+    return min(found[-1], 1e4 * found[len(found) // 2]) if found else 0.0
 
 
 def _scale(error: TensorError) -> str:

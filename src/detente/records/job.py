@@ -37,9 +37,8 @@ class Job:
     full_proof  also prove gradients (compiles a gradient program of its own on some stacks); the loss and the
                 parameters after the three timed steps are compared in every process
     probes      names of the probes to run, in order; each fills one key of the evidence
-    places      seeds where in the window state is handed out; another number for every process
-    handed      folder for the state around one stretch of the window, to be taken again by a ``replay`` job; empty: the
-                state is handed out all the same, and dropped
+    handed      folder for the state around one stretch of the window, to be taken again by a ``replay`` job. Every
+                timing process has one, and learns behind its window whether it is to be filled
     """
 
     kind: JobKind
@@ -53,6 +52,5 @@ class Job:
     full_proof: bool = False
     probes: tuple[str, ...] = ()
     sampling: Sampling = Sampling()
-    places: int = 0
     handed: str = ""
     options: dict[str, Any] = field(default_factory=dict)

@@ -14,11 +14,13 @@ class HandOut:
 
     at        samples that had been taken before it: sample ``at`` is the first one after it
     wall_ns   nanoseconds that it took, and ``cpu_ns`` of processor time
+    copy_ns   of these, what the harness's own copy of the answer took
     """
 
     at: int
     wall_ns: int
     cpu_ns: int = 0
+    copy_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Window:
 
     proved     steps from the loaded weights, the three timed ones included, after which the state was compared with the
                fp64 reference; 0 where the region has no state
-    warm_ns    window steps that are no samples (the rest of the first ``proved`` steps, where a sample queues more)
+    warm_ns    the steps that lead there: timed like the rest, and no samples, because they follow a known path
     errors     what was compared then; ``err_ref`` is the larger error of two eager runs
     hand_outs  in order
     fresh      a queue of batches that no step had seen (regions without state), and ``seen``: queues of as many that
@@ -52,6 +54,8 @@ class Window:
     parent_wall_ns, parent_cpu_ns
                the same window by the parent's own clock and by the kernel's account of the process: from the message
                that it begins to the message that it is over. 0 where nobody looked
+    fresh_place_ns, seen_place_ns
+               what placing a fresh batch took, and one that had been placed before (regions without state)
     replay     the stretch that was taken again, in one process of each row
     """
 
@@ -65,3 +69,5 @@ class Window:
     replay: Replay | None = None
     fresh: Sample | None = None
     seen: tuple[Sample, ...] = ()
+    fresh_place_ns: int = 0
+    seen_place_ns: int = 0

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 from detente.records.cell import Cell
 from detente.session.budget import BLOCKS_FIRST
 from detente.session.first_rows import FEWEST, chosen_rows, rows_first
 from detente.session.memory_runs import memory_cells
-from detente.session.replaying import handed_folder, places_of, with_replay
+from detente.session.replaying import Turns, with_replay
 from detente.session.underway import Underway, is_twin
+from detente.worker.handed import answer
 from detente.worker.probes import ALWAYS, PROBES
 
 # Blocks that are run where no judge is at hand to ask for more or fewer (scipy is not installed).
@@ -22,8 +24,9 @@ def run_blocks(under: Underway) -> None:
     """Run blocks until no more are wanted, or none fits."""
     done = {p.block for p in under.ledger.session.processes if p.kind == "time"}
     block = max(done, default=-1) + 1
+    turns = Turns(under)
     while cells := _next(under):
-        _one_block(under, block, _ordered(under, block, cells))
+        _one_block(under, block, _ordered(under, block, cells), turns)
         block += 1
         whole = len(under.ledger.session.whole_blocks())
         if whole:
@@ -40,14 +43,19 @@ def _ordered(under: Underway, block: int, cells: Sequence[Cell]) -> list[Cell]:
     return ordered
 
 
-def _one_block(under: Underway, block: int, cells: Sequence[Cell]) -> None:
+def _one_block(under: Underway, block: int, cells: Sequence[Cell], turns: Turns) -> None:
     for order, cell in enumerate(cells):
         session = under.ledger.session
         first, twin = not any(p.evidence.status == "ok" for p in session.of(cell)), is_twin(cell)
         if twin and first and under.budget.only_block(_fewest(under, cells), session):
             _drop_twin(under, cell)
             continue
-        handed = handed_folder(under, cell, block)
+        handed, turn = turns.folder(cell, block), turns.has(cell, block)
+
+        def over(phase: str, folder: Path = handed, wanted: bool = turn) -> None:
+            if phase == "window":
+                answer(folder, wanted)
+
         process = under.process(
             "time",
             cell,
@@ -55,10 +63,10 @@ def _one_block(under: Underway, block: int, cells: Sequence[Cell]) -> None:
             order=order,
             full_proof=first and not twin,
             probes=PROBES if first and not twin else ALWAYS,
-            places=places_of(under, cell, block),
-            handed=str(handed or ""),
+            on_phase=over,
+            handed=str(handed),
         )
-        under.ledger.keep(with_replay(under, process, handed))
+        under.ledger.keep(with_replay(under, process, handed, turn))
         if process.evidence.status == "skipped":
             # It turned out not to run here (no such device, no TF32): nor do its twins.
             same = [c for c in under.layout.cells if c.stack == cell.stack and c.group == cell.group]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import shutil
 from dataclasses import replace
@@ -15,40 +16,48 @@ from detente.session.underway import Underway, is_twin
 
 # The block of a row that is taken again is one of the first so many: a session that decides early has had it.
 _AMONG = 5
+_DRAW = random.SystemRandom()
+# How often a process is taken again whose row was already.
+_AGAIN = 0.1
 # Under a budget one of the first three: it may hold no more.
 _AMONG_IN_BUDGET = 3
 
 
-def block_to_replay(under: Underway, cell: Cell) -> int:
-    """The number of the row's block whose window is taken again; drawn from the session, so that no row knows it."""
-    request = under.request
-    among = min(request.blocks or _AMONG, _AMONG_IN_BUDGET if request.budget_s else _AMONG)
-    return random.Random(f"{under.ledger.session.id}/{cell.key}").randrange(among)
+class Turns:
+    """Whose window is taken again: of each row one process, at a block that is drawn from the system and written down
+    nowhere, so that no stack can know its turn."""
+
+    def __init__(self, under: Underway) -> None:
+        self._under = under
+        self._blocks: dict[str, int] = {}
+
+    def folder(self, cell: Cell, block: int) -> Path:
+        """Where a process may leave what is taken again: each has one, also those whose turn it is not."""
+        name = hashlib.sha256(f"{block}/{cell.key}".encode()).hexdigest()[:16]
+        return cache_folder() / "handed" / self._under.ledger.session.id / name
+
+    def has(self, cell: Cell, block: int) -> bool:
+        """Whether it is this process's turn. Later blocks take the turn of a process that left nothing, and now and
+        then another one. A twin is the stack that it repeats."""
+        request, session = self._under.request, self._under.ledger.session
+        if cell.key not in self._blocks:
+            among = min(request.blocks or _AMONG, _AMONG_IN_BUDGET if request.budget_s else _AMONG)
+            self._blocks[cell.key] = _DRAW.randrange(among)
+        if is_twin(cell) or block < self._blocks[cell.key]:
+            return False
+        windows = (p.evidence.window for p in session.of(cell))
+        if any(w is not None and w.replay is not None for w in windows):
+            # Once is not the last time: a row that knew itself safe could change its mind.
+            return _DRAW.random() < _AGAIN
+        return True
 
 
-def places_of(under: Underway, cell: Cell, block: int) -> int:
-    """What seeds the places in a window where state is handed out: of every process another number."""
-    return random.Random(f"{under.ledger.session.id}/{block}/{cell.key}").getrandbits(48)
-
-
-def handed_folder(under: Underway, cell: Cell, block: int) -> Path | None:
-    """Where this process leaves what is taken again; None where it is another's turn. Later blocks take the turn of a
-    process that left nothing. A twin is the stack that it repeats."""
-    session = under.ledger.session
-    if is_twin(cell) or block < block_to_replay(under, cell):
-        return None
-    if any(p.evidence.window is not None and p.evidence.window.replay is not None for p in session.of(cell)):
-        return None
-    return cache_folder() / "handed" / session.id / f"{block}-{abs(hash(cell.key)):x}"
-
-
-def with_replay(under: Underway, process: Process, folder: Path | None) -> Process:
-    """The process with the reference's answer written into its window. The folder is gone afterwards."""
-    if folder is None:
-        return process
+def with_replay(under: Underway, process: Process, folder: Path, wanted: bool) -> Process:
+    """The process with the reference's answer written into its window, where it was ``wanted``. The folder is gone
+    afterwards."""
     try:
         window = process.evidence.window
-        if process.evidence.status != "ok" or window is None:
+        if not wanted or process.evidence.status != "ok" or window is None:
             return process
         cell = process.cell
         contract = replace(cell.contract, feed="resident")

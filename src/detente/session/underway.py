@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +46,18 @@ class Underway:
         gone = (session.dead() - self.ledger.run_again()) | set(session.skipped)
         return [c for c in self.layout.runnable() if c.key not in gone]
 
-    def process(self, kind: JobKind, cell: Cell, block: int = -1, order: int = 0, **job: Any) -> Process:
-        """Run one worker to its end and make its record, which the caller keeps or drops; ``job``: further fields of
-        the Job. Raises Stopped when the user interrupted: an unfinished process leaves no trace."""
+    def process(
+        self,
+        kind: JobKind,
+        cell: Cell,
+        block: int = -1,
+        order: int = 0,
+        on_phase: Callable[[str], None] = lambda phase: None,
+        **job: Any,
+    ) -> Process:
+        """Run one worker to its end and make its record, which the caller keeps or drops; ``on_phase`` hears its
+        phases, ``job``: further fields of the Job. Raises Stopped when the user interrupted: an unfinished process
+        leaves no trace."""
         waits = self.quiet.before(kind, block)
         if self.interrupts.count:
             raise Stopped
@@ -55,10 +65,15 @@ class Underway:
         where = f"block {block + 1}" if block >= 0 else kind
         title = f"{cell.workload} {cell.size} {cell.label}: {where}"
         tell("start", title, cell=cell.key, eta_s=self._eta())
+
+        def heard(phase: str) -> None:
+            on_phase(phase)
+            tell("phase", title, cell=cell.key, phase=phase)
+
         spawned = self.workers.run(
             kind,
             cell,
-            lambda phase: tell("phase", title, cell=cell.key, phase=phase),
+            heard,
             capped=True,
             **job,
         )

@@ -75,16 +75,17 @@ def is_long(step_s: float, sampling: Sampling) -> bool:
     return step_s >= 4 * sampling.block_s
 
 
-def sample(running: Running, next_batch: Callable[[], Any], steps: int) -> tuple[Sample, Any]:
-    """Queue ``steps`` steps, wait for all of them, let go of all handles but the last, read the clock. Also returns the
-    last handle, for consumption. Nothing of the stack's runs outside the two readings: letting go is the step's too, as
-    in a loop that rebinds its loss (of steps of 20 microseconds it is a twentieth)."""
+def sample(running: Running, next_batch: Callable[[], Any], steps: int, keep: int = -1) -> tuple[Sample, Any]:
+    """Queue ``steps`` steps, wait for all of them, let go of all handles but one, read the clock. Also returns the
+    handle of step ``keep``. Nothing of the stack's runs outside the two readings: letting go is the step's too, as in a
+    loop that rebinds its loss (of steps of 20 microseconds it is a twentieth)."""
     wall, cpu = perf_counter_ns(), process_time_ns()
     handles = [running.step(next_batch()) for _ in range(steps)]
     running.synchronise(*handles)
-    del handles[:-1]
+    kept = handles[keep]
+    del handles
     wall, cpu = perf_counter_ns() - wall, process_time_ns() - cpu
-    return Sample(wall, steps, cpu), handles[-1]
+    return Sample(wall, steps, cpu), kept
 
 
 @contextmanager

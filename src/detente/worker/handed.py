@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,38 @@ from detente.worker.tensorfile import map_tensors, write_tensors
 from detente.worker.window import Stretch
 
 _HEAD = "handed.json"
+# The parent's answer to the message that the window is over. Before it no process knows whether its window is taken
+# again: a stack that could read that in its job file would be honest there alone.
+_WANTED, _UNWANTED = "wanted", "unwanted"
+_ANSWER_S = 20.0
+# Of the memory that is available, the share that the states around a window's stretches may take.
+_SHARE = 0.5
+
+
+def answer(folder: Path, wanted: bool) -> None:
+    """The parent's side: whether what was handed out is to be kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / (_WANTED if wanted else _UNWANTED)).touch()
+
+
+def is_wanted(folder: Path) -> bool:
+    """The worker's side: waits for the answer, which is there as soon as the parent has read the message."""
+    ends = time.monotonic() + _ANSWER_S
+    while time.monotonic() < ends:
+        if (folder / _WANTED).exists():
+            return True
+        if (folder / _UNWANTED).exists():
+            return False
+        time.sleep(0.005)
+    return False
+
+
+def can_hold(weights_bytes: int, states: int) -> bool:
+    """Whether memory holds so many states of a model: its weights, and two moments of each. Counted from the prepared
+    weights: what a stack says of its arrays is its own word."""
+    found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    available = int(found.group(1)) * 1024 if found else 0
+    return 3 * states * weights_bytes <= _SHARE * available
 
 
 @dataclass(frozen=True)

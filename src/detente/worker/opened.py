@@ -6,7 +6,6 @@ import os
 import time
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +58,8 @@ class Opened:
     def feed(self, taken: int = 0) -> Rotation:
         """Where the clock's steps get their batches: the placed ones in rotation, or a DataLoader and a placing
         inside the clock, when the contract says so. ``taken``: steps that were fed since the weights were loaded."""
-        start = taken % len(self.placed)
         if self.job.cell.contract.feed == "resident":
-            rotation = cycle([*self.placed[start:], *self.placed[:start]])
-            return Rotation(lambda: next(rotation), len(self.placed), taken)
+            return Rotation(self.placed, taken)
         from detente.workloads.feed import (
             Feed,
             make_loader,
@@ -70,8 +67,9 @@ class Opened:
 
         # Entered, or it has no thread and gives nothing. Never left: the thread is a daemon, it sleeps while its queue
         # is full, and this process ends after one job.
+        start = taken % len(self.batches)
         endless = Feed(make_loader([*self.batches[start:], *self.batches[:start]])).__enter__()
-        return Rotation(lambda: self.running.place(next(endless)), len(self.batches), taken)
+        return Rotation(self.batches, taken, lambda: self.running.place(next(endless)))
 
 
 def open_job(job: Job, events: Events) -> Opened:

@@ -18,6 +18,9 @@ from detente.records.tensor_error import Kind, TensorError
 from detente.worker.sketch import WHOLE, rms, sketch
 from detente.worker.tensorfile import map_tensors, write_tensors
 
+# Kinds that a state must have whole, with what the optimizer keeps and without.
+TENSORS: frozenset[Kind] = frozenset[Kind](("update", "buffer"))
+STATE: frozenset[Kind] = frozenset[Kind](("update", "buffer", "moment"))
 KINDS: tuple[Kind, ...] = ("loss", "output", "gradient", "update", "buffer", "moment")
 
 
@@ -78,19 +81,22 @@ class Reference:
     entries: Mapping[str, tuple[int, float, float]]
     steps: int = 3
 
-    def errors(self, trace: Trace) -> tuple[TensorError, ...]:
+    def errors(self, trace: Trace, whole: frozenset[Kind] = frozenset()) -> tuple[TensorError, ...]:
         """The error of every tensor of a run. A tensor that the reference has and the run lacks is infinitely wrong,
-        unless the whole kind was not proved in this process."""
+        unless the whole kind was not proved in this process; kinds of ``whole`` always are. A moment of zeros is what
+        torch has none of: of a parameter that no gradient reaches."""
         found: list[TensorError] = []
         seen: set[str] = set()
         for kind, name, count, sketched in trace.sketches():
             key = f"{kind}|{name}"
             elements, size, err_ref = self.entries.get(key, (count, 0.0, 0.0))
             right = key in self.entries and elements == count
+            if kind == "moment" and key not in self.entries and not np.any(sketched):
+                continue
             error = rms(sketched - self.sketches[key], elements) if right else float("inf")
             found.append(TensorError(kind, name, error, err_ref, size, elements, elements > WHOLE))
             seen.add(key)
-        kinds = {e.kind for e in found}
+        kinds = {e.kind for e in found} | whole
         for key, (elements, size, err_ref) in self.entries.items():
             kind, _, name = key.partition("|")
             if key not in seen and kind in kinds:

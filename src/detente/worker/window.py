@@ -13,7 +13,7 @@ for the first and cannot be for the second.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,9 +60,9 @@ class Returned:
 class Taken:
     """A window that is over.
 
-    warm       the rest of the first steps, where a sample queues more; no sample
+    warm       the first steps, added up; no samples
     state      what the first steps left
-    stretch    the one that is taken again, where it was to be kept
+    stretches  one of them is taken again; which is drawn behind the window
     outputs    of regions without state
     fresh      a queue of fresh batches, and ``seen``: queues of as many that rotate, before and after it
     """
@@ -71,44 +71,59 @@ class Taken:
     hand_outs: list[HandOut] = field(default_factory=list)
     warm: Sample | None = None
     state: Mapping[str, np.ndarray] = field(default_factory=dict)
-    stretch: Stretch | None = None
+    stretches: list[Stretch] = field(default_factory=list)
     outputs: list[Returned] = field(default_factory=list)
     fresh: Sample | None = None
     seen: list[Sample] = field(default_factory=list)
 
 
-class Rotation:
-    """Batches by number, around and around; counts what it gave. Reading a loader is its ``give``."""
+# Places are drawn from the system: a seed in the job file would be there for a stack to read. Made here, before a
+# user's file is loaded.
+_DRAW = random.SystemRandom()
 
-    def __init__(self, give: Callable[[], Any], count: int, taken: int = 0) -> None:
-        self._give, self.count, self.taken = give, count, taken
+
+class Rotation:
+    """Batches by number, around and around. ``turn`` goes on at another one: a path that is known beforehand could be
+    trained before the window and only be told in it. A loader's order is its own."""
+
+    def __init__(self, batches: Sequence[Any], taken: int = 0, read: Callable[[], Any] | None = None) -> None:
+        self._batches, self._read = batches, read
+        self.count, self.next = len(batches), taken % len(batches)
 
     def __call__(self) -> Any:
-        self.taken += 1
-        return self._give()
+        number, self.next = self.next, (self.next + 1) % self.count
+        return self._batches[number] if self._read is None else self._read()
+
+    def turn(self) -> None:
+        """Go on at a batch that is drawn now."""
+        if self._read is None:
+            self.next = _DRAW.randrange(self.count)
 
     def numbers(self, steps: int) -> list[int]:
         """The numbers of the next ``steps`` batches."""
-        return [(self.taken + i) % self.count for i in range(steps)]
+        return [(self.next + i) % self.count for i in range(steps)]
 
 
-def behind(samples: int, each_s: float, spent_s: float, sampling: Sampling) -> int:
+def behind(each_s: float, sampling: Sampling) -> int:
     """Samples to take behind the first steps: as many as the sampling rule wants and its seconds hold, no fewer than it
     takes for a median and for a stretch at an unknown place."""
-    fits = int((sampling.seconds - spent_s) / max(each_s, 1e-9))
-    least = max(LEAST_BEHIND, sampling.least - samples)
-    return max(least, min(sampling.samples - samples, fits))
+    fits = int(sampling.seconds / max(each_s, 1e-9))
+    return max(LEAST_BEHIND, sampling.least, min(sampling.samples, fits))
 
 
-def lay_stretches(places: int, samples: int, queued: int, each_s: float) -> list[tuple[int, int]]:
-    """(first, samples) of each stretch among ``samples`` that follow, in order and apart, drawn from ``places``."""
-    rng = random.Random(places)
-    found, start, wanted = [], 0, 1 if each_s >= SLOW_S else 3
+def is_slow(each_s: float) -> bool:
+    """Whether samples of so many seconds have time for one stretch, and not for three."""
+    return each_s >= SLOW_S
+
+
+def lay_stretches(draw: random.Random, samples: int, queued: int, each_s: float) -> list[tuple[int, int]]:
+    """(first, samples) of each stretch among ``samples`` that follow, in order and apart."""
+    found, start, wanted = [], 0, 1 if is_slow(each_s) else 3
     for i in range(wanted):
         end = (i + 1) * samples // wanted
         longest = max(1, min(2, MOST_REPLAYED // queued, end - start))
-        length = rng.randint(1, longest)
-        first = rng.randint(start, end - length)
+        length = draw.randint(1, longest)
+        first = draw.randint(start, end - length)
         if found and found[-1][0] + found[-1][1] > first:
             continue
         found.append((first, length))
@@ -116,6 +131,16 @@ def lay_stretches(places: int, samples: int, queued: int, each_s: float) -> list
         if start >= samples:
             break
     return found
+
+
+def draw_stretch(taken: Taken) -> Stretch | None:
+    """The stretch that is taken again; None where none was held."""
+    return _DRAW.choice(taken.stretches) if taken.stretches else None
+
+
+def fresh_seed() -> int:
+    """A seed for batches that nobody has seen."""
+    return _DRAW.getrandbits(48)
 
 
 class Window:
@@ -139,86 +164,97 @@ class Window:
         self.begin, self.end = edges
         self.taken = Taken()
 
-    def of_state(self, rest: int, places: int, keep: bool) -> Taken:
+    def of_state(self, rest: int, hold: bool) -> Taken:
         """A window over a state that moves: ``rest`` steps until it is handed out the first time, stretches behind.
-        ``keep``: hold one stretch's states in memory."""
-        taken, queued = self.taken, self.queued
+        ``hold``: memory holds the states around the stretches; else they are handed out and let go."""
+        taken, queued, first = self.taken, self.queued, Sample(0, 0)
         with without_collector():
             self.begin()
-            while rest >= queued:
-                self._sample()
-                rest -= queued
-            if rest:
-                taken.warm, _ = sample(self.running, self.feed, rest)
-            taken.state = self._hand_out()
-            spent = sum(s.wall_ns for s in taken.samples) / 1e9
-            each = spent / len(taken.samples) if taken.samples else self.each_s
-            count = behind(len(taken.samples), each, spent, self.sampling)
-            stretches = lay_stretches(places, count, queued, each)
-            kept = random.Random(places + 1).randrange(len(stretches)) if keep else -1
-            at, offset = 0, len(taken.samples)
-            for number, (first, length) in enumerate(stretches):
-                self._samples(first - at)
-                steps = length * queued
-                before = self._hand_out() if first else taken.state
-                batches = self.feed.numbers(steps)
-                self._samples(length)
+            while rest:
+                found, _ = sample(self.running, self.feed, min(queued, rest))
+                first = Sample(
+                    first.wall_ns + found.wall_ns, first.steps + found.steps, first.cpu_ns + found.cpu_ns
+                )
+                rest -= found.steps
+            taken.warm, taken.state = first, self._hand_out()
+            each = max(first.wall_ns / first.steps * queued / 1e9, self.each_s if queued > 1 else 0.0)
+            count = behind(each, self.sampling)
+            at = 0
+            for start, length in lay_stretches(_DRAW, count, queued, each):
+                self._samples(start - at)
+                before = self._hand_out() if start else taken.state
+                begun = len(taken.samples)
+                batches = self._samples(length)
                 after = self._hand_out()
-                if number == kept:
-                    taken.stretch = Stretch(offset + first, steps, batches, before, after)
-                at = first + length
+                if hold:
+                    taken.stretches.append(Stretch(begun, length * queued, batches, before, after))
+                del before, after
+                at = start + length
             self._samples(count - at)
             self.end()
         return taken
 
-    def of_outputs(self, places: int, fresh: list[Any]) -> Taken:
+    def of_outputs(self, fresh: list[Any]) -> Taken:
         """A window over a region without state: what steps at random places returned, and once a queue of ``fresh``
         batches between queues of as many that were seen before."""
-        rng, taken = random.Random(places), self.taken
-        count = behind(0, self.each_s, 0.0, self.sampling)
-        looks = set(rng.sample(range(count), min(3, count)))
-        when = rng.randrange(count)
+        taken = self.taken
+        count = behind(self.each_s, self.sampling)
+        looks = set(_DRAW.sample(range(count), min(3, count)))
+        when = _DRAW.randrange(count) if fresh else -1
         with without_collector():
             self.begin()
             for i in range(count):
                 if i == when:
                     self._fresh(fresh)
-                self._sample()
+                keep = _DRAW.randrange(self.queued)
+                number = self._sample(keep)[keep]
                 if i in looks:
-                    self._returned((self.feed.taken - 1) % self.feed.count, fresh=False)
+                    self._returned(number, fresh=False)
             self.end()
         return taken
 
     def _fresh(self, fresh: list[Any]) -> None:
-        taken = self.taken
+        taken, keep = self.taken, _DRAW.randrange(len(fresh))
         taken.seen.append(sample(self.running, self.feed, len(fresh))[0])
         batches = iter(fresh)
-        taken.fresh, self._newest = sample(self.running, lambda: next(batches), len(fresh))
-        self._returned(len(fresh) - 1, fresh=True)
+        taken.fresh, self._newest = sample(self.running, lambda: next(batches), len(fresh), keep)
+        self._returned(keep, fresh=True)
         taken.seen.append(sample(self.running, self.feed, len(fresh))[0])
 
-    def _samples(self, count: int) -> None:
-        for _ in range(count):
-            self._sample()
+    def _samples(self, count: int) -> list[int]:
+        """Take so many; the numbers of their batches."""
+        return [number for _ in range(count) for number in self._sample()]
 
-    def _sample(self) -> None:
-        found, self._newest = sample(self.running, self.feed, self.queued)
+    def _sample(self, keep: int = -1) -> list[int]:
+        self.feed.turn()
+        numbers = self.feed.numbers(self.queued)
+        found, self._newest = sample(self.running, self.feed, self.queued, keep)
         self.taken.samples.append(found)
+        return numbers
 
     def _hand_out(self) -> Mapping[str, np.ndarray]:
-        """The state, and what asking for it took."""
+        """The state, and what asking for it took. What is kept is a copy of ours, made inside the stamp: arrays that
+        the stack still holds could be filled in later."""
         wall, cpu = readings()
-        state = self.running.state()
-        self._stamp(wall, cpu)
+        given = self.running.state()
+        between, _ = readings()
+        state = {str(name): np.array(array) for name, array in given.items()}
+        del given
+        self._stamp(wall, cpu, between)
         return state
 
     def _returned(self, number: int, *, fresh: bool) -> None:
         """What the newest step returned. ``number``: of its batch, among the fresh ones or the rotating ones."""
         wall, cpu = readings()
-        outputs = {**self.running.outputs(self._newest), "loss": np.array(self.running.loss(self._newest))}
-        self._stamp(wall, cpu)
+        given = {**self.running.outputs(self._newest), "loss": self.running.loss(self._newest)}
+        between, _ = readings()
+        outputs = {str(name): np.array(array) for name, array in given.items()}
+        del given
+        self._stamp(wall, cpu, between)
         self.taken.outputs.append(Returned(number, fresh, outputs))
 
-    def _stamp(self, wall: int, cpu: int) -> None:
+    def _stamp(self, wall: int, cpu: int, between: int) -> None:
         wall_now, cpu_now = readings()
-        self.taken.hand_outs.append(HandOut(len(self.taken.samples), wall_now - wall, cpu_now - cpu))
+        self.taken.hand_outs.append(
+            HandOut(len(self.taken.samples), wall_now - wall, cpu_now - cpu, wall_now - between)
+        )

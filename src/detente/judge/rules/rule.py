@@ -68,6 +68,8 @@ class Row:
         if key == "replay":
             windows = (p.evidence.window for p in self.fine)
             return any(w is not None and w.replay is not None and not w.replay.reason for w in windows)
+        if key == "parent":
+            return any(p.evidence.window is not None and p.evidence.window.parent_wall_ns for p in self.fine)
         if key == "window":
             return any(p.evidence.window is not None for p in self.fine)
         if key in ("samples", "compile"):

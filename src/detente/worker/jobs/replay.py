@@ -9,13 +9,18 @@ import numpy as np
 
 from detente.records.evidence import Evidence
 from detente.records.job import Job
+from detente.records.tensor_error import TensorError
 from detente.records.window import Replay, Window
 from detente.worker.events import Events
 from detente.worker.handed import Handed, map_handed
 from detente.worker.prepared import map_batches, map_weights
-from detente.worker.reference import Trace, make_reference, state_trace, with_errors
+from detente.worker.reference import STATE, Trace, make_reference, state_trace, with_errors
 from detente.worker.torch_reference import advance, in_orders, reference_run
 from detente.workloads.catalogue import find_size, find_workload
+
+
+class NotAState(Exception):
+    """What was handed out is no state of this model; the text says what is wrong with it."""
 
 
 def run(job: Job, events: Events) -> Evidence:
@@ -24,13 +29,20 @@ def run(job: Job, events: Events) -> Evidence:
     handed = map_handed(Path(job.handed))
     if handed is None:
         return Evidence("failed", "import", "the timed process handed nothing out")
-    traces = _traces(job, handed, events)
-    reference = make_reference(next(traces))
-    for own in traces:
-        reference = with_errors(reference, reference.errors(own))
     stretch = handed.stretch
+    try:
+        traces = _traces(job, handed, events)
+        reference = make_reference(next(traces))
+        for own in traces:
+            reference = with_errors(reference, reference.errors(own))
+    except NotAState as error:
+        # That is an answer, and no failure of the reference.
+        told = TensorError("update", f"state ({error})"[:200], float("inf"), 0.0, 1.0, 1)
+        return Evidence(
+            "ok", "done", window=Window(replay=Replay(0, stretch.steps if stretch else 1, (told,)))
+        )
     if stretch is not None:
-        errors = reference.errors(state_trace(stretch.before, stretch.after, handed.parameters))
+        errors = reference.errors(state_trace(stretch.before, stretch.after, handed.parameters), whole=STATE)
         replay = Replay(stretch.first, stretch.steps, errors)
     else:
         replay = Replay(0, 1, reference.errors(_returned(handed.returned, job.cell.contract.region)))
@@ -60,7 +72,10 @@ def _traces(job: Job, handed: Handed, events: Events) -> Iterator[Trace]:
         with reference_run(workload, size, contract, precision, cell.device, job.threads) as running:
             placed = [running.place(b) for b in orders[order]]
             if handed.stretch is not None:
-                running.adopt(handed.stretch.before)
+                try:
+                    running.adopt(handed.stretch.before)
+                except (KeyError, ValueError, TypeError, RuntimeError) as error:
+                    raise NotAState(f"{type(error).__name__}: {error}") from error
                 advance(running, placed, handed.stretch.batches)
                 yield state_trace(handed.stretch.before, running.state(), handed.parameters)
             else:

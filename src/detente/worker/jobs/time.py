@@ -13,15 +13,24 @@ from detente.records.job import Job
 from detente.records.tensor_error import TensorError
 from detente.records.window import Window
 from detente.stacks.protocol import Running
-from detente.worker.clock import calibrate, is_long
+from detente.worker.clock import calibrate, is_long, readings
 from detente.worker.events import Events
-from detente.worker.handed import keep_returned, keep_stretch
+from detente.worker.handed import can_hold, is_wanted, keep_returned, keep_stretch
 from detente.worker.opened import Opened, cache_state, open_job
 from detente.worker.probes import run_probes
 from detente.worker.process_state import take_state
-from detente.worker.reference import Reference, Trace, map_reference, reference_name, split_state, window_name
+from detente.worker.reference import (
+    STATE,
+    TENSORS,
+    Reference,
+    Trace,
+    map_reference,
+    reference_name,
+    split_state,
+    window_name,
+)
 from detente.worker.three_steps import ThreeSteps, three_steps
-from detente.worker.window import FRESH, Taken
+from detente.worker.window import FRESH, Taken, draw_stretch, fresh_seed, is_slow
 from detente.worker.window import Window as Taking
 
 
@@ -42,19 +51,23 @@ def run(job: Job, events: Events) -> Evidence:
 
     events.phase("reload")
     reference = map_reference(folder, window_name(contract))
-    taking, rest = _ready(opened, steps, events, reference)
+    taking, rest, held = _ready(opened, steps, events, reference)
     fresh = _fresh(opened, taking.queued) if region != "train-step" else []
+    # Asked before the window: nothing of the stack's runs between its last reading and what is made of it.
+    names = running.parameter_names()
+    placing: dict[str, int] = {}
     before, began = running.compiled().events, take_state()
     if region == "train-step":
-        taken = taking.of_state(rest, job.places, bool(job.handed))
+        taken = taking.of_state(rest, held)
     else:
-        taken = taking.of_outputs(job.places, [running.place(batch) for batch in fresh])
-    opened.window = (began, take_state())
+        placed, placing = _placed(running, opened.batches, fresh)
+        taken = taking.of_outputs(placed)
+    began_and_over = (began, take_state())
+    window = replace(_window(job, taken, reference, opened.weights, names), **placing)
+    if job.handed and is_wanted(Path(job.handed)):
+        _keep(job, taken, fresh, names)
+    opened.window = began_and_over
     inside = running.compiled().events - before
-
-    window = _window(job, taken, reference, opened.weights, running)
-    if job.handed:
-        _keep(job, taken, fresh, running)
     samples = tuple(taken.samples)
     del taken
 
@@ -87,8 +100,11 @@ def run(job: Job, events: Events) -> Evidence:
     )
 
 
-def _ready(opened: Opened, steps: ThreeSteps, events: Events, reference: Reference) -> tuple[Taking, int]:
-    """The window, ready to be taken, and how many of its first steps lead to the state that the reference holds."""
+def _ready(
+    opened: Opened, steps: ThreeSteps, events: Events, reference: Reference
+) -> tuple[Taking, int, bool]:
+    """The window, ready to be taken; how many of its first steps lead to the state that the reference holds; whether
+    memory holds the states around its stretches."""
     running, job = opened.running, opened.job
     region, step_s, done = job.cell.contract.region, min(steps.seconds[1:]), 3
     feed = opened.feed(done)
@@ -98,35 +114,60 @@ def _ready(opened: Opened, steps: ThreeSteps, events: Events, reference: Referen
         queued = calibrate(running, feed, step_s, job.sampling)
         running.load(opened.weights)
         feed, done = opened.feed(), 0
+    held = False
     if region == "train-step":
         # Once before the window: what a first time makes (host memory, a slicing program) is none of the window's.
         running.state()
+        # The first, two around each stretch, and one that is being copied.
+        states = 4 if is_slow(step_s * queued) else 8
+        held = can_hold(sum(a.nbytes for a in opened.weights.values()), states)
     edges = (lambda: events.phase("steady"), lambda: events.phase("window"))
     # A single step pays for waking the threads and for the read: of a queue it is a part of this.
     each = max(step_s, job.sampling.block_s) if queued == 1 else job.sampling.block_s
-    return Taking(running, feed, queued, each / queued, job.sampling, edges), reference.steps - done
+    return Taking(running, feed, queued, each / queued, job.sampling, edges), reference.steps - done, held
 
 
 def _fresh(opened: Opened, queued: int) -> list[dict[str, np.ndarray]]:
-    """Batches that no step has seen, drawn from a number that only this process has."""
+    """Batches that no step has seen; none where a workload's batches differ in shape, and a new one would compile."""
     from detente.workloads.catalogue import find_size
 
     job, workload = opened.job, opened.workload
     size = find_size(workload, job.cell.size)
-    generator = np.random.default_rng(job.places)
-    return [workload.batch(size, generator) for _ in range(min(queued, FRESH))]
+    generator = np.random.default_rng(fresh_seed())
+    found = [workload.batch(size, generator) for _ in range(max(2, min(queued, FRESH)))]
+    shapes = {
+        tuple(sorted((n, a.shape, a.dtype.str) for n, a in b.items())) for b in [*opened.batches, *found]
+    }
+    return found if len(shapes) == 1 else []
 
 
-def _window(job: Job, taken: Taken, reference: Reference, weights: Any, running: Running) -> Window:
+def _placed(
+    running: Running, seen: list[dict[str, np.ndarray]], fresh: list[dict[str, np.ndarray]]
+) -> tuple[list[Any], dict[str, int]]:
+    """The fresh batches on the device, and what placing one took beside one that had been placed before: a stack that
+    computes where it places would be fast ever after."""
+    if not fresh:
+        return [], {}
+    begun, _ = readings()
+    placed = [running.place(batch) for batch in fresh]
+    between, _ = readings()
+    again = [running.place(seen[i % len(seen)]) for i in range(len(fresh))]
+    over, _ = readings()
+    del again
+    return placed, {
+        "fresh_place_ns": (between - begun) // len(fresh),
+        "seen_place_ns": (over - between) // len(fresh),
+    }
+
+
+def _window(job: Job, taken: Taken, reference: Reference, weights: Any, names: frozenset[str]) -> Window:
     """What is known of the window, its first steps proved. Moments in the first process of a row alone: they are two
     thirds of the state, and the parameters follow from them."""
     errors: tuple[TensorError, ...]
     if taken.state:
         tensors, moments = split_state(taken.state)
-        trace = Trace(
-            (), {}, {}, weights, tensors, running.parameter_names(), moments if job.full_proof else {}
-        )
-        errors = reference.errors(trace)
+        trace = Trace((), {}, {}, weights, tensors, names, moments if job.full_proof else {})
+        errors = reference.errors(trace, whole=STATE if job.full_proof else TENSORS)
     else:
         errors = _returned_errors(taken, reference, job.cell.contract.region)
     warm = taken.warm
@@ -164,11 +205,12 @@ def _returned_errors(taken: Taken, reference: Reference, region: str) -> tuple[T
     return tuple(found.values())
 
 
-def _keep(job: Job, taken: Taken, fresh: list[dict[str, np.ndarray]], running: Running) -> None:
+def _keep(job: Job, taken: Taken, fresh: list[dict[str, np.ndarray]], names: frozenset[str]) -> None:
     """To disk, for a replay in a process of its own: no worker needs a second framework."""
     folder = Path(job.handed)
-    if taken.stretch is not None:
-        keep_stretch(folder, taken.stretch, running.parameter_names())
+    stretch = draw_stretch(taken)
+    if stretch is not None:
+        keep_stretch(folder, stretch, names)
     else:
         last = next((r for r in taken.outputs if r.fresh), None)
         if last is not None:
