@@ -7,9 +7,11 @@ from dataclasses import replace
 import fabricated as f
 import pytest
 
+from detente.records.finding import Finding
 from detente.report.compose import groups_of
 from detente.report.page import plain_text
 from detente.report.sentences import flipped, headline, interval, pair_sentence, times
+from detente.report.terminal import render_text
 
 
 def said(result):
@@ -126,3 +128,15 @@ def test_a_verdict_that_contradicts_the_medians_is_said():
 )
 def test_when_there_is_nothing_to_compare(cells, text):
     assert said(with_cells(*cells)) == [text]
+
+
+def test_rows_that_were_proved_at_their_beginning_alone_are_named():
+    whole = f.undecided()
+    late = Finding("window-not-proved", "unchecked", "x/jax", "not checked: no evidence: window")
+    cells = tuple(replace(c, findings=(late,)) if c.label == "jax" else c for c in whole.cells)
+    assert "proved to compute the same." in render_text(whole)
+    text = " ".join(render_text(replace(whole, cells=cells)).split())
+    assert (
+        "the same in its first steps; what was timed after them was not taken again by the reference: jax."
+        in text
+    )

@@ -194,6 +194,10 @@ def _session_notes(session: SessionHead) -> tuple[Statement, ...]:
     return tuple(notes)
 
 
+# What says, where it could not be checked, that a row was proved at its beginning alone.
+_LATER = "window-not-proved"
+
+
 def _basis(session: SessionHead, group: Group) -> tuple[Statement, ...]:
     own = group.own()
     fine = [c for c in own if c.status == "ok"]
@@ -204,7 +208,15 @@ def _basis(session: SessionHead, group: Group) -> tuple[Statement, ...]:
     said.extend(conditions(session, group))
     open_ = [c.label for c in fine if not _proof(c)[0].startswith("proved")]
     if fine and not open_:
-        said.append("Every measured row is proved to compute the same.")
+        later = [
+            c.label for c in fine if any(f.rule == _LATER and f.severity == "unchecked" for f in c.findings)
+        ]
+        said.append(
+            "Every measured row is proved to compute the same."
+            if not later
+            else "Every measured row is proved to compute the same in its first steps; what was timed after them was "
+            f"not taken again by the reference: {', '.join(later)}."
+        )
     told = [Statement(words(" ".join(said)), "quiet"), *_less(session, group)]
     if open_:
         text = f"Not wholly proved to compute the same: {', '.join(open_)}. {_why_open(group)}"
