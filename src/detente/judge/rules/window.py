@@ -90,6 +90,8 @@ def difference(errors: Sequence[TensorError], precision: str) -> str:
 
 
 def _not_proved(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    if row.parity is not None and row.parity.same_function == "failed":
+        return  # another function leaves another state: not-the-same-function says so already
     precision = row.cell.contract.precision
     for p, window in windows(row):
         where = f"after {window.proved} steps" if window.proved else "in the window"
