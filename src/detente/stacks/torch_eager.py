@@ -17,6 +17,15 @@ from detente.stacks.installed_versions import installed_versions
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
+# What torch's optimizers keep that is not born as zeros, by its key, from the settings of its group.
+_BORN: dict[str, Callable[[dict[str, Any]], float]] = {
+    "mu_product": lambda group: 1.0,  # NAdam
+    "mu": lambda group: 1.0,  # ASGD
+    "eta": lambda group: float(group["lr"]),  # ASGD
+    "step_size": lambda group: float(group["lr"]),  # Rprop
+    "sum": lambda group: float(group.get("initial_accumulator_value", 0.0)),  # Adagrad
+}
+
 
 class TorchRunning:
     """A torch module with its loss and optimizer. Subclasses choose what is compiled by overriding ``_wrap``."""
@@ -32,6 +41,11 @@ class TorchRunning:
         self.module.train(contract.region != "forward")
         self._example: Any = None
         self.persistent = set(self.module.state_dict())
+        self._integers = {
+            n: b.clone()
+            for n, b in self.module.named_buffers()
+            if not b.is_floating_point() and n in self.persistent
+        }
         self.optimizer = optimizer_for(
             self.definition, contract, self.module, workload.optimizer, fused=stack.fused
         )
@@ -106,10 +120,17 @@ class TorchRunning:
                 target.copy_(torch.from_numpy(np.array(tensors[name])))
             # State is zeroed in place rather than dropped: a compiled step guards on the state's identity, and a
             # zero state is the initial one for AdamW, and for SGD too (mu * 0 + g = g).
-            for state in self.optimizer.state.values() if self.optimizer is not None else ():
-                for value in state.values():
-                    if isinstance(value, torch.Tensor):
-                        value.zero_()
+            kept = self.optimizer.state if self.optimizer is not None else {}
+            for group in self.optimizer.param_groups if self.optimizer is not None else ():
+                for parameter in group["params"]:
+                    for key, value in kept.get(parameter, {}).items():
+                        if isinstance(value, torch.Tensor):
+                            value.fill_(_BORN.get(key, lambda group: 0.0)(group))
+            for (
+                name,
+                value,
+            ) in self._integers.items():  # num_batches_tracked, and whatever else a module counts
+                self.module.get_buffer(name).copy_(value)
         self._clear_gradients()
 
     def place(self, batch: Arrays) -> Any:
