@@ -69,7 +69,7 @@ def fair_probes(stack: str, region: str = "train-step") -> dict[str, Any]:
         "environment": {"before": {}, "after": {}},
         "declared": {"recipe": "whole-step", "contract": region, "feed": "resident"},
         "flags": {},
-        "waiting": {"idle_s": 2e-6, "share": 4e-5},
+        "waiting": {"idle_s": 2e-6, "share": 4e-5, "asleep": 0.0},
         "observed": fair_step(stack),
         "slope": {"k": 10, "t_k": 1.0, "t_2k": 2.01, "read_t_k": 1.004},
         "rotation": {"losses": [11.0, 11.01, 10.99, 11.02]},

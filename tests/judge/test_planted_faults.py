@@ -97,7 +97,7 @@ PLANTED = (
         probe("region", inside=["backward", "optimizer"]),
         region="gradient",
     ),
-    Planted("a sleep in the wait", "wait-not-idle", probe("waiting", idle_s=5e-4, share=0.01)),
+    Planted("a sleep in the wait", "wait-not-idle", probe("waiting", idle_s=5e-4, share=0.01, asleep=0.0098)),
     Planted("a timer at half speed", "clock-patched", probe("host", patched_timers=["perf_counter_ns"])),
     Planted("denormals flushed", "denormals-differ", probe("precision", denormals=False), "warn"),
     Planted("TF32 under fp32", "precision-differs", probe("precision", **{"class": "tf32"})),

@@ -12,7 +12,7 @@ from detente.records.cell import Cell
 from detente.records.folders import cache_folder
 from detente.records.session import Process
 from detente.records.window import Replay
-from detente.session.underway import Underway, is_twin
+from detente.session.underway import Stopped, Underway, is_twin
 
 # The block of a row that is taken again is one of the first so many: a session that decides early has had it.
 _AMONG = 5
@@ -62,7 +62,10 @@ def with_replay(under: Underway, process: Process, folder: Path, wanted: bool) -
         cell = process.cell
         contract = replace(cell.contract, feed="resident")
         maker = Cell(cell.workload, cell.size, "torch-eager", contract, cell.device, "replay")
-        taken = under.process("replay", maker, handed=str(folder))
+        try:
+            taken = under.process("replay", maker, handed=str(folder))
+        except Stopped:
+            return process  # it finished before the user interrupted, and is kept; the next one stops the session
         found = taken.evidence.window
         replay = found.replay if found is not None else None
         if replay is None:

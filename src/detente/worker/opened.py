@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ from detente.records.evidence import CacheState
 from detente.records.job import Job
 from detente.stacks.catalogue import find_entry, make_stack
 from detente.stacks.protocol import Capture, Running, Stack
+from detente.worker.clock import now
 from detente.worker.events import Events
 from detente.worker.prepared import map_batches, map_weights
 from detente.worker.process_state import ProcessState, take_state
@@ -79,19 +79,19 @@ def open_job(job: Job, events: Events) -> Opened:
     entry = find_entry(job.cell.stack)
     cache_before = count_files(job.cache)
     events.phase("import")
-    begun = time.perf_counter()
+    begun = now()
     stack = make_stack(entry)
     platform = stack.start(job.cell.device, job.cell.contract.precision, job.threads)
-    import_s = time.perf_counter() - begun
+    import_s = now() - begun
     after = dict(os.environ)
 
     events.phase("build")
-    begun = time.perf_counter()
+    begun = now()
     workload = find_workload(job.cell.workload)
     running = stack.build(workload, find_size(workload, job.cell.size), job.cell.contract)
     weights = map_weights(Path(job.prepared))
     running.load(weights)
-    build_s = time.perf_counter() - begun
+    build_s = now() - begun
     batches = map_batches(Path(job.prepared))[: job.batches]
     placed = [running.place(batch) for batch in batches]
     changed = {k: after.get(k, "") for k in after.keys() | before.keys() if before.get(k) != after.get(k)}

@@ -33,6 +33,8 @@ ALWAYS = frozenset({"forward", "loss"})
 LOADED_GAP = 1.0
 # A wait for nothing may take this share of the shortest block that ends with one.
 IDLE_SHARE = 0.005
+# The same for a wait that computes: asking every array of a large tree whether it is ready is what waiting means.
+BUSY_SHARE = 0.05
 
 
 def _spread(row: Row) -> float:
@@ -121,7 +123,8 @@ def _regions(group: Group) -> Iterator[Hit]:
 def _idle(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     # The least over processes: a machine stutters once, a sleep is always there.
     shares, idle = row.every("waiting.share"), row.every("waiting.idle_s")
-    if shares and min(shares) > IDLE_SHARE:
+    asleep = row.every("waiting.asleep")
+    if shares and (min(shares) > BUSY_SHARE or min(asleep, default=0.0) > IDLE_SHARE):
         yield (
             f"waiting for work that is long finished takes {min(idle):.3g} s, {100 * min(shares):.3g} % of a sample: "
             "the wait does something of its own",
@@ -226,12 +229,10 @@ RULES = (
         what="Waiting for a step that is long finished takes time: a sleep, a read, a copy, or work put off until "
         "then.",
         why="Every sample ends with one wait, so that half a millisecond in it is 1 % of a sample of 50 ms: as large "
-        "as "
-        "the differences that are looked for, and nobody's computation.",
-        evidence=("waiting.share",),
+        "as the differences that are looked for, and nobody's computation.",
+        evidence=("waiting.share", "waiting.asleep"),
         detected="The fastest of 20 waits on a step that is finished and read, over the shortest sample of the "
-        "process: "
-        "above 0.5 % in every process voids the row.",
+        "process: above 0.5 % asleep, or 5 % in all, in every process voids the row.",
         fix="`synchronise` waits for what `step` started, and does nothing else.",
         waive="Never.",
         example="def synchronise(self, *handles): time.sleep(0.0005); torch.cuda.synchronize()",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.stacks.catalogue import find_entry, make_stack
+from detente.worker.clock import now
 from detente.worker.events import Events
 from detente.worker.probes.precision import product_class
 
@@ -14,10 +13,10 @@ from detente.worker.probes.precision import product_class
 def run(job: Job, events: Events) -> Evidence:
     """Import, device, a synchronised product, its effective precision."""
     events.phase("import")
-    begun = time.perf_counter()
+    begun = now()
     stack = make_stack(find_entry(job.cell.stack))
     platform = stack.start(job.cell.device, job.cell.contract.precision, job.threads)
-    import_s = time.perf_counter() - begun
+    import_s = now() - begun
     events.phase("product")
     return Evidence(
         "ok",

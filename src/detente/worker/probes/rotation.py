@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from detente.records.sample import Sample
+from detente.worker.clock import now
 from detente.worker.opened import Opened
 
 
@@ -19,9 +19,9 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
         running.load(opened.weights)
         return running.loss(running.step(batch))
 
-    start = time.perf_counter()
+    start = now()
     losses = [loss(opened.placed[0])]
-    batches = opened.placed[1:2] if time.perf_counter() - start > 1.0 else opened.placed[1:]
+    batches = opened.placed[1:2] if now() - start > 1.0 else opened.placed[1:]
     losses += map(loss, batches)
     again = loss(opened.placed[0])
     size = max(abs(losses[0]), 1e-30)

@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import Any
 
 from detente.records.sample import Sample
-from detente.worker.clock import without_collector
+from detente.worker.clock import now, without_collector
 from detente.worker.opened import Opened
 
 # At most so many steps are queued at once: where they outnumber what a device's queue holds, even a clock that does not
@@ -43,10 +43,10 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
             running.loss(handle)
 
     def seconds(n: int, end: Callable[[list[Any]], None]) -> float:
-        start = time.perf_counter()
+        start = now()
         handles = queued(n)
         end(handles)
-        taken = time.perf_counter() - start
+        taken = now() - start
         # Whatever is still in flight is finished outside the clock, so that it is not charged to the next burst.
         read(handles[-1:])
         return taken
@@ -56,9 +56,9 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
         running.synchronise(*handles)
         # Were the clock early, the work would still run: it is given as long again as it takes when it is forced.
         time.sleep(work_s)
-        start = time.perf_counter()
+        start = now()
         read(handles)
-        return time.perf_counter() - start
+        return now() - start
 
     with without_collector():
         read(queued(1))
