@@ -48,6 +48,8 @@ TRUTHS = [(name, key) for name in ("of_torch.py", "of_jax.py") for key in keys_i
 ELSEWHERE = {
     "samples": "museum:harness:HalfSpeedTimers",
     "window": "museum:window:StopsByCount",
+    "replay": "tests/session/test_replay.py",
+    "parent": "tests/session/test_replay.py",
     "parity": "museum:function:ErfGelu",
     "processes": "museum:blocks:OnlyOnce",
     "floor": "tests/judge/test_physical_floor.py",

@@ -158,6 +158,16 @@ def the_wait_sleeps(b: Bench) -> tuple[Any, Any]:
     return b.probe("waiting")["waiting"]["share"], b.probe("waiting", changed)["waiting"]["share"]
 
 
+@truth("waiting.asleep")
+def the_wait_sleeps_and_computes_nothing(b: Bench) -> tuple[Any, Any]:
+    def synchronise(honest: Any, *handles: Any) -> None:
+        time.sleep(0.0005)
+        honest.synchronise(*handles)
+
+    changed = b.with_running(synchronise=synchronise)
+    return b.probe("waiting")["waiting"]["asleep"], b.probe("waiting", changed)["waiting"]["asleep"]
+
+
 def seen(b: Bench, step: Any) -> dict[str, Any]:
     return b.probe("observed", b.with_running(step=step))["observed"]
 
