@@ -29,6 +29,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.environ["DETENTE_LOCK"] = str(folder / "lock")
     # Tests run beside each other, so that no machine is ever quiet: sessions look at the load, and do not wait.
     os.environ.setdefault("DETENTE_QUIET_WAIT", "0")
+    # A replay is a process of its own for each row: tests that are about something else do without.
+    os.environ.setdefault("DETENTE_REPLAY", "0")
     paths = [SOURCE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     return folder

@@ -51,7 +51,7 @@ def visit(room: Room, planted: tuple[str, ...], fair: tuple[str, ...], timeout: 
         text=True,
         timeout=timeout,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
+        env={**os.environ, "DETENTE_REPLAY": "1", "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
         check=False,
     )
     try:

@@ -22,6 +22,7 @@ def measured(detente: Any, home: Path) -> tuple[dict[str, Any], Session]:
         *("compare", "ffn", "--contract", "train-step", "--size", "tiny", "--stacks", f"torch-eager,{STOPS}"),
         *("--blocks", "1", "--no-aa", "--no-memory", "--format", "json"),
         timeout=600,
+        DETENTE_REPLAY="1",
     )
     found = json.loads(done.stdout)
     assert "cells" in found, done.stderr
