@@ -53,7 +53,7 @@ def test_json_on_standard_output_and_nothing_else(detente: Any) -> None:
         (("compare", "gemm", "--precision", "fp8"), "no precision is called 'fp8'"),
         (("compare", "gemm", "--budget", "soon"), "is no duration"),
         (("compare", "gemm", "--blocks", "0"), "0"),
-        (("compare",), "WORKLOAD"),
+        (("compare",), "no workload was named"),
         (("compare", "nothere.py:model"), "nothere.py"),
         (("compare", "gemm", "--resume", "20000101"), "20000101"),
         (("rule", "clock-stops-erly"), "clock-stops-early"),
