@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 
@@ -37,6 +38,9 @@ def require_output() -> None:
         print("detente: standard output is closed, so that nothing can be told", file=sys.stderr)
         print("         send it to a file or to /dev/null", file=sys.stderr)
         sys.exit(3)
+    if isinstance(sys.stdout.buffer, io.RawIOBase):
+        # PYTHONUNBUFFERED: what could not be written would be gone, and nothing could tell which file had refused it.
+        sys.stdout = open(1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115
 
 
 def is_lost_output(error: OSError) -> bool:
