@@ -109,6 +109,8 @@ def open_bundle(file: Path, most: int = LARGEST) -> Iterator[Bundle]:
 
 
 def _is_zip(file: Path) -> bool:
+    if not file.is_file():
+        return False  # a pipe can be read once, and a device never ends: neither is looked into
     try:
         with open(file, "rb") as found:
             return found.read(2) == b"PK"
