@@ -124,12 +124,8 @@ def lay_stretches(draw: random.Random, samples: int, queued: int, each_s: float)
         longest = max(1, min(2, MOST_REPLAYED // queued, end - start))
         length = draw.randint(1, longest)
         first = draw.randint(start, end - length)
-        if found and found[-1][0] + found[-1][1] > first:
-            continue
         found.append((first, length))
         start = first + length
-        if start >= samples:
-            break
     return found
 
 

@@ -148,24 +148,25 @@ def the_process_yields(b: Bench) -> tuple[Any, Any]:
     return fair, b.probe("threads")["threads"]["niceness"]
 
 
-@truth("waiting.share")
-def the_wait_sleeps(b: Bench) -> tuple[Any, Any]:
+def waiting(b: Bench, key: str) -> tuple[Any, Any]:
+    """What is said of an honest wait, and of one that sleeps."""
+
     def synchronise(honest: Any, *handles: Any) -> None:
         time.sleep(0.0005)
         honest.synchronise(*handles)
 
     changed = b.with_running(synchronise=synchronise)
-    return b.probe("waiting")["waiting"]["share"], b.probe("waiting", changed)["waiting"]["share"]
+    return b.probe("waiting")["waiting"][key], b.probe("waiting", changed)["waiting"][key]
+
+
+@truth("waiting.share")
+def the_wait_sleeps(b: Bench) -> tuple[Any, Any]:
+    return waiting(b, "share")
 
 
 @truth("waiting.asleep")
 def the_wait_sleeps_and_computes_nothing(b: Bench) -> tuple[Any, Any]:
-    def synchronise(honest: Any, *handles: Any) -> None:
-        time.sleep(0.0005)
-        honest.synchronise(*handles)
-
-    changed = b.with_running(synchronise=synchronise)
-    return b.probe("waiting")["waiting"]["asleep"], b.probe("waiting", changed)["waiting"]["asleep"]
+    return waiting(b, "asleep")
 
 
 def seen(b: Bench, step: Any) -> dict[str, Any]:

@@ -62,11 +62,10 @@ def run(job: Job, events: Events) -> Evidence:
     else:
         placed, placing = _placed(running, opened.batches, fresh)
         taken = taking.of_outputs(placed)
-    began_and_over = (began, take_state())
+    opened.window = (began, take_state())
     window = replace(_window(job, taken, reference, opened.weights, names), **placing)
     if job.handed and is_wanted(Path(job.handed)):
         _keep(job, taken, fresh, names)
-    opened.window = began_and_over
     inside = running.compiled().events - before
     samples = tuple(taken.samples)
     del taken
