@@ -31,7 +31,7 @@ def test_the_closed_form_is_the_count(name: str, contract: str, scan: bool) -> N
     stack.start("cpu", "fp32", 1)
     running = stack.build(workload, size, CONTRACTS[contract])
     batch = running.place(workload.batch(size, np.random.default_rng(0)))
-    lowered = running.jitted.lower(running.params, running.rest, running.state, batch)
+    lowered = running.jitted.lower(running.params, running.rest, running.opt_state, batch)
     wanted = workload.flops(size, CONTRACTS[contract].region)
     proto = count_program(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), "hlo")
     text = count_program(lowered.as_text().encode(), "stablehlo")

@@ -37,7 +37,7 @@ def kill(home: Path, *kills: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("phase", "kind"), [("import", "time"), ("first", "time"), ("steady", "time"), ("reading", "memory")]
+    ("phase", "kind"), [("import", "time"), ("first", "time"), ("steady", "time"), ("first", "memory")]
 )
 def test_what_was_killed_runs_again(phase: str, kind: str, home: Path) -> None:
     killed, resumed, again = kill(home, f"{phase}/{kind}")
