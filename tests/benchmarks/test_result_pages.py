@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,9 @@ def test_a_page_tells_every_attempt_and_whether_the_machine_was_quiet(module, tm
     assert "was not to be had in 3 attempts" in third and third.count("2026-11-22") == 3
     assert "quiet enough: its A/A bound of 3.1 % is under 5 %" in tried(0.031)
     assert "**Not quiet**" in tried(0.2), "a quiet attempt that is past does not excuse this one"
+
+
+def test_readme_and_the_stored_pages_are_what_their_sessions_say():
+    script = str(BENCHMARKS / "readme_session.py")
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

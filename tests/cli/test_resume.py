@@ -36,11 +36,15 @@ def cut(detente: Any) -> Path:
     done = detente(*ASKED, "--format", "json")
     assert done.returncode == 0, done.stderr
     spool = data_folder() / "sessions" / f"{json.loads(done.stdout)['session']['id']}.jsonl"
+    cut_short(spool)
+    return spool
+
+
+def cut_short(spool: Path) -> None:
     lines = spool.read_bytes().splitlines(keepends=True)
     timed = [i for i, line in enumerate(lines) if b'"kind":"time"' in line]
     assert len(timed) == 2
     spool.write_bytes(b"".join(lines[: timed[-1]]))
-    return spool
 
 
 def test_resume_alone_measures_what_is_missing(detente: Any, cut: Path) -> None:
@@ -50,6 +54,14 @@ def test_resume_alone_measures_what_is_missing(detente: Any, cut: Path) -> None:
     assert result["session"]["id"] == cut.stem and result["session"]["blocks"] == 2
     assert "block 2" in done.stderr and "block 1 took" not in done.stderr
     assert result["cells"][0]["steady_s"]["processes"] == 2
+
+
+def test_without_an_id_it_is_the_newest_session(detente: Any, cut: Path) -> None:
+    cut_short(cut)
+    done = detente("compare", "--resume", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["session"]["id"] == cut.stem and result["session"]["blocks"] == 2
 
 
 def test_another_question_is_refused_with_what_differs(detente: Any, cut: Path) -> None:

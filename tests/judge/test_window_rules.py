@@ -71,6 +71,17 @@ def asking_takes(*ms: float) -> Change:
     return change
 
 
+def makes_up(share: float) -> Change:
+    """Every hand-out reads as slowly as reading may be, and takes this share of a sample besides."""
+
+    def change(evidence: Evidence) -> Evidence:
+        more = round(share * evidence.samples[0].wall_ns)
+        hands = tuple(HandOut(at, 40_000_000 + more, 0, 1_000_000) for at in (2, 4, 6))
+        return covered(replace(evidence, window=replace(evidence.window, hand_outs=hands)))
+
+    return change
+
+
 def remembers(evidence: Evidence) -> Evidence:
     return replace(
         evidence, window=replace(evidence.window, fresh=Sample(90_000_000, 8), seen=(Sample(2_000, 8),) * 2)
@@ -125,6 +136,11 @@ PLANTED = {
     "a third of the work is done when the state is asked for": (
         "clock-not-covering",
         works_when_asked(1 / 3),
+        "train-step",
+    ),
+    "the same work is done wherever the state is asked for": (
+        "clock-not-covering",
+        makes_up(0.5),
         "train-step",
     ),
     "a memo": ("remembered-results", remembers, "forward"),
@@ -197,6 +213,10 @@ def test_a_row_whose_later_steps_nobody_took_again_says_so() -> None:
 def test_hand_outs_of_a_fair_row_take_what_they_take(ms: tuple[float, ...]) -> None:
     # Memory that is touched for the first time, caches, a neighbour: nothing of it grows with what was timed before.
     assert quiet(judge(make_session(plant={"jax": asking_takes(*ms)})), "jax")
+
+
+def test_a_slow_read_is_no_work_of_the_samples() -> None:
+    assert quiet(judge(make_session(plant={"jax": makes_up(0.0)})), "jax")
 
 
 def test_without_the_parents_clock_the_rule_is_not_checked() -> None:

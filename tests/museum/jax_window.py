@@ -139,3 +139,43 @@ class RememberedInJax(JaxJit):
     """In a region without state, four batches have four results."""
 
     running = _Remembers
+
+
+class _FillsLater(tricks.FillsLater, JaxRunning):
+    pass
+
+
+class FillsLaterInJax(JaxJit):
+    running = _FillsLater
+
+
+class _Rehearsed(tricks.Rehearsed, JaxRunning):
+    pass
+
+
+class RehearsedInJax(JaxJit):
+    running = _Rehearsed
+
+
+class _PaddedState(tricks.PaddedState, JaxRunning):
+    pass
+
+
+class PaddedStateInJax(JaxJit):
+    running = _PaddedState
+
+
+class _Unreplayable(tricks.Unreplayable, _Cheap):
+    pass
+
+
+class UnreplayableInJax(JaxJit):
+    running = _Unreplayable
+
+
+class _PlacesAndRemembers(tricks.PlacesAndRemembers, JaxRunning):
+    pass
+
+
+class PlacesAndRemembersInJax(JaxJit):
+    running = _PlacesAndRemembers

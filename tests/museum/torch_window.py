@@ -121,3 +121,51 @@ class Remembered(TorchEager):
     """In a region without state, four batches have four results."""
 
     running = _Remembers
+
+
+class _FillsLater(tricks.FillsLater, TorchRunning):
+    pass
+
+
+class FillsLater(TorchEager):
+    running = _FillsLater
+
+
+class _Rehearsed(tricks.Rehearsed, TorchRunning):
+    pass
+
+
+class Rehearsed(TorchEager):
+    running = _Rehearsed
+
+
+class _PaddedState(tricks.PaddedState, TorchRunning):
+    pass
+
+
+class PaddedState(TorchEager):
+    running = _PaddedState
+
+
+class _Unreplayable(tricks.Unreplayable, _Cheap):
+    pass
+
+
+class Unreplayable(TorchEager):
+    running = _Unreplayable
+
+
+class _PlacesAndRemembers(tricks.PlacesAndRemembers, TorchRunning):
+    pass
+
+
+class PlacesAndRemembers(TorchEager):
+    running = _PlacesAndRemembers
+
+
+class _InflatedMoments(tricks.InflatedMoments, _Cheap):
+    pass
+
+
+class InflatedMoments(TorchEager):
+    running = _InflatedMoments

@@ -12,6 +12,8 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
+
 # Steps that are compared one by one before the samples begin, and some more.
 HONEST = 6
 # Steps from loaded weights that the reference holds, at most: three and 32.
@@ -231,6 +233,191 @@ class LastOnly(Puts):
         super().flush()
         for promise in waiting:
             promise.handle = waiting[-1].handle
+
+
+class InWindow:
+    """Knows the window by counting loads: the weights, the calibration, the window."""
+
+    loads = 0
+
+    def load(self, tensors: Any) -> None:
+        self.loads += 1
+        super().load(tensors)  # type: ignore[misc]
+
+    @property
+    def inside(self) -> bool:
+        return self.loads == 3
+
+
+class FillsLater(InWindow):
+    """Trains nothing in the window and hands out arrays that it fills in behind it."""
+
+    log: list[Any]
+    given: list[tuple[Any, int]]
+    last: Any = None
+
+    def step(self, batch: Any) -> Any:
+        if not self.inside:
+            self.log, self.given = [], []
+            self.last = super().step(batch)  # type: ignore[misc]
+            return self.last
+        self.log.append(batch)
+        return self.last
+
+    def state(self) -> Any:
+        found = {name: np.array(array) for name, array in super().state().items()}  # type: ignore[misc]
+        if self.inside:
+            self.given.append((found, len(self.log)))
+        return found
+
+    def compiled(self) -> Any:
+        done = 0
+        for arrays, steps in self.given if self.inside else ():
+            for batch in self.log[done:steps]:
+                super().step(batch)  # type: ignore[misc]
+            done = steps
+            for name, array in super().state().items():  # type: ignore[misc]
+                arrays[name][...] = array
+        return super().compiled()  # type: ignore[misc]
+
+
+class Rehearsed(InWindow):
+    """Walks the batches around and around before the window, and in it tells what it found then."""
+
+    LENGTH = 400
+    batches: tuple[Any, ...] = ()
+    tape: list[tuple[Any, Any]]
+    at = 0
+
+    def place(self, batch: Any) -> Any:
+        placed = super().place(batch)  # type: ignore[misc]
+        self.batches = (*self.batches, placed)
+        return placed
+
+    def load(self, tensors: Any) -> None:
+        super().load(tensors)
+        if self.inside:
+            self.at, self.tape = 0, []
+            for i in range(self.LENGTH):
+                handle = super().step(self.batches[i % len(self.batches)])  # type: ignore[misc]
+                self.tape.append((handle, super().state()))  # type: ignore[misc]
+            super(InWindow, self).load(tensors)  # type: ignore[misc]
+
+    def step(self, batch: Any) -> Any:
+        if not self.inside:
+            return super().step(batch)  # type: ignore[misc]
+        self.at = min(self.at + 1, self.LENGTH)
+        return self.tape[self.at - 1][0]
+
+    def state(self) -> Any:
+        return self.tape[self.at - 1][1] if self.inside and self.at else super().state()  # type: ignore[misc]
+
+
+class PaddedState(InWindow):
+    """Trains in ``state`` what a short stretch needs, and takes equally long for it wherever it is asked."""
+
+    todo: list[Any]
+    longest = 0
+    asked = 0
+    last: Any = None
+
+    def step(self, batch: Any) -> Any:
+        if not self.inside or not self.asked:
+            self.todo = []
+            self.last = super().step(batch)  # type: ignore[misc]
+            return self.last
+        self.todo.append(batch)
+        return self.last
+
+    def state(self) -> Any:
+        begun = time.monotonic()
+        self.asked += self.inside
+        if self.asked > 1:
+            for batch in self.todo[-200:]:
+                self.last = super().step(batch)  # type: ignore[misc]
+            super().synchronise(self.last)  # type: ignore[misc]
+        self.todo = []
+        found = super().state()  # type: ignore[misc]
+        self.longest = max(self.longest, time.monotonic() - begun)
+        while self.asked and time.monotonic() - begun < self.longest:
+            pass
+        return found
+
+
+class Unreplayable(ByCount):
+    """Stops behind the steps that are compared, and leaves a tensor out of the state, so that nobody can go on from
+    it."""
+
+    def honest(self, batch: Any) -> bool:
+        return self.count <= COMPARED
+
+    def state(self) -> Any:
+        found = dict(super().state())  # type: ignore[misc]
+        if self.count > COMPARED:
+            found.pop(next(name for name in found if ":" not in name))
+        return found
+
+
+class InflatedMoments(ByCount):
+    """Stops behind the steps that are compared; hands out moments of one tensor so large that all others look like
+    nothing beside them, and moves that one as AdamW would."""
+
+    asked = 0
+    last_count = 0
+    fake: Any = None
+
+    def honest(self, batch: Any) -> bool:
+        return self.count <= COMPARED
+
+    def state(self) -> Any:
+        found = {name: np.array(array) for name, array in super().state().items()}  # type: ignore[misc]
+        if self.count <= COMPARED:
+            return found
+        name = min((n for n in found if f"exp_avg:{n}" in found), key=lambda n: found[n].size)
+        if self.fake is None:
+            self.fake = [
+                found[name].astype("f8"),
+                np.full(found[name].shape, 1e6),
+                np.full(found[name].shape, 1e6),
+            ]
+            self.last_count = self.count
+        p, m, v = self.fake
+        group = self.optimizer.param_groups[0]  # type: ignore[attr-defined]
+        (b1, b2), lr, decay = group["betas"], float(group["lr"]), group["weight_decay"]
+        for t in range(self.last_count + 1, self.count + 1):
+            m, v = b1 * m, b2 * v
+            p = p * (1 - lr * decay) - lr * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + group["eps"])
+        self.fake, self.last_count = [p, m, v], self.count
+        for key, value in ((name, p), (f"exp_avg:{name}", m), (f"exp_avg_sq:{name}", v)):
+            found[key] = value.astype("f4")
+        if "step" in found:
+            found["step"] = np.full_like(found["step"], self.count)
+        return found
+
+
+class PlacesAndRemembers:
+    """Computes a step where a batch is placed that it has not seen, and looks the result up ever after."""
+
+    known: dict[bytes, Any]
+    kept: dict[int, Any]
+
+    def load(self, tensors: Any) -> None:
+        self.known, self.kept = {}, {}
+        super().load(tensors)  # type: ignore[misc]
+
+    def place(self, batch: Any) -> Any:
+        placed = super().place(batch)  # type: ignore[misc]
+        key = b"".join(batch[name].tobytes() for name in sorted(batch))
+        if key not in self.known:
+            self.known[key] = super().step(placed)  # type: ignore[misc]
+            super().synchronise(self.known[key])  # type: ignore[misc]
+        self.kept[id(placed)] = (placed, self.known[key])
+        return placed
+
+    def step(self, batch: Any) -> Any:
+        if id(batch) not in self.kept:
+            self.kept[id(batch)] = (batch, super().step(batch))  # type: ignore[misc]
+        return self.kept[id(batch)][1]
 
 
 class Sleeps:

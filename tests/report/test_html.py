@@ -204,7 +204,7 @@ MEASURE = """<script>addEventListener('load', () => {
 
 
 @browser
-@pytest.mark.parametrize(("width", "wide"), [(1000, True), (500, False)])
+@pytest.mark.parametrize(("width", "wide"), [(1000, True), (500, False), (400, False)])
 def test_the_page_never_scrolls_sideways(tmp_path, whole, width, wide):
     # The page itself forbids scripts; the one that measures is let in for this test.
     policy = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from detente.records.evidence import Evidence
 from detente.records.sample import Sample
 from detente.records.session import Fingerprint, Process, Session
 from detente.session.asked import settings_of
+from detente.session.blocks import _turn
+from detente.session.budget import BLOCKS_FIRST
 from detente.session.first_rows import chosen_rows, rows_first
 from detente.session.layout import lay_out
 from detente.session.request import Request
@@ -82,3 +86,49 @@ def test_no_block_waits_for_a_row_that_rests_and_its_figures_stay(
     words = {(v.a, v.b): (v.word, v.blocks) for v in result.verdicts}
     assert words["jax", "torch-eager"][1] == words["detente", "torch-eager"][1] == 5
     assert words["torch-compile", "torch-eager"] == ("UNDECIDED", 1)
+
+
+class _Asked:
+    """What ``_turn`` asks of a session that runs: a budget that holds ``rows`` of them for as many blocks as a verdict
+    needs, and one block of all where ``later``."""
+
+    def __init__(
+        self, session: Session, rows: int, *, limit_s: float | None = 720.0, later: bool = False
+    ) -> None:
+        self.said: list[str] = []
+        self.request = SimpleNamespace(blocks=None, memory=False)
+        self.ledger = SimpleNamespace(session=session, rest=self._rest)
+        self.tally = SimpleNamespace(say=self.said.append)
+        self.budget = SimpleNamespace(
+            limit_s=limit_s,
+            cost_s=lambda kind, cells, session: len(cells),
+            over=lambda cost: cost > rows * (BLOCKS_FIRST - 1),  # one block is whole
+            holds_block=lambda cells, memory, session: later,
+        )
+        self.layout = SimpleNamespace(cells=session.planned)
+
+    def _rest(self, cells: Any, why: str) -> None:
+        rested = {c.key: why for c in cells}
+        self.ledger.session = replace(self.ledger.session, rested=rested)
+
+    def __call__(self) -> list[str]:
+        return labels(_turn(self, list(self.ledger.session.planned)))  # type: ignore[arg-type]
+
+
+def test_with_room_for_all_nobody_rests(after_one_block: Session) -> None:
+    for asked in (_Asked(after_one_block, rows=5), _Asked(after_one_block, rows=0, limit_s=None)):
+        assert asked() == labels(after_one_block.planned) and asked.said == []
+
+
+def test_with_room_for_four_the_others_rest_until_these_have_their_blocks(after_one_block: Session) -> None:
+    asked = _Asked(after_one_block, rows=4)
+    assert asked() == ["torch-eager", "jax", "detente", "torch-eager#aa"]
+    assert len(asked.said) == 1 and asked.said[0].startswith("torch-compile let others go first")
+    # Said once; the next block asks again and the same rows go on.
+    assert asked() == ["torch-eager", "jax", "detente", "torch-eager#aa"] and len(asked.said) == 1
+    # Once they have what a verdict needs, all go on, as far as a block of all fits.
+    session = asked.ledger.session
+    going = [c for c in session.planned if c.key not in session.rested]
+    enough = replace(session, processes=tuple(_process(c, b) for b in range(BLOCKS_FIRST) for c in going))
+    for later, wanted in ((True, labels(session.planned)), (False, labels(going))):
+        assert _Asked(enough, rows=4, later=later)() == wanted

@@ -32,14 +32,23 @@ class JaxRunning:
         self.definition = importlib.import_module(workload.definitions["flax"])
         precision = PRECISIONS[contract.precision]
         self.dtype = precision.parameters
-        module = self.definition.build(
-            size, parameters=precision.parameters, compute=precision.compute, scan=scan
-        )
+        self.rules = tuple(self.definition.weights(size, scan))
+
+        def build() -> Any:
+            return self.definition.build(
+                size, parameters=precision.parameters, compute=precision.compute, scan=scan
+            )
+
+        # Shapes alone, until ``load``: drawing weights that nobody reads compiles a program for each shape, 3 s for a
+        # feed-forward layer. A definition with state that no rule names (a key of random numbers) draws it.
+        module = nnx.eval_shape(build)
+        named = {rule.path for rule in self.rules}
+        if any(path not in named for path, _ in nnx.to_flat_state(nnx.state(module))):
+            module = build()
         module.train() if contract.region != "forward" else module.eval()
         self.graphdef, self.params, self.rest = nnx.split(module, nnx.Param, ...)
-        self.rules = tuple(self.definition.weights(size, scan))
         self.optimizer = make_optimizer(contract.optimizer, workload.optimizer)
-        self.opt_state = self.optimizer.init(self.params) if self.optimizer else None
+        self.opt_state = jax.eval_shape(self.optimizer.init, self.params) if self.optimizer else None
         self.jitted, self.donated = self._region(contract.region)
         self._gradients: Callable[..., Any] | None = None
         self._example: Any = None
