@@ -42,5 +42,5 @@ def test_the_closed_form_is_the_count(name: str, contract: str, scan: bool) -> N
         assert (
             proto.alias_bytes
             == text.alias_bytes
-            >= sum(a.nbytes for a in stack.jax.tree.leaves(running.params))
+            >= sum(a.size * a.dtype.itemsize for a in stack.jax.tree.leaves(running.params))
         )

@@ -123,5 +123,15 @@ def test_without_a_compiler_torch_compile_is_skipped_with_what_to_install(
 
 def test_a_memory_cap_makes_out_of_memory_a_result(detente: Any) -> None:
     """RLIMIT_DATA of 40 MiB: the framework itself does not fit."""
+    compare(detente, "torch-eager")  # what it loads is made without a cap
     code, result, _ = compare(detente, "torch-eager", more=("--memory-cap", "40M"))
     assert (code, cell(result, "torch-eager")["status"]) == (0, "oom")
+
+
+def test_the_memory_cap_holds_for_what_makes_the_reference(detente: Any, tmp_path: Path) -> None:
+    """In a home where nothing is prepared yet; nothing can be measured then, and it says why."""
+    done = detente(
+        "compare", "gemm", "--stacks", "torch-eager", *QUICK, "--memory-cap", "40M", DETENTE_HOME=str(tmp_path)
+    )
+    said = json.loads(done.stdout)["error"]["message"]
+    assert done.returncode != 0 and "the reference cannot be made" in said and "out of memory" in said, said
