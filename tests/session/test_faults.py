@@ -131,7 +131,14 @@ def test_a_memory_cap_makes_out_of_memory_a_result(detente: Any) -> None:
 def test_the_memory_cap_holds_for_what_makes_the_reference(detente: Any, tmp_path: Path) -> None:
     """In a home where nothing is prepared yet; nothing can be measured then, and it says why."""
     done = detente(
-        "compare", "gemm", "--stacks", "torch-eager", *QUICK, "--memory-cap", "40M", DETENTE_HOME=str(tmp_path)
+        "compare",
+        "gemm",
+        "--stacks",
+        "torch-eager",
+        *QUICK,
+        "--memory-cap",
+        "40M",
+        DETENTE_HOME=str(tmp_path),
     )
     said = json.loads(done.stdout)["error"]["message"]
     assert done.returncode != 0 and "the reference cannot be made" in said and "out of memory" in said, said

@@ -76,10 +76,10 @@ def change_share(errors: Sequence[TensorError], own: bool = False) -> float:
     return math.sqrt(off / whole) if whole else 0.0
 
 
-def difference(errors: Sequence[TensorError], precision: str) -> str:
-    """What of a stretch differs from the reference: the first tensor beyond its bound, or the whole change beyond the
-    cap. Empty when nothing does."""
-    found = first_difference(judge_tensors(errors, PRECISIONS[precision]))
+def difference(errors: Sequence[TensorError], precision: str, steps: int) -> str:
+    """What of a stretch of so many ``steps`` differs from the reference: the first tensor beyond its bound, or the
+    whole change beyond the cap. Empty when nothing does."""
+    found = first_difference(judge_tensors(errors, PRECISIONS[precision], steps))
     if found is not None:
         return tell_difference(found)
     share, own, cap = change_share(errors), change_share(errors, own=True), CAP.get(precision, CAP["fp32"])
@@ -100,13 +100,13 @@ def _not_proved(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     precision = row.cell.contract.precision
     for p, window in windows(row):
         where = f"after {window.proved} steps" if window.proved else "in the window"
-        told = difference(window.errors, precision) if window.errors else ""
+        told = difference(window.errors, precision, window.proved) if window.errors else ""
         if told:
             yield f"{where} of block {p.block + 1}: {told}", {"block": p.block, "steps": window.proved}
             return
         replay = window.replay
         if replay is not None and not replay.reason:
-            told = difference(replay.errors, precision)
+            told = difference(replay.errors, precision, replay.steps)
             if told:
                 behind = (
                     "on a batch that it had not seen"
