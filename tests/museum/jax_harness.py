@@ -61,8 +61,18 @@ class _SecondRunning(JaxRunning):
     def step(self, batch: Any) -> Any:
         self.steps += 1
         if self.steps == 2:
-            self.jax.clear_caches()
+            self.jitted = self.jax.jit(self._typed_anew(self.jitted.__wrapped__), donate_argnums=self.donated)
         return super().step(batch)
+
+    @staticmethod
+    def _typed_anew(whole: Any) -> Any:
+        """The same step as another program, which no cache holds: one operation more, that XLA takes out again."""
+
+        def step(*arguments: Any) -> Any:
+            loss, *rest = whole(*arguments)
+            return (loss + 0.0, *rest)
+
+        return step
 
 
 class CompilesTwiceInJax(JaxJit):

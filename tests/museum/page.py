@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import platform
-import time
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from detente.judge.rules import RULES
@@ -21,6 +21,23 @@ class Seen(NamedTuple):
     rule: str
     wrong: str
     found: Mapping[str, str]
+    day: str = ""
+    processor: str = ""
+
+
+def keep(file: Path, seen: Sequence[Seen]) -> None:
+    """At the end of the file: what was seen is kept, whatever comes after it."""
+    with file.open("a", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(row._asdict(), sort_keys=True) + "\n" for row in seen)
+
+
+def newest(file: Path) -> list[Seen]:
+    """The newest look at each row of each room under each condition."""
+    found: dict[tuple[str, str, str], Seen] = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        row = Seen(**json.loads(line))
+        found[row.room, row.name, row.condition] = row
+    return list(found.values())
 
 
 def page(seen: Sequence[Seen]) -> str:
@@ -35,7 +52,8 @@ def page(seen: Sequence[Seen]) -> str:
         "beside fair rows, once quiet and once while a neighbour computes on the other core. Exhibits and fair rows: "
         "`tests/museum/`.",
         "",
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {platform.machine()}, Python {platform.python_version()}.",
+        f"{_between(r.day for r in seen)}; {', '.join(sorted({r.processor for r in seen}))}. Each row as it was seen "
+        "last; every look is a line of museum.jsonl.",
         "",
     ]
     for condition in conditions:
@@ -64,6 +82,11 @@ def page(seen: Sequence[Seen]) -> str:
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _between(days: Iterable[str]) -> str:
+    found = sorted(set(days))
+    return found[0] if found[:1] == found[-1:] else f"{found[0]} to {found[-1]}"
 
 
 def _said(row: Seen) -> str:
