@@ -45,7 +45,7 @@ class ByCount(Cheat):
 
 
 class ByTime(Cheat):
-    """Stops training a second and a half after the first step on the weights it was given."""
+    """Stops training 0.4 seconds after the third step on the weights it was given: inside of a window of one second."""
 
     since: float | None = None
 
@@ -54,8 +54,9 @@ class ByTime(Cheat):
         super().load(tensors)
 
     def honest(self, batch: Any) -> bool:
-        self.since = self.since or time.monotonic()
-        return time.monotonic() - self.since < 1.5
+        if self.count == 3:
+            self.since = time.monotonic()
+        return self.since is None or time.monotonic() - self.since < 0.4
 
 
 class ByBatch(Cheat):
