@@ -19,7 +19,7 @@ if sys.argv[1] == "torch":
     model = GPT2LMHeadModel(
         GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
     ).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     batches = [torch.from_numpy(x) for x in ids]
 
     def step(i):
