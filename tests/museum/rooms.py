@@ -164,7 +164,8 @@ ROOMS: dict[str, Room] = {
             "Remembered": Planted("void", "remembered-results", TORCH_WINDOW, WINDOW),
             "RememberedInJax": Planted("void", "remembered-results", JAX_WINDOW, WINDOW),
             "PlacesAndRemembers": Planted("void", "remembered-results", TORCH_WINDOW, WINDOW),
-            "PlacesAndRemembersInJax": Planted("void", "remembered-results", JAX_WINDOW, WINDOW),
+            # A step of 20 microseconds hides in what placing takes; what is left of it is beyond physics.
+            "PlacesAndRemembersInJax": Planted("void", "faster-than-physics", JAX_WINDOW, WINDOW),
         },
         sampled=("jax",),
     ),
