@@ -189,3 +189,13 @@ def test_a_batch_that_does_not_divide_is_refused():
         bridge.compile(model, loss, adamw(model), example_batch=(X, Y), accumulate=0)
     with pytest.raises(ValueError, match="clip_norm must be positive"):
         bridge.compile(model, loss, adamw(model), example_batch=(X, Y), clip_norm=-1.0)
+
+
+def test_moments_are_the_optimizers_own_and_nothing_that_the_step_keeps_beside_them():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step = bridge.compile(
+        model, loss, optimizer, example_batch=(X, Y), ema=0.9, certificate="none", cache=False
+    )
+    step((X, Y))
+    assert {key for leaves in step.moments().values() for key in leaves} == {"momentum_buffer"}

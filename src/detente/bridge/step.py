@@ -278,7 +278,9 @@ class Step:
     def moments(self) -> dict[str, dict[str, Any]]:
         """The optimizer's state now, as JAX arrays by canonical torch name and torch's key (``exp_avg``)."""
         self._catch_up()
-        return self._state.by_torch_names()[1]
+        held = self._state.by_torch_names()[1]
+        # Without what the step keeps beside them for itself (whether the first step was taken, an average).
+        return {n: {k: v for k, v in leaves.items() if not k.startswith("#")} for n, leaves in held.items()}
 
     def arrays(self) -> Any:
         """Everything the next step would donate or read, as a pytree of JAX arrays (to wait for, to measure)."""
