@@ -42,7 +42,8 @@ def watch(run: Callable[[], Any]) -> dict[str, Any]:
     ``eager_ops`` operators that computed outside of them, by name (only where there are regions)
     ``updated``   elements that operators outside of them changed by arithmetic: an optimizer that runs eagerly
     ``reads``     values that were copied to the host once backward had begun, the optimizer's own step count left
-                  out; in a region without backward, all of them
+                  out; in a region without backward, behind the last operator that computes: what a model asks of
+                  values on its way (transformers looks for packed sequences) is the model's own
     """
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -54,13 +55,14 @@ def watch(run: Callable[[], Any]) -> dict[str, Any]:
     inside = {id(e) for e in events if _below(e, _COMPILED)}
     regions = [e for e in events if e.name.startswith("Torch-Compiled Region") and id(e) not in inside]
     backward = [e.time_range.start for e in events if e.name.startswith(_BACKWARD)]
-    begun = min(backward, default=-math.inf)
     # An operator that calls others is one operator: the outermost.
     outside = [
         e
         for e in events
         if e.name.startswith("aten::") and id(e) not in inside and not _below(e, ("aten::",))
     ]
+    computing = [e.time_range.start for e in (*outside, *regions) if e.name not in PLUMBING]
+    begun = min(backward, default=max(computing, default=-math.inf))
     reads = [
         e
         for e in events
