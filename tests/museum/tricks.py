@@ -45,7 +45,7 @@ class ByCount(Cheat):
 
 
 class ByTime(Cheat):
-    """Stops training 0.4 seconds after the third step on the weights it was given: inside of a window of one second."""
+    """Stops training 0.05 seconds after the third step on the weights it was given: inside of a window of one second."""
 
     since: float | None = None
 
@@ -56,7 +56,7 @@ class ByTime(Cheat):
     def honest(self, batch: Any) -> bool:
         if self.count == 3:
             self.since = time.monotonic()
-        return self.since is None or time.monotonic() - self.since < 0.4
+        return self.since is None or time.monotonic() - self.since < 0.05
 
 
 class ByBatch(Cheat):

@@ -49,9 +49,9 @@ def constants_allowed(weights: int) -> float:
 def _baked(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     weights = row.get("weights.bytes")
     arguments, constants = row.get("program.argument_bytes"), row.get("program.constants_bytes")
-    # Moments of an optimizer that is no part of the program are no arguments of it: optimizer-outside says so.
-    inside = "optimizer" in (row.get("region.inside") or ("optimizer",))
-    state = (row.get("region.state_bytes") if inside else None) or weights
+    # Where a step is several programs, the moments may be another one's arguments: optimizer-outside says so.
+    alone = (row.get("observed.launches") or 1) <= 1
+    state = (row.get("region.state_bytes") if alone else None) or weights
     if row.get("observed.frozen"):
         yield (
             "Inductor is told to freeze parameters into its programs: products with them are folded",
