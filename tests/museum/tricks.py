@@ -45,7 +45,7 @@ class ByCount(Cheat):
 
 
 class ByTime(Cheat):
-    """Stops training 0.05 seconds after the third step on the weights it was given: inside of a window of one second."""
+    """Stops training 0.05 seconds after the third step on the weights it was given: inside of its window."""
 
     since: float | None = None
 
