@@ -38,6 +38,25 @@ class _UnsynchronisedRunning(TorchRunning):
             batch, box, done = self.queue.get()
             box["handle"] = self._run(batch)
             done.set()
+            self.queue.task_done()
+
+    # What reads or writes the weights stands in the same stream, behind the steps that were put there before.
+
+    def load(self, tensors: Any) -> None:
+        self.queue.join()
+        super().load(tensors)
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        self.queue.join()
+        return super().tensors()
+
+    def state(self) -> dict[str, np.ndarray]:
+        self.queue.join()
+        return super().state()
+
+    def gradients(self, batch: Any) -> dict[str, np.ndarray]:
+        self.queue.join()
+        return super().gradients(batch)
 
     def step(self, batch: Any) -> Any:
         box: dict[str, Any] = {}
