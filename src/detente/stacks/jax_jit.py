@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,25 +35,39 @@ class JaxRunning:
         self.dtype = precision.parameters
         self.rules = tuple(self.definition.weights(size, scan))
 
-        def build() -> Any:
-            return self.definition.build(
-                size, parameters=precision.parameters, compute=precision.compute, scan=scan
-            )
-
-        # Shapes alone, until ``load``: drawing weights that nobody reads compiles a program for each shape, 3 s for a
-        # feed-forward layer. A definition with state that no rule names (a key of random numbers) draws it.
-        module = nnx.eval_shape(build)
-        named = {rule.path for rule in self.rules}
-        if any(path not in named for path, _ in nnx.to_flat_state(nnx.state(module))):
-            module = build()
-        module.train() if contract.region != "forward" else module.eval()
-        self.graphdef, self.params, self.rest = nnx.split(module, nnx.Param, ...)
+        self._build = partial(
+            self.definition.build,
+            size,
+            parameters=precision.parameters,
+            compute=precision.compute,
+            scan=scan,
+        )
         self.optimizer = make_optimizer(contract.optimizer, workload.optimizer)
+        # Shapes alone, until ``load``: drawing weights that nobody reads compiles a program for each shape, 3 s for a
+        # feed-forward layer. Who steps without loading, or a definition with state that no rule names (a key of random
+        # numbers), has them drawn.
+        self._split(nnx.eval_shape(self._build))
         self.opt_state = jax.eval_shape(self.optimizer.init, self.params) if self.optimizer else None
+        self._shapes_alone = True
+        named = {rule.path for rule in self.rules}
+        if any(
+            path not in named for state in (self.params, self.rest) for path, _ in nnx.to_flat_state(state)
+        ):
+            self._draw()
         self.jitted, self.donated = self._region(contract.region)
         self._gradients: Callable[..., Any] | None = None
         self._example: Any = None
         self._planned: dict[str, float] | None = None
+
+    def _split(self, module: Any) -> None:
+        module.train() if self.contract.region != "forward" else module.eval()
+        self.graphdef, self.params, self.rest = self.nnx.split(module, self.nnx.Param, ...)
+
+    def _draw(self) -> None:
+        """The definition's own first weights."""
+        self._split(self._build())
+        self.opt_state = self.optimizer.init(self.params) if self.optimizer else None
+        self._shapes_alone = False
 
     def _loss(self, params: Any, rest: Any, batch: Any) -> tuple[Any, Any]:
         module = self.nnx.merge(self.graphdef, params, rest, copy=True)
@@ -96,6 +111,7 @@ class JaxRunning:
 
     def load(self, tensors: Arrays) -> None:
         leaves = to_framework(self.rules, tensors)
+        self._shapes_alone = False
         self.params = self._filled(self.params, leaves)
         self.rest = self._filled(self.rest, leaves)
         if self.optimizer:
@@ -121,6 +137,8 @@ class JaxRunning:
         return self.jax.block_until_ready(placed)
 
     def step(self, batch: Any) -> Any:
+        if self._shapes_alone:
+            self._draw()
         self._example = batch
         region = self.contract.region
         if region == "train-step":
@@ -148,6 +166,8 @@ class JaxRunning:
         return self._gradients_to_host(*handle[1])
 
     def gradients(self, batch: Any) -> dict[str, np.ndarray]:
+        if self._shapes_alone:
+            self._draw()
         gradients = self._gradients = self._gradients or self.jax.jit(self.jax.grad(self._loss, has_aux=True))
         found, _ = gradients(self.params, self.rest, batch)
         return self._gradients_to_host(found, {})
@@ -171,6 +191,8 @@ class JaxRunning:
         return host.astype(np.float32) if host.dtype.name in ("bfloat16", "float16") else host
 
     def tensors(self) -> dict[str, np.ndarray]:
+        if self._shapes_alone:
+            self._draw()
         return to_canonical(self.rules, self._flat(self.params, self.rest))
 
     def state(self) -> dict[str, np.ndarray]:
