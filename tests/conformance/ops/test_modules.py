@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from detente import bridge
 
 # Importing torch's own tests freezes torch's flags for the rest of the process, also for the tests of other files.
-setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
+torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
 
 SAMPLES = 3
 INFOS = {info.name: info for info in module_db}

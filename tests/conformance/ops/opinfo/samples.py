@@ -28,7 +28,7 @@ from opinfo.tracing import graph_of, to_numpy
 from tests.quick_xla import OPTIONS
 
 # Importing torch's own tests freezes torch's flags for the rest of the process, also for the tests of other files.
-setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
+torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
 load_table()
 
 
