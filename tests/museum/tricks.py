@@ -345,12 +345,9 @@ class PaddedState(InWindow):
         return found
 
 
-class Unreplayable(ByCount):
+class Unreplayable(ByLoad):
     """Stops behind the steps that are compared, and leaves a tensor out of the state, so that nobody can go on from
     it."""
-
-    def honest(self, batch: Any) -> bool:
-        return self.count <= COMPARED
 
     def state(self) -> Any:
         found = dict(super().state())  # type: ignore[misc]
@@ -359,16 +356,12 @@ class Unreplayable(ByCount):
         return found
 
 
-class InflatedMoments(ByCount):
+class InflatedMoments(ByLoad):
     """Stops behind the steps that are compared; hands out moments of one tensor so large that all others look like
     nothing beside them, and moves that one as AdamW would."""
 
-    asked = 0
     last_count = 0
     fake: Any = None
-
-    def honest(self, batch: Any) -> bool:
-        return self.count <= COMPARED
 
     def state(self) -> Any:
         found = {name: np.array(array) for name, array in super().state().items()}  # type: ignore[misc]
