@@ -36,7 +36,7 @@ def fair_window(evidence: Evidence, region: str = "train-step") -> Evidence:
                 proved=11 if moves else 0,
                 errors=STATE if moves else OUTPUTS,
                 hand_outs=hands,
-                replay=Replay(2, 2, STATE) if moves else Replay(0, 1, OUTPUTS),
+                replays=(Replay(2, 2, STATE) if moves else Replay(0, 1, OUTPUTS),),
                 fresh=None if moves else queue,
                 seen=() if moves else (queue, queue),
             ),

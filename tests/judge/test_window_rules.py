@@ -92,24 +92,26 @@ PLANTED = {
     "a step left out of the first ones": ("window-not-proved", window(errors=off(STATE, 0.02)), "train-step"),
     "a gradient off in a later stretch": (
         "window-not-proved",
-        window(replay=Replay(3, 1, one_moment_off(STATE))),
+        window(replays=(Replay(3, 1, one_moment_off(STATE)),)),
         "train-step",
     ),
     "a tensor that the reference has and the stretch lacks": (
         "window-not-proved",
         window(
-            replay=Replay(3, 1, (*STATE, TensorError("moment", "exp_avg_sq:x", float("inf"), 0.0, 1e-8, 4)))
+            replays=(
+                Replay(3, 1, (*STATE, TensorError("moment", "exp_avg_sq:x", float("inf"), 0.0, 1e-8, 4))),
+            )
         ),
         "train-step",
     ),
     "a count of updates that did not move": (
         "window-not-proved",
-        window(replay=Replay(3, 2, (*STATE[:-1], TensorError("moment", "step", 2.0, 0.0, 2.0, 1)))),
+        window(replays=(Replay(3, 2, (*STATE[:-1], TensorError("moment", "step", 2.0, 0.0, 2.0, 1))),)),
         "train-step",
     ),
     "another output for a fresh batch": (
         "window-not-proved",
-        window(replay=Replay(0, 1, (replace(OUTPUTS[0], err=0.1),))),
+        window(replays=(Replay(0, 1, (replace(OUTPUTS[0], err=0.1),)),)),
         "forward",
     ),
     "honest behind a hand-out": ("handout-is-a-tell", slower_where_looked_at, "train-step"),
@@ -201,8 +203,8 @@ def test_a_neighbours_turn_in_a_short_queue_hides_no_dictionary() -> None:
 
 
 def test_a_row_whose_later_steps_nobody_took_again_says_so() -> None:
-    for replay in (None, Replay(0, 0, reason="the reference ran out of memory")):
-        result = judge(make_session(plant={"jax": window(replay=replay)}))
+    for replays in ((), (Replay(0, 0, reason="the reference ran out of memory"),)):
+        result = judge(make_session(plant={"jax": window(replays=replays)}))
         told = [f for f in row(result, "jax").findings if f.rule == "window-not-proved"]
         assert [f.severity for f in told] == ["unchecked"] and "in part" in told[0].what
         assert row(result, "jax").status == "ok"
@@ -224,7 +226,7 @@ def test_roundings_add_up_over_steps_and_a_step_left_out_does_not_hide_there() -
     drifted = tuple(replace(e, err=3.6e-5 * e.rms, err_ref=3.9e-6 * e.rms) for e in STATE)
     left_out = tuple(replace(e, err=4e-2 * e.rms, err_ref=3.9e-6 * e.rms) for e in STATE)
     for errors, steps, fair in ((drifted, 27, True), (drifted, 3, False), (left_out, 27, False)):
-        result = judge(make_session(plant={"jax": window(replay=Replay(2, steps, errors))}))
+        result = judge(make_session(plant={"jax": window(replays=(Replay(2, steps, errors),))}))
         assert ("window-not-proved" not in loud(result, "jax")) is fair, (steps, loud(result, "jax"))
 
 

@@ -301,7 +301,8 @@ class Rehearsed(InWindow):
             self.at, self.tape = 0, []
             for i in range(self.LENGTH):
                 handle = super().step(self.batches[i % len(self.batches)])  # type: ignore[misc]
-                self.tape.append((handle, super().state()))  # type: ignore[misc]
+                state = {n: np.array(a) for n, a in super().state().items()}  # type: ignore[misc]
+                self.tape.append((handle, state))
             super(InWindow, self).load(tensors)  # type: ignore[misc]
 
     def step(self, batch: Any) -> Any:

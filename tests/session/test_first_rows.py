@@ -13,11 +13,11 @@ from detente.records.evidence import Evidence
 from detente.records.sample import Sample
 from detente.records.session import Fingerprint, Process, Session
 from detente.session.asked import settings_of
-from detente.session.blocks import _turn
 from detente.session.budget import BLOCKS_FIRST
 from detente.session.first_rows import chosen_rows, rows_first
 from detente.session.layout import lay_out
 from detente.session.request import Request
+from detente.session.resting import turn
 from detente.store.spool import Spool, read_spool
 
 STEP_S = {"torch-eager": 1.2, "torch-compile": 0.9, "jax": 0.8, "detente": 0.85, "torch-eager#aa": 1.2}
@@ -89,7 +89,7 @@ def test_no_block_waits_for_a_row_that_rests_and_its_figures_stay(
 
 
 class _Asked:
-    """What ``_turn`` asks of a session that runs: a budget that holds ``rows`` of them for as many blocks as a verdict
+    """What ``turn`` asks of a session that runs: a budget that holds ``rows`` of them for as many blocks as a verdict
     needs, and one block of all where ``later``."""
 
     def __init__(
@@ -112,7 +112,7 @@ class _Asked:
         self.ledger.session = replace(self.ledger.session, rested=rested)
 
     def __call__(self) -> list[str]:
-        return labels(_turn(self, list(self.ledger.session.planned)))  # type: ignore[arg-type]
+        return labels(turn(self, list(self.ledger.session.planned)))  # type: ignore[arg-type]
 
 
 def test_with_room_for_all_nobody_rests(after_one_block: Session) -> None:

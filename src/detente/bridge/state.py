@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from detente.bridge.birth import Birth, stacked
 from detente.bridge.lower.precision import x64
@@ -73,6 +74,13 @@ class State:
         """``(values, optimizer state)`` under torch's names; rows of a stack are copies."""
         with x64():
             return self.stacks.split(self.values), self.stacks.split(self.optimizer, _row)
+
+    def on_host(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
+        """``by_torch_names()`` as numpy. On the CPU these are views of the arrays themselves, a stack's rows too: the
+        next step finds its memory taken, and copies, as long as one of them lives."""
+        with x64():
+            values, optimizer = (jax.tree.map(np.asarray, held) for held in (self.values, self.optimizer))
+        return self.stacks.split(values), self.stacks.split(optimizer, _row)
 
     def shapes(self) -> tuple[Arrays, dict[str, Arrays]]:
         """The shapes and dtypes of ``by_torch_names()``; makes and copies nothing."""

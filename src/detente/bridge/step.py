@@ -279,8 +279,14 @@ class Step:
         """The optimizer's state now, as JAX arrays by canonical torch name and torch's key (``exp_avg``)."""
         self._catch_up()
         held = self._state.by_torch_names()[1]
-        # Without what the step keeps beside them for itself (whether the first step was taken, an average).
-        return {n: {k: v for k, v in leaves.items() if not k.startswith("#")} for n, leaves in held.items()}
+        return {n: _without_own(leaves) for n, leaves in held.items()}
+
+    def on_host(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
+        """``values()`` and ``moments()`` as numpy. On the CPU they may share the step's memory: copy what is kept, and
+        let go of the rest before the next step, which would have to copy instead of writing in place."""
+        self._catch_up()
+        values, held = self._state.on_host()
+        return values, {n: _without_own(leaves) for n, leaves in held.items()}
 
     def arrays(self) -> Any:
         """Everything the next step would donate or read, as a pytree of JAX arrays (to wait for, to measure)."""
@@ -424,3 +430,9 @@ class Step:
     def _before(self) -> Before | None:
         """The state on the host; None while the live module and optimizer hold it themselves."""
         return None if self._live else Before.of(self._state, self._rule, self.count > 0 or self._stepped)
+
+
+def _without_own(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what the step keeps beside an optimizer's state for itself (whether the first step was taken, an
+    average)."""
+    return {k: v for k, v in leaves.items() if not k.startswith("#")}

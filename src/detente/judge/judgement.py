@@ -154,7 +154,7 @@ def _status(session: Session, row: Row, findings: tuple[Finding, ...]) -> tuple[
     if key in session.skipped:
         return "skipped", session.skipped[key]
     if not row.processes:
-        return "skipped", "not measured before the session ended"
+        return "skipped", session.rested.get(key, "not measured before the session ended")
     if not row.fine:
         last = row.processes[-1].evidence
         where = f" (in {last.phase})" if last.phase else ""

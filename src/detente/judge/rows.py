@@ -31,6 +31,14 @@ def timing_processes(session: Session, cell: Cell) -> tuple[Process, ...]:
     return (*outside, *sorted(last.values(), key=lambda p: p.started))
 
 
+def _with_replays(session: Session, process: Process) -> Process:
+    """The process with what was taken again of its window."""
+    window, replays = process.evidence.window, session.replays_of(process.cell, process.block)
+    if window is None or not replays:
+        return process
+    return replace(process, evidence=replace(process.evidence, window=replace(window, replays=replays)))
+
+
 def block_medians(row: Row) -> dict[int, float]:
     """Block -> median seconds per step of the row's process in it."""
     found = {p.block: process_median(p.evidence.samples) for p in row.fine if p.block >= 0}
@@ -39,7 +47,7 @@ def block_medians(row: Row) -> dict[int, float]:
 
 def make_row(session: Session, cell: Cell) -> Row:
     """The row of a cell, parity and steady median included."""
-    processes = timing_processes(session, cell)
+    processes = tuple(_with_replays(session, p) for p in timing_processes(session, cell))
     others = tuple(p for p in session.processes if p.kind not in ("time", "prove") and p.cell == cell)
     row = Row(cell, processes, others)
     medians = [

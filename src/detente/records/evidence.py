@@ -8,7 +8,7 @@ from typing import Any, Literal
 from detente.records.program import Program
 from detente.records.sample import Sample
 from detente.records.tensor_error import TensorError
-from detente.records.window import Window
+from detente.records.window import Replay, Window
 
 CacheState = Literal["miss", "hit", "none", "unknown"]
 Status = Literal["ok", "oom", "failed", "skipped", "void"]
@@ -42,6 +42,7 @@ class Evidence:
     losses    of the three timed steps
     window    what is known of the steady window besides its samples; None of processes that time nothing, and of those
               that were measured before windows were proved
+    replays   what a ``replay`` process found of the windows that it was given, by ``replay_name`` of their processes
     probes    key -> what the probe of that name found (plain JSON). Rules read these
     killed    the signal of somebody else that ended it (``SIGKILL``): neither the worker itself failed, nor was it the
               user or a time limit, nor, as far as can be told, a lack of memory. ``--resume`` runs such a one again
@@ -65,5 +66,6 @@ class Evidence:
     versions: dict[str, str] = field(default_factory=dict)
     probes: dict[str, Any] = field(default_factory=dict)
     window: Window | None = None
+    replays: dict[str, tuple[Replay, ...]] = field(default_factory=dict)
     killed: str = ""
     left: str = ""

@@ -37,8 +37,9 @@ class Job:
     full_proof  also prove gradients (compiles a gradient program of its own on some stacks); the loss and the
                 parameters after the three timed steps are compared in every process
     probes      names of the probes to run, in order; each fills one key of the evidence
-    handed      folder for the state around one stretch of the window, to be taken again by a ``replay`` job. Every
+    handed      folder for the states around the window's stretches, to be taken again by a ``replay`` job. Every
                 timing process has one, and learns behind its window whether it is to be filled
+    replays     name of a process -> such a folder: what a ``replay`` job takes again
     """
 
     kind: JobKind
@@ -53,4 +54,5 @@ class Job:
     probes: tuple[str, ...] = ()
     sampling: Sampling = Sampling()
     handed: str = ""
+    replays: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)

@@ -8,6 +8,13 @@ from typing import Any
 
 from detente.records.cell import Cell
 from detente.records.evidence import Evidence
+from detente.records.window import Replay
+
+
+def replay_name(cell: Cell, block: int) -> str:
+    """How the window of a cell's process in a block is called where it is taken again."""
+    return f"{block}/{cell.key}"
+
 
 # A process that is killed this often is not killed by chance.
 MOST_KILLS = 3
@@ -104,6 +111,13 @@ class Session:
     note: str = ""
     rested: dict[str, str] = field(default_factory=dict)
     imported: float | None = None
+
+    def replays_of(self, cell: Cell, block: int) -> tuple[Replay, ...]:
+        """The stretches of the window of this cell's process in this block that were taken again; of several attempts
+        the last."""
+        name = replay_name(cell, block)
+        found = [p.evidence.replays[name] for p in self.processes if name in p.evidence.replays]
+        return found[-1] if found else ()
 
     def of(self, cell: Cell, kind: str = "time") -> tuple[Process, ...]:
         """The processes of one cell, in the order in which they ran. One that something outside killed and that ran

@@ -56,7 +56,8 @@ class Window:
                that it begins to the message that it is over. 0 where nobody looked
     fresh_place_ns, seen_place_ns
                what placing a fresh batch took, and one that had been placed before (regions without state)
-    replay     the stretch that was taken again, in one process of each row
+    replays    the stretches that were taken again, in one process of each row; a session keeps them as a record of
+               their own (``Evidence.replays``), and the judge joins the two
     """
 
     proved: int = 0
@@ -66,7 +67,7 @@ class Window:
     hand_outs: tuple[HandOut, ...] = ()
     parent_wall_ns: int = 0
     parent_cpu_ns: int = 0
-    replay: Replay | None = None
+    replays: tuple[Replay, ...] = ()
     fresh: Sample | None = None
     seen: tuple[Sample, ...] = ()
     fresh_place_ns: int = 0

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from detente.records.cell import Cell
-from detente.session.budget import BLOCKS_FIRST
-from detente.session.first_rows import FEWEST, chosen_rows, rows_first
+from detente.session.first_rows import FEWEST, chosen_rows
 from detente.session.memory_runs import memory_cells
-from detente.session.replaying import Turns, with_replay
+from detente.session.proving import prepare, prove
+from detente.session.replaying import Turns
+from detente.session.resting import after_all, turn
 from detente.session.underway import Underway, is_twin
 from detente.worker.handed import answer
 from detente.worker.probes import ALWAYS, PROBES
@@ -25,12 +26,15 @@ def run_blocks(under: Underway) -> None:
     done = {p.block for p in under.ledger.session.processes if p.kind == "time"}
     block = max(done, default=-1) + 1
     turns = Turns(under)
-    while cells := _next(under):
-        _one_block(under, block, _ordered(under, block, cells), turns)
-        block += 1
-        whole = len(under.ledger.session.whole_blocks())
-        if whole:
-            under.tally.tell("block", f"block {whole} is whole")
+    try:
+        while cells := _next(under):
+            _one_block(under, block, _ordered(under, block, cells), turns)
+            block += 1
+            whole = len(under.ledger.session.whole_blocks())
+            if whole:
+                under.tally.tell("block", f"block {whole} is whole")
+    finally:
+        turns.forget()
 
 
 def _ordered(under: Underway, block: int, cells: Sequence[Cell]) -> list[Cell]:
@@ -44,6 +48,11 @@ def _ordered(under: Underway, block: int, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _one_block(under: Underway, block: int, cells: Sequence[Cell], turns: Turns) -> None:
+    late = [c for c in cells if not under.ledger.session.every(c)]
+    if late:  # rows that let others go first are proved and prepared now; the others have been
+        prove(under, late)
+        prepare(under, late)
+        cells = [c for c in cells if c in under.alive()]
     for order, cell in enumerate(cells):
         session = under.ledger.session
         first, twin = not any(p.evidence.status == "ok" for p in session.of(cell)), is_twin(cell)
@@ -66,11 +75,13 @@ def _one_block(under: Underway, block: int, cells: Sequence[Cell], turns: Turns)
             on_phase=over,
             handed=str(handed),
         )
-        under.ledger.keep(with_replay(under, process, handed, turn))
+        under.ledger.keep(process)
+        turns.over(process, handed, turn)
         if process.evidence.status == "skipped":
             # It turned out not to run here (no such device, no TF32): nor do its twins.
             same = [c for c in under.layout.cells if c.stack == cell.stack and c.group == cell.group]
             under.ledger.skip(same, process.evidence.reason)
+    turns.take(block)
 
 
 def _drop_twin(under: Underway, cell: Cell) -> None:
@@ -87,13 +98,15 @@ def _fewest(under: Underway, cells: Sequence[Cell]) -> tuple[Cell, ...]:
 def _next(under: Underway) -> list[Cell]:
     """The rows of the next block; none when no more are wanted, none fits, or no row is left."""
     cells = under.alive()
-    if not cells or not _wanted(under):
+    if not cells:
         return []
+    if not _wanted(under):
+        return after_all(under, cells)
     session, request, budget = under.ledger.session, under.request, under.budget
     whole = len(session.whole_blocks())
+    cells, memory = turn(under, cells), memory_cells(under)
     if not whole:
         return cells
-    cells, memory = _turn(under, cells), memory_cells(under)
     if not budget.holds_block(cells, memory, session):
         cost = budget.cost_s("time", cells, session)
         under.tally.say(
@@ -123,31 +136,3 @@ def _wanted(under: Underway) -> bool:
             under.tally.say(decision.reason)
             return False
     return True
-
-
-def _turn(under: Underway, cells: list[Cell]) -> list[Cell]:
-    """Of ``cells`` those whose turn it is: all, unless the budget does not hold the blocks that a verdict needs. Then
-    some go first, and once they have their blocks all go on together, as far as it reaches."""
-    session, budget = under.ledger.session, under.budget
-    lack = BLOCKS_FIRST - len(session.whole_blocks())
-    if budget.limit_s is None or under.request.blocks is not None:
-        return cells
-    if lack > 0 and not session.rested:
-
-        def fits(some: Sequence[Cell]) -> bool:
-            return not budget.over(lack * budget.cost_s("time", some, session))
-
-        first = {c.key for c in rows_first(cells, session, fits)}
-        resting = [c for c in cells if c.key not in first]
-        if resting:
-            names = ", ".join(c.label for c in cells if c.key in first and not is_twin(c))
-            why = (
-                f"the budget of {budget.limit_s:.0f} s holds {BLOCKS_FIRST} blocks of {names}, not of all rows: "
-                "the first named row and the fastest others go first"
-            )
-            under.ledger.rest(resting, why)
-            under.tally.say(f"{', '.join(c.label for c in resting)} let others go first: {why}")
-            session = under.ledger.session
-    going = [c for c in cells if c.key not in session.rested]
-    everyone = lack <= 0 and budget.holds_block(cells, memory_cells(under), session)
-    return cells if everyone or not going else going

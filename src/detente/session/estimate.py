@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from detente.records.cell import Cell
 from detente.records.session import Process, Session
 
@@ -22,6 +24,11 @@ class Estimates:
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[str, str], float] = {}
+        self._expected: dict[str, float] = {}
+
+    def expect(self, first_s: Mapping[str, float]) -> None:
+        """What the first process of a cell will take, by the cell's key, as far as anybody can tell."""
+        self._expected = dict(first_s)
 
     def saw(self, kind: str, cell: Cell, wall_s: float) -> None:
         """A process of this kind and cell took so long."""
@@ -42,7 +49,7 @@ class Estimates:
         if kind == "memory" and evidence:
             e = evidence[-1]
             return 3.0 + (e.import_s or 0) + (e.build_s or 0) + (e.first_s or 0) + (e.second_s or 0)
-        return _UNKNOWN_S
+        return self._expected.get(cell.key, _UNKNOWN_S) if kind == "time" else _UNKNOWN_S
 
 
 def _second(first: Process) -> float:

@@ -15,6 +15,7 @@ from detente.records.fault import StoreFault
 from detente.records.session import Session
 from detente.session.layout import AA
 from detente.session.request import Request
+from detente.stacks.catalogue import find_entry
 from detente.store.spool import read_spool
 from detente.workloads.catalogue import find_size, find_workload
 
@@ -86,7 +87,11 @@ def _guess(cell: Cell, threads: int | None) -> Cost:
     workload = find_workload(cell.workload)
     flops = workload.flops(find_size(workload, cell.size), cell.contract.region)
     step_s = flops / (_FLOPS_PER_CORE * (threads or len(os.sched_getaffinity(0))))
-    return Cost(_FIRST_S + _FIRST_STEPS * step_s, _LATER_S + _LATER_STEPS * step_s)
+    entry = find_entry(cell.stack)
+    layers = workload.layers(find_size(workload, cell.size))
+    # The twin meets the cache that its sibling filled.
+    compile_s = entry.layer_s * layers if entry.compiles and not cell.label.endswith(AA) else 0.0
+    return Cost(_FIRST_S + compile_s + _FIRST_STEPS * step_s, _LATER_S + _LATER_STEPS * step_s)
 
 
 def memory_of(cells: Sequence[Cell]) -> Memory:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from detente.records.cell import Cell
 from detente.records.folders import cache_folder
-from detente.records.session import Process
+from detente.records.session import Process, replay_name
 from detente.records.window import Replay
-from detente.session.underway import Stopped, Underway, is_twin
+from detente.session.underway import Underway, is_twin
 
 # The block of a row that is taken again is one of the first so many: a session that decides early has had it.
 _AMONG = 5
@@ -28,16 +28,18 @@ _AMONG_IN_BUDGET = 3
 
 class Turns:
     """Whose window is taken again: of each row one process, at a block that is drawn from the system and written down
-    nowhere, so that no stack can know its turn."""
+    nowhere, so that no stack can know its turn. What was handed out in a block is taken again at its end, the rows of a
+    contract in one process."""
 
     def __init__(self, under: Underway) -> None:
         self._under = under
         self._blocks: dict[str, int] = {}
+        self._owed: dict[Cell, dict[str, Path]] = {}
 
     def folder(self, cell: Cell, block: int) -> Path:
         """Where a process may leave what is taken again: each has one, also those whose turn it is not."""
         name = hashlib.sha256(f"{block}/{cell.key}".encode()).hexdigest()[:16]
-        return cache_folder() / "handed" / self._under.ledger.session.id / name
+        return self._folder() / name
 
     def has(self, cell: Cell, block: int) -> bool:
         """Whether it is this process's turn. Later blocks take the turn of a process that left nothing, and now and
@@ -50,32 +52,43 @@ class Turns:
             self._blocks[cell.key] = _DRAW.randrange(among)
         if is_twin(cell) or block < self._blocks[cell.key]:
             return False
-        windows = (p.evidence.window for p in session.of(cell))
-        if any(w is not None and w.replay is not None for w in windows):
+        if any(session.replays_of(cell, p.block) for p in session.of(cell)):
             # Once is not the last time: a row that knew itself safe could change its mind.
             return _DRAW.random() < _AGAIN
         return True
 
-
-def with_replay(under: Underway, process: Process, folder: Path, wanted: bool) -> Process:
-    """The process with the reference's answer written into its window, where it was ``wanted``. The folder is gone
-    afterwards."""
-    try:
-        window = process.evidence.window
-        if not wanted or process.evidence.status != "ok" or window is None:
-            return process
+    def over(self, process: Process, folder: Path, wanted: bool) -> None:
+        """A process ended; what it handed out waits for the block's end, or is gone."""
+        if not wanted or process.evidence.status != "ok" or process.evidence.window is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            return
         cell = process.cell
         contract = replace(cell.contract, feed="resident")
         maker = Cell(cell.workload, cell.size, "torch-eager", contract, cell.device, "replay")
-        try:
-            taken = under.process("replay", maker, handed=str(folder))
-        except Stopped:
-            return process  # it finished before the user interrupted, and is kept; the next one stops the session
-        found = taken.evidence.window
-        replay = found.replay if found is not None else None
-        if replay is None:
-            replay = Replay(0, 0, reason=taken.evidence.reason or "the reference left no answer")
-        evidence = replace(process.evidence, window=replace(window, replay=replay))
-        return replace(process, evidence=evidence)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        self._owed.setdefault(maker, {})[replay_name(cell, process.block)] = folder
+
+    def take(self, block: int) -> None:
+        """Take again what this block's processes handed out. Raises Stopped when the user interrupted: the rows stand
+        as they are, and say that what they timed later is not checked."""
+        owed, self._owed = self._owed, {}
+        for maker, folders in owed.items():
+            named = {name: str(folder) for name, folder in folders.items()}
+            process = self._under.process("replay", maker, block=block, replays=named)
+            self._under.ledger.keep(_answered(process, folders))
+            for folder in folders.values():
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def forget(self) -> None:
+        """Nothing that was handed out outlives its session."""
+        shutil.rmtree(self._folder(), ignore_errors=True)
+
+    def _folder(self) -> Path:
+        return cache_folder() / "handed" / self._under.ledger.session.id
+
+
+def _answered(process: Process, folders: dict[str, Path]) -> Process:
+    """With an answer for every row: the reference's own failure is one too."""
+    reason = process.evidence.reason or "the reference left no answer"
+    missing = {n: (Replay(0, 0, reason=reason),) for n in folders if n not in process.evidence.replays}
+    replays = {**process.evidence.replays, **missing}
+    return replace(process, evidence=replace(process.evidence, replays=replays))

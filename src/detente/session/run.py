@@ -22,6 +22,7 @@ from detente.session.progress import Sink
 from detente.session.proving import prepare, prove
 from detente.session.quiet import Quiet
 from detente.session.request import Request
+from detente.session.resting import rest_before
 from detente.session.tally import Tally
 from detente.session.underway import Stopped, Underway
 from detente.session.unmade import Unmade
@@ -92,8 +93,9 @@ def _stages(under: Underway) -> Session:
     note = ""
     under.budget.begin()
     try:
-        cells = under.layout.runnable()
         _plan(under)
+        rest_before(under)
+        cells = [c for c in under.layout.runnable() if c.key not in under.ledger.session.rested]
         prove(under, cells)
         prepare(under, cells)
         if under.unmade and not under.alive():

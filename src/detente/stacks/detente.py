@@ -102,15 +102,15 @@ class DetenteRunning:
         return {n: self._to_host(held[n]) for n, _ in self._named()}
 
     def state(self) -> dict[str, np.ndarray]:
-        return {**self.tensors(), **self._moments()}
-
-    def _moments(self) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
+        if self.region is None:
+            return self.tensors()
+        values, moments = self.region.on_host()
+        found = {n: self._widened(values[n]) for n, _ in self._named()}
         counts: dict[str, set[float]] = {}
-        for name, kept in (self.region.moments() if self.region is not None else {}).items():
+        for name, kept in moments.items():
             for key, array in kept.items():
                 if array.ndim:
-                    found[f"{key}:{name}"] = self._to_host(array)
+                    found[f"{key}:{name}"] = self._widened(array)
                 else:
                     counts.setdefault(key, set()).add(float(array))
         # One count where all agree, as every stack has it.
@@ -161,7 +161,9 @@ class DetenteRunning:
 
     def _to_host(self, array: Any) -> np.ndarray:
         # A copy: a zero-copy view of a CPU buffer would keep it alive and so forbid its donation.
-        host = np.array(array, copy=True)
+        return self._widened(np.array(array, copy=True))
+
+    def _widened(self, host: np.ndarray) -> np.ndarray:
         return host.astype(np.float32) if host.dtype.name in ("bfloat16", "float16") else host
 
 
@@ -202,8 +204,8 @@ class _Train:
     def values(self) -> dict[str, Any]:
         return self.compiled_step.values()
 
-    def moments(self) -> dict[str, dict[str, Any]]:
-        return self.compiled_step.moments()
+    def on_host(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
+        return self.compiled_step.on_host()
 
     def arrays(self) -> Any:
         return self.compiled_step.arrays()
@@ -240,8 +242,8 @@ class _Pure:
     def values(self) -> dict[str, Any]:
         return self.made.values
 
-    def moments(self) -> dict[str, dict[str, Any]]:
-        return {}
+    def on_host(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
+        return {n: np.asarray(a) for n, a in self.made.values.items()}, {}
 
     def arrays(self) -> Any:
         return self.made.values

@@ -178,16 +178,22 @@ class JaxRunning:
         found = to_canonical(rules, self._flat(params))
         return found | {f"batch:{n}": self._to_host(a) for n, a in batch.items()}
 
-    def _flat(self, *states: Any) -> dict[Any, np.ndarray]:
+    def _flat(self, *states: Any, read: Callable[[Any], np.ndarray] | None = None) -> dict[Any, np.ndarray]:
+        """The leaves on the host by path: copies, or as ``read`` gives them."""
+        read = read or self._to_host
         return {
-            path: self._to_host(v.get_value() if hasattr(v, "get_value") else v.value)
+            path: read(v.get_value() if hasattr(v, "get_value") else v.value)
             for state in states
             for path, v in self.nnx.to_flat_state(state)
         }
 
     def _to_host(self, array: Any) -> np.ndarray:
         # A copy: a zero-copy view of a CPU buffer would keep it alive and so forbid its donation.
-        host = np.array(array, copy=True)
+        return self._widened(np.array(array, copy=True))
+
+    def _widened(self, array: Any) -> np.ndarray:
+        # On the CPU a view.
+        host = np.asarray(array)
         return host.astype(np.float32) if host.dtype.name in ("bfloat16", "float16") else host
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -196,7 +202,10 @@ class JaxRunning:
         return to_canonical(self.rules, self._flat(self.params, self.rest))
 
     def state(self) -> dict[str, np.ndarray]:
-        return {**self.tensors(), **self._moments()}
+        if self._shapes_alone:
+            self._draw()
+        tensors = to_canonical(self.rules, self._flat(self.params, self.rest, read=self._widened))
+        return {**tensors, **self._moments()}
 
     def _moments(self) -> dict[str, np.ndarray]:
         """optax's state under torch's names. What has none (a schedule's count, an empty state) is passed by."""
@@ -206,7 +215,7 @@ class JaxRunning:
         for part in _named_parts(self.opt_state):
             for field, key in _MOMENTS.items():
                 if field in part._fields:
-                    canonical = to_canonical(rules, self._flat(getattr(part, field)))
+                    canonical = to_canonical(rules, self._flat(getattr(part, field), read=self._widened))
                     found |= {f"{key}:{name}": array for name, array in canonical.items()}
             if "count" in part._fields:
                 found["step"] = self._to_host(part.count).astype(np.float64)

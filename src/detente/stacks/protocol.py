@@ -84,7 +84,9 @@ class Running(Protocol):
         """Everything that the next step starts from, on the host: ``tensors``, and the optimizer's own under torch's
         names: ``exp_avg:PARAMETER``, ``exp_avg_sq:PARAMETER``, ``momentum_buffer:PARAMETER``, and ``step``, the number
         of updates so far (0-d, where the optimizer counts). Waits for what is under way. Handed out in the middle of
-        the timed window and proved there; it must not compile anything when it is called again."""
+        the timed window and proved there; it must not compile anything when it is called again. Views of what the next
+        step overwrites are welcome: whoever asks copies what they keep, and lets go of the rest before the next
+        step."""
         ...
 
     def parameter_names(self) -> frozenset[str]:

@@ -176,7 +176,7 @@ class TorchRunning:
         return {name: self._to_host(t) for name, t in self._named()}
 
     def state(self) -> dict[str, np.ndarray]:
-        return {**self.tensors(), **self._moments()}
+        return {**{name: self._widened(t) for name, t in self._named()}, **self._moments()}
 
     def _moments(self) -> dict[str, np.ndarray]:
         """The optimizer's tensors by torch's key and parameter; its counts of steps as one, where they agree."""
@@ -186,7 +186,7 @@ class TorchRunning:
         for parameter, state in self.optimizer.state.items() if self.optimizer is not None else ():
             for key, value in state.items():
                 if isinstance(value, self.torch.Tensor) and value.shape == parameter.shape and value.dim():
-                    found[f"{key}:{names[parameter]}"] = self._to_host(value)
+                    found[f"{key}:{names[parameter]}"] = self._widened(value)
                 elif isinstance(value, self.torch.Tensor | float | int) and not isinstance(value, bool):
                     counts.setdefault(key, {})[names[parameter]] = float(value)
         for key, by_name in counts.items():
@@ -261,11 +261,14 @@ class TorchRunning:
         ]
 
     def _to_host(self, tensor: Any) -> np.ndarray:
+        # A copy: on the CPU ``numpy()`` shares the memory that the next step or ``load`` overwrites.
+        return np.array(self._widened(tensor))
+
+    def _widened(self, tensor: Any) -> np.ndarray:
         tensor = tensor.detach().cpu()
         if tensor.dtype in (self.torch.bfloat16, self.torch.float16):
             tensor = tensor.float()
-        # A copy: on the CPU ``numpy()`` shares the memory that the next step or ``load`` overwrites.
-        return np.array(tensor.numpy())
+        return tensor.numpy()
 
 
 class TorchEager:

@@ -42,18 +42,17 @@ class Opened:
     # Before the stack's file was loaded; and at both ends of the sampled window, where a job has one.
     began: ProcessState
     window: tuple[ProcessState, ProcessState] | None = None
+    # The newest handle of that window, and whether Python's collector was on at its end.
+    done: Any = None
+    collector: bool = False
+    # The loss of the first batch from the loaded weights: of the first step, and of one behind the window.
+    first_loss: float = float("nan")
+    later_loss: float = float("nan")
 
     @cached_property
     def captures(self) -> tuple[Capture, ...]:
         """The stack's programs: asked for once, because lowering again takes seconds."""
         return self.running.programs()
-
-    @cached_property
-    def done(self) -> Any:
-        """The handle of one finished step, shared by the probes that only look at what a step leaves."""
-        handle = self.running.step(self.placed[-1])
-        self.running.synchronise(handle)
-        return handle
 
     def feed(self, taken: int = 0) -> Rotation:
         """Where the clock's steps get their batches: the placed ones in rotation, or a DataLoader and a placing

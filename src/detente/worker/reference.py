@@ -71,6 +71,17 @@ class Trace:
 
 
 @dataclass(frozen=True)
+class Sketched:
+    """What is left of a trace that was kept: its sketches alone."""
+
+    parts: tuple[tuple[Kind, str, int, np.ndarray], ...]
+
+    def sketches(self) -> Iterator[tuple[Kind, str, int, np.ndarray]]:
+        """As ``Trace.sketches``."""
+        yield from self.parts
+
+
+@dataclass(frozen=True)
 class Reference:
     """Sketches and sizes of the fp64 run, and torch-eager's own errors at the contract's precision.
 
@@ -81,7 +92,9 @@ class Reference:
     entries: Mapping[str, tuple[int, float, float]]
     steps: int = 3
 
-    def errors(self, trace: Trace, whole: frozenset[Kind] = frozenset()) -> tuple[TensorError, ...]:
+    def errors(
+        self, trace: Trace | Sketched, whole: frozenset[Kind] = frozenset()
+    ) -> tuple[TensorError, ...]:
         """The error of every tensor of a run. A tensor that the reference has and the run lacks is infinitely wrong,
         unless the whole kind was not proved in this process; kinds of ``whole`` always are. A moment of zeros is what
         torch has none of: of a parameter that no gradient reaches."""

@@ -12,6 +12,7 @@ for the first and cannot be for the second.
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from detente.records.job import Sampling
 from detente.records.sample import Sample
 from detente.records.window import HandOut
 from detente.stacks.protocol import Running
+from detente.worker.buffers import Buffers
 from detente.worker.clock import readings, sample, without_collector
 
 # Samples behind the first steps, at least: room for a stretch at a place that is not known.
@@ -65,6 +67,8 @@ class Taken:
     stretches  one of them is taken again; which is drawn behind the window
     outputs    of regions without state
     fresh      a queue of fresh batches, and ``seen``: queues of as many that rotate, before and after it
+    newest     the handle of the last step
+    collector  whether Python's collector was on at the end: the harness turned it off, a stack may turn it on again
     """
 
     samples: list[Sample] = field(default_factory=list)
@@ -75,6 +79,8 @@ class Taken:
     outputs: list[Returned] = field(default_factory=list)
     fresh: Sample | None = None
     seen: list[Sample] = field(default_factory=list)
+    newest: Any = None
+    collector: bool = False
 
 
 # Places are drawn from the system: a seed in the job file would be there for a stack to read. Made here, before a
@@ -116,12 +122,18 @@ def is_slow(each_s: float) -> bool:
     return each_s >= SLOW_S
 
 
+def states(each_s: float) -> int:
+    """States that a window of such samples holds at a time: the first, and one on each side of every stretch."""
+    return 3 if is_slow(each_s) else 7
+
+
 def lay_stretches(draw: random.Random, samples: int, queued: int, each_s: float) -> list[tuple[int, int]]:
     """(first, samples) of each stretch among ``samples`` that follow, in order and apart."""
     found, start, wanted = [], 0, 1 if is_slow(each_s) else 3
     for i in range(wanted):
         end = (i + 1) * samples // wanted
-        longest = max(1, min(2, MOST_REPLAYED // queued, end - start))
+        # Of long steps one: the reference takes each several times over.
+        longest = max(1, min(1 if is_slow(each_s) else 2, MOST_REPLAYED // queued, end - start))
         length = draw.randint(1, longest)
         first = draw.randint(start, end - length)
         found.append((first, length))
@@ -164,6 +176,8 @@ class Window:
         """A window over a state that moves: ``rest`` steps until it is handed out the first time, stretches behind.
         ``hold``: memory holds the states around the stretches; else they are handed out and let go."""
         taken, queued, first = self.taken, self.queued, Sample(0, 0)
+        # Asked once before the window: what a first time makes (a slicing program) is none of the window's either.
+        self._buffers = Buffers(self.running.state(), states(self.each_s) if hold else 2)
         with without_collector():
             self.begin()
             while rest:
@@ -184,10 +198,14 @@ class Window:
                 after = self._hand_out()
                 if hold:
                     taken.stretches.append(Stretch(begun, length * queued, batches, before, after))
+                else:
+                    for state in (before, after):
+                        if state is not taken.state:
+                            self._buffers.give_back(state)
                 del before, after
                 at = start + length
             self._samples(count - at)
-            self.end()
+            self._over()
         return taken
 
     def of_outputs(self, fresh: list[Any]) -> Taken:
@@ -206,8 +224,12 @@ class Window:
                 number = self._sample(keep)[keep]
                 if i in looks:
                     self._returned(number, fresh=False)
-            self.end()
+            self._over()
         return taken
+
+    def _over(self) -> None:
+        self.end()
+        self.taken.collector, self.taken.newest = gc.isenabled(), self._newest
 
     def _fresh(self, fresh: list[Any]) -> None:
         taken, keep = self.taken, _DRAW.randrange(len(fresh))
@@ -228,13 +250,13 @@ class Window:
         self.taken.samples.append(found)
         return numbers
 
-    def _hand_out(self) -> Mapping[str, np.ndarray]:
+    def _hand_out(self) -> dict[str, np.ndarray]:
         """The state, and what asking for it took. What is kept is a copy of ours, made inside the stamp: arrays that
-        the stack still holds could be filled in later."""
+        the stack still holds could be filled in later, and views of what the next step overwrites will be."""
         wall, cpu = readings()
         given = self.running.state()
         between, _ = readings()
-        state = {str(name): np.array(array) for name, array in given.items()}
+        state = self._buffers.copy(given)
         del given
         self._stamp(wall, cpu, between)
         return state

@@ -67,7 +67,7 @@ class Row:
             return True
         if key == "replay":
             windows = (p.evidence.window for p in self.fine)
-            return any(w is not None and w.replay is not None and not w.replay.reason for w in windows)
+            return any(not r.reason for w in windows if w is not None for r in w.replays)
         if key == "parent":
             return any(p.evidence.window is not None and p.evidence.window.parent_wall_ns for p in self.fine)
         if key == "window":

@@ -104,9 +104,8 @@ def _not_proved(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         if told:
             yield f"{where} of block {p.block + 1}: {told}", {"block": p.block, "steps": window.proved}
             return
-        replay = window.replay
-        if replay is not None and not replay.reason:
-            told = difference(replay.errors, precision, replay.steps)
+        for replay in window.replays:
+            told = "" if replay.reason else difference(replay.errors, precision, replay.steps)
             if told:
                 behind = (
                     "on a batch that it had not seen"

@@ -1,20 +1,25 @@
-"""Replay: the reference takes a stretch of another process's window again, from the state that was handed out."""
+"""Replay: the reference takes stretches of other processes' windows again, from the state that was handed out before
+each.
+
+One process takes those of several rows: what it costs to start is paid once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.records.tensor_error import TensorError
-from detente.records.window import Replay, Window
+from detente.records.window import Replay
 from detente.worker.events import Events
-from detente.worker.handed import Handed, map_handed
+from detente.worker.handed import Handed, Kept, map_handed
 from detente.worker.prepared import map_batches, map_weights
-from detente.worker.reference import STATE, Trace, make_reference, state_trace, with_errors
+from detente.worker.reference import STATE, Reference, Trace, make_reference, state_trace, with_errors
 from detente.worker.torch_reference import advance, in_orders, reference_run
 from detente.workloads.catalogue import find_size, find_workload
 
@@ -24,29 +29,39 @@ class NotAState(Exception):
 
 
 def run(job: Job, events: Events) -> Evidence:
-    """The errors of what was handed out, and of eager runs from the same state, against fp64: ``window.replay``."""
+    """The errors of what was handed out, and of eager runs from the same state, against fp64: ``replays``."""
     events.phase("import")
-    handed = map_handed(Path(job.handed))
-    if handed is None:
-        return Evidence("failed", "import", "the timed process handed nothing out")
-    stretch = handed.stretch
+    found: dict[str, tuple[Replay, ...]] = {}
+    for name, folder in job.replays.items():
+        handed = map_handed(Path(folder))
+        if handed is None:
+            found[name] = (Replay(0, 0, reason="the timed process handed nothing out"),)
+        elif handed.stretches:
+            found[name] = tuple(_again(job, stretch, events) for stretch in handed.stretches)
+        else:
+            reference = _reference(_steps(job, handed, events))
+            found[name] = (
+                Replay(0, 1, reference.errors(_returned(handed.returned, job.cell.contract.region))),
+            )
+    return Evidence("ok", "done", replays=found)
+
+
+def _again(job: Job, stretch: Kept, events: Events) -> Replay:
     try:
-        traces = _traces(job, handed, events)
-        reference = make_reference(next(traces))
-        for own in traces:
-            reference = with_errors(reference, reference.errors(own))
+        reference = _reference(_stretches(job, stretch, events))
     except NotAState as error:
         # That is an answer, and no failure of the reference.
         told = TensorError("update", f"state ({error})"[:200], float("inf"), 0.0, 1.0, 1)
-        return Evidence(
-            "ok", "done", window=Window(replay=Replay(0, stretch.steps if stretch else 1, (told,)))
-        )
-    if stretch is not None:
-        errors = reference.errors(state_trace(stretch.before, stretch.after, handed.parameters), whole=STATE)
-        replay = Replay(stretch.first, stretch.steps, errors)
-    else:
-        replay = Replay(0, 1, reference.errors(_returned(handed.returned, job.cell.contract.region)))
-    return Evidence("ok", "done", window=Window(replay=replay))
+        return Replay(stretch.first, stretch.steps, (told,))
+    return Replay(stretch.first, stretch.steps, reference.errors(stretch.change, whole=STATE))
+
+
+def _reference(traces: Iterator[Trace]) -> Reference:
+    """Of the fp64 run, which comes first, with the errors of those at the cell's own precision."""
+    reference = make_reference(next(traces))
+    for own in traces:
+        reference = with_errors(reference, reference.errors(own))
+    return reference
 
 
 def _returned(outputs: Mapping[str, np.ndarray], region: str) -> Trace:
@@ -58,28 +73,33 @@ def _returned(outputs: Mapping[str, np.ndarray], region: str) -> Trace:
     )
 
 
-def _traces(job: Job, handed: Handed, events: Events) -> Iterator[Trace]:
-    """The fp64 run, then each eager run at the cell's own precision."""
+def _runs(job: Job, orders: int, events: Events) -> Iterator[tuple[Any, int]]:
+    """(the reference at a precision, the order of the batches' rows): fp64, then the cell's own precision in every
+    order. Each is built anew: what a user's own optimizer keeps to itself, no state resets."""
     contract, cell = job.cell.contract, job.cell
     workload = find_workload(cell.workload)
     size = find_size(workload, cell.size)
-    prepared = Path(job.prepared)
-    orders = (
-        list(in_orders(map_batches(prepared)[: job.batches])) if handed.stretch else [[dict(handed.batch)]]
-    )
-    for precision, order in [("fp64", 0), *((contract.precision, i) for i in range(len(orders)))]:
+    for precision, order in [("fp64", 0), *((contract.precision, i) for i in range(orders))]:
         events.phase(f"replay-{precision}")
         with reference_run(workload, size, contract, precision, cell.device, job.threads) as running:
-            placed = [running.place(b) for b in orders[order]]
-            if handed.stretch is not None:
-                try:
-                    running.adopt(handed.stretch.before)
-                except (KeyError, ValueError, TypeError, RuntimeError) as error:
-                    raise NotAState(f"{type(error).__name__}: {error}") from error
-                advance(running, placed, handed.stretch.batches)
-                yield state_trace(handed.stretch.before, running.state(), handed.parameters)
-            else:
-                running.load(map_weights(prepared))
-                handle = running.step(placed[0])
-                outputs = {**running.outputs(handle), "loss": np.array(running.loss(handle))}
-                yield _returned(outputs, contract.region)
+            yield running, order
+
+
+def _stretches(job: Job, stretch: Kept, events: Events) -> Iterator[Trace]:
+    orders = list(in_orders(map_batches(Path(job.prepared))[: job.batches]))
+    for running, order in _runs(job, len(orders), events):
+        placed = [running.place(b) for b in orders[order]]
+        try:
+            running.adopt(stretch.before)
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise NotAState(f"{type(error).__name__}: {error}") from error
+        advance(running, placed, stretch.batches)
+        yield state_trace(stretch.before, running.state(), stretch.parameters)
+
+
+def _steps(job: Job, handed: Handed, events: Events) -> Iterator[Trace]:
+    for running, _ in _runs(job, 1, events):
+        running.load(map_weights(Path(job.prepared)))
+        handle = running.step(running.place(handed.batch))
+        outputs = {**running.outputs(handle), "loss": np.array(running.loss(handle))}
+        yield _returned(outputs, job.cell.contract.region)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from detente.records.window import Window
 from detente.stacks.protocol import Running
 from detente.worker.clock import calibrate, is_long, readings
 from detente.worker.events import Events
-from detente.worker.handed import can_hold, is_wanted, keep_returned, keep_stretch
+from detente.worker.handed import can_hold, is_wanted, keep_returned, keep_stretches, some_of
 from detente.worker.opened import Opened, cache_state, open_job
 from detente.worker.probes import run_probes
 from detente.worker.process_state import take_state
@@ -30,7 +31,7 @@ from detente.worker.reference import (
     window_name,
 )
 from detente.worker.three_steps import ThreeSteps, three_steps
-from detente.worker.window import FRESH, Taken, draw_stretch, fresh_seed, is_slow
+from detente.worker.window import FRESH, Taken, draw_stretch, fresh_seed, states
 from detente.worker.window import Window as Taking
 
 
@@ -63,6 +64,7 @@ def run(job: Job, events: Events) -> Evidence:
         placed, placing = _placed(running, opened.batches, fresh)
         taken = taking.of_outputs(placed)
     opened.window = (began, take_state())
+    opened.done, opened.collector, opened.first_loss = taken.newest, taken.collector, steps.losses[0]
     window = replace(_window(job, taken, reference, opened.weights, names), **placing)
     if job.handed and is_wanted(Path(job.handed)):
         _keep(job, taken, fresh, names)
@@ -115,11 +117,8 @@ def _ready(
         feed, done = opened.feed(), 0
     held = False
     if region == "train-step":
-        # Once before the window: what a first time makes (host memory, a slicing program) is none of the window's.
-        running.state()
-        # The first, two around each stretch, and one that is being copied.
-        states = 4 if is_slow(step_s * queued) else 8
-        held = can_hold(sum(a.nbytes for a in opened.weights.values()), states)
+        # One more than it holds: on an accelerator a state that is handed out is a copy itself.
+        held = can_hold(sum(a.nbytes for a in opened.weights.values()), states(step_s * queued) + 1)
     edges = (lambda: events.phase("steady"), lambda: events.phase("window"))
     # A single step pays for waking the threads and for the read: of a queue it is a part of this.
     each = max(step_s, job.sampling.block_s) if queued == 1 else job.sampling.block_s
@@ -207,13 +206,16 @@ def _returned_errors(taken: Taken, reference: Reference, region: str) -> tuple[T
 def _keep(job: Job, taken: Taken, fresh: list[dict[str, np.ndarray]], names: frozenset[str]) -> None:
     """To disk, for a replay in a process of its own: no worker needs a second framework."""
     folder = Path(job.handed)
-    stretch = draw_stretch(taken)
-    if stretch is not None:
-        keep_stretch(folder, stretch, names)
-    else:
-        last = next((r for r in taken.outputs if r.fresh), None)
-        if last is not None:
+    stretches = some_of(taken.stretches, draw_stretch(taken))
+    last = next((r for r in taken.outputs if r.fresh), None)
+    try:
+        if stretches:
+            keep_stretches(folder, stretches, names)
+        elif last is not None:
             keep_returned(folder, fresh[last.number], last.outputs)
+    except OSError as error:
+        # A full disk is no fault of the row's: another process of it takes the turn.
+        print(f"what was handed out could not be kept: {error}", file=sys.stderr)
 
 
 def _programs(opened: Opened) -> tuple[Any, ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from typing import Any
 
 from detente.records.sample import Sample
-from detente.worker.clock import timer_cost_ns, without_collector
+from detente.worker.clock import timer_cost_ns
 from detente.worker.opened import Opened
 from detente.worker.process_state import patched_timers
 
@@ -15,19 +14,16 @@ from detente.worker.process_state import patched_timers
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``host``.
 
-    ``collector``    whether Python's collector is on after a step that began with it off: the harness turns it off,
-                     a stack may turn it on again
+    ``collector``    whether Python's collector was on at the end of the window, which began with it off: the harness
+                     turns it off, a stack may turn it on again
     ``patched_timers``  functions of ``time`` that somebody replaced after the worker began
     ``timer_share``  the clock's own cost over the shortest sampled block
     """
     shortest = min((s.wall_ns for s in samples), default=0)
     cost = timer_cost_ns()
-    with without_collector():
-        opened.running.synchronise(opened.running.step(opened.placed[0]))
-        collector = gc.isenabled()
     return {
         "host": {
-            "collector": collector,
+            "collector": opened.collector,
             "patched_timers": patched_timers(),
             "profiler_active": _profiled(),
             "timer_ns": round(cost, 1),

@@ -33,7 +33,7 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     running.synchronise(handle)
     # Where the clock is early the step may still be running: its parameters have not moved yet, and the next probe's
     # loading would meet it. That is a finding of its own (slope), not this one.
-    running.loss(handle)
+    opened.later_loss = running.loss(handle)
     names, after = running.parameter_names(), running.tensors()
     moved = sum(not np.array_equal(after[n], opened.weights[n]) for n in names)
     inside = []
