@@ -246,6 +246,8 @@ class TorchRunning:
         attention = getattr(getattr(self.module, "config", None), "_attn_implementation", None)
         if attention:
             said.append(f"attention: {attention}")
+        if os.environ.get("MALLOC_MMAP_MAX_") == "0":
+            said.append("freed memory is kept (glibc's MALLOC_MMAP_MAX_=0)")
         return "; ".join(said)
 
     def programs(self) -> tuple[Capture, ...]:

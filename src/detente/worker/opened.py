@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +50,8 @@ class Opened:
     # The loss of the first batch from the loaded weights: of the first step, and of one behind the window.
     first_loss: float = float("nan")
     later_loss: float = float("nan")
+    # Whether the prepared weights were loaded and no step was taken since.
+    loaded: bool = False
 
     @cached_property
     def captures(self) -> tuple[Capture, ...]:
@@ -87,7 +91,8 @@ def open_job(job: Job, events: Events) -> Opened:
     events.phase("build")
     begun = now()
     workload = find_workload(job.cell.workload)
-    running = stack.build(workload, find_size(workload, job.cell.size), job.cell.contract)
+    with _undrawn():
+        running = stack.build(workload, find_size(workload, job.cell.size), job.cell.contract)
     weights = map_weights(Path(job.prepared))
     running.load(weights)
     build_s = now() - begun
@@ -109,6 +114,15 @@ def open_job(job: Job, events: Events) -> Opened:
         cache_before,
         began,
     )
+
+
+def _undrawn() -> AbstractContextManager[Any]:
+    """A torch module's own first weights are not drawn: the prepared ones follow (GPT-2 Small: 2.8 s, without 0.3)."""
+    if "torch" not in sys.modules:
+        return nullcontext()
+    from detente.stacks.torch_undrawn import undrawn
+
+    return undrawn()
 
 
 def count_files(folder: str) -> int:

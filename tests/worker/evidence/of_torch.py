@@ -387,11 +387,11 @@ def one_tensor_is_off(b: Bench) -> tuple[Any, Any]:
 
 @truth("weights.bytes")
 def a_tie_is_dropped(b: Bench) -> tuple[Any, Any]:
-    def tensors(honest: Any) -> Any:
-        held = honest.tensors()
+    def state(honest: Any) -> Any:
+        held = honest.state()
         return {**held, "another copy": next(iter(held.values()))}
 
-    changed = b.probe("weights", b.with_running(tensors=tensors))["weights"]
+    changed = b.probe("weights", b.with_running(state=state))["weights"]
     fair = b.probe("weights")["weights"]
     return [fair["bytes"], fair["count"]], [changed["bytes"], changed["count"]]
 

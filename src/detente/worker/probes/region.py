@@ -28,13 +28,15 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     moments of the contract's optimizer (a user's own optimizer is not known here, and counts for nothing).
     """
     running, contract = opened.running, opened.job.cell.contract
-    running.load(opened.weights)
+    if not opened.loaded:  # the probe before this one loads them, and takes no step
+        running.load(opened.weights)
+    opened.loaded = False
     handle = running.step(opened.placed[0])
     running.synchronise(handle)
     # Where the clock is early the step may still be running: its parameters have not moved yet, and the next probe's
     # loading would meet it. That is a finding of its own (slope), not this one.
     opened.later_loss = running.loss(handle)
-    names, after = running.parameter_names(), running.tensors()
+    names, after = running.parameter_names(), running.state()
     moved = sum(not np.array_equal(after[n], opened.weights[n]) for n in names)
     inside = []
     if moved or (contract.region == "gradient" and _any_gradient(running.outputs(handle))):
