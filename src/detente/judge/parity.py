@@ -46,8 +46,10 @@ class Judged:
     share: float | None
 
 
-# Steps that the floor of updates was measured over.
+# Steps that the floor of updates was measured over, and where it ends: of thousands of small steps a hundredth that was
+# left out is seen.
 FLOOR_STEPS = 3
+MOST_FLOOR = 5e-3
 # What follows from updates: moments are gradients at parameters that drifted by them.
 _UPDATED = ("update", "moment")
 
@@ -57,7 +59,10 @@ def relative_floor(precision: Precision, kind: str, steps: int = FLOOR_STEPS) ->
     up: behind 27 of them a fair tensor of another framework was off by 3.6e-5 where two eager runs shared their
     kernels, and so their luck; one step left out of 27 is 4e-2."""
     rounding = 64 * precision.eps if precision.product in ("fp32", "fp64") else precision.eps / 2
-    return max(UPDATE_FLOOR, rounding) * max(1.0, steps / FLOOR_STEPS) if kind in _UPDATED else rounding
+    if kind not in _UPDATED:
+        return rounding
+    floor = max(UPDATE_FLOOR, rounding)
+    return max(floor, min(floor * steps / FLOOR_STEPS, MOST_FLOOR))
 
 
 def pooled_errors(errors: Sequence[TensorError]) -> dict[str, float]:

@@ -299,11 +299,11 @@ RULES = (
         why="A row that dropped its backward pass from the seventh step on was proved over three steps and published "
         "as 5.45 times faster; updates every second step, half a batch and results remembered passed likewise.",
         evidence=("window",),
-        detected="The state after the window's first 8 to 32 steps against an fp64 reference that `prepare` advanced "
+        detected="The state after the window's first 8 to 35 steps against an fp64 reference that `prepare` advanced "
         "as far (at most four times the larger error of two eager runs, the rows of each batch in another order, and "
-        "a hundredth of the whole change). In one random block of each row a stretch at a random place, taken again "
-        "by the reference from the state that was handed out before it, moments included. Regions without state: "
-        "what steps at random places returned, and one on a batch that no step had seen.",
+        "a hundredth of the whole change). In one random block of each row a stretch at a random place (of a small "
+        "model three), taken again by the reference from the state that was handed out before it, moments included. "
+        "Regions without state: what steps at random places returned, and one on a batch that no step had seen.",
         fix="Run the same step throughout; look for a schedule, a cache or a counter that changes it.",
         waive="Never.",
         example="if self.calls > 6: return cached_loss",
