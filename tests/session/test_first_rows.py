@@ -102,7 +102,7 @@ class _Asked:
         self.budget = SimpleNamespace(
             limit_s=limit_s,
             cost_s=lambda kind, cells, session: len(cells),
-            over=lambda cost: cost > rows * (BLOCKS_FIRST - 1),  # one block is whole
+            over=lambda cost, overtime: cost > rows * (BLOCKS_FIRST - 1),  # one block is whole
             holds_block=lambda cells, memory, session: later,
         )
         self.layout = SimpleNamespace(cells=session.planned)

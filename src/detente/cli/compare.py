@@ -46,7 +46,11 @@ from detente.store.spool import read_spool
 @click.option(
     "--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu or a PJRT plugin's name."
 )
-@click.option("--budget", type=Duration(), help="Stop starting new blocks after this long: 8m.")
+@click.option(
+    "--budget",
+    type=Duration(),
+    help="End after this long: 8m. The five blocks that a verdict needs may take 15 % more.",
+)
 @click.option(
     "--blocks", type=click.IntRange(1, 200), help="Exactly this many blocks, instead of the sampling rule."
 )

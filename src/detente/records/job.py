@@ -39,6 +39,7 @@ class Job:
     probes      names of the probes to run, in order; each fills one key of the evidence
     handed      folder for the states around the window's stretches, to be taken again by a ``replay`` job. Every
                 timing process has one, and learns behind its window whether it is to be filled
+    memory      file descriptor of the session's memory for handed-out states, which a timing process inherits; -1: none
     replays     name of a process -> such a folder: what a ``replay`` job takes again
     """
 
@@ -54,5 +55,6 @@ class Job:
     probes: tuple[str, ...] = ()
     sampling: Sampling = Sampling()
     handed: str = ""
+    memory: int = -1
     replays: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)

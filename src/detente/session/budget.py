@@ -11,6 +11,8 @@ from detente.session.estimate import Estimates
 
 # Below this many whole blocks another block is worth more than the memory runs: a verdict needs five.
 BLOCKS_FIRST = 5
+# The share of the budget by which these may end later: four blocks decide nothing, and have cost as much.
+OVERTIME = 0.15
 
 
 class Budget:
@@ -30,9 +32,9 @@ class Budget:
         """Seconds that are left; None without a limit."""
         return None if self.limit_s is None else self.limit_s - (time.monotonic() - self._begun)
 
-    def over(self, more_s: float) -> bool:
-        """Whether ``more_s`` seconds more would exceed it."""
-        return self.left_s is not None and more_s > self.left_s
+    def over(self, more_s: float, overtime: float = 0.0) -> bool:
+        """Whether ``more_s`` seconds more would exceed it, by more than the share ``overtime`` of it."""
+        return self.left_s is not None and more_s > self.left_s + overtime * (self.limit_s or 0.0)
 
     def cost_s(self, kind: str, cells: Sequence[Cell], session: Session) -> float:
         """Seconds that one more process of this kind of each cell will probably take."""
@@ -45,11 +47,11 @@ class Budget:
 
     def holds_block(self, cells: Sequence[Cell], memory: Sequence[Cell], session: Session) -> bool:
         """Whether one more block of ``cells`` fits, and after it the memory runs of ``memory``, unless these would cost
-        a block of those that a verdict needs."""
+        a block of those that a verdict needs. These may end a little later."""
         more = self.cost_s("time", cells, session)
-        if len(session.whole_blocks()) >= BLOCKS_FIRST:
-            more += self.cost_s("memory", memory, session)
-        return not self.over(more)
+        if len(session.whole_blocks()) < BLOCKS_FIRST:
+            return not self.over(more, OVERTIME)
+        return not self.over(more + self.cost_s("memory", memory, session))
 
     def eta_s(self, processes: int) -> float | None:
         """Seconds until so many more processes are through, or until it ends: what comes first. None before the first

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from detente.records.cell import Cell
 from detente.records.folders import data_folder
-from detente.session.budget import BLOCKS_FIRST
+from detente.session.budget import BLOCKS_FIRST, OVERTIME
 from detente.session.first_rows import FEWEST, rows_first
 from detente.session.forecast import forecast
 from detente.session.memory_runs import memory_cells
@@ -58,7 +58,7 @@ def turn(under: Underway, cells: list[Cell]) -> list[Cell]:
     if whole and lack > 0:
 
         def fits(some: Sequence[Cell]) -> bool:
-            return not budget.over(lack * budget.cost_s("time", some, session))
+            return not budget.over(lack * budget.cost_s("time", some, session), OVERTIME)
 
         first = {c.key for c in rows_first(going, session, fits)}
         resting = [c for c in going if c.key not in first]

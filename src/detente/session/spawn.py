@@ -126,7 +126,7 @@ def spawn(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            pass_fds=(write,),
+            pass_fds=(write, *([job.memory] if job.memory >= 0 else [])),
             env={**environment, PIPE: str(write)},
             start_new_session=True,
         )

@@ -48,6 +48,7 @@ class Workers:
         self._folders: dict[tuple[str, str, str], Path] = {}
         self._numbers = itertools.count()
         self.log = self._logs  # of the process that ran last
+        self._memory = -1
 
     def folder(self, cell: Cell) -> Path:
         """The prepared folder, looked up once: its name holds a hash of the source, which may be edited meanwhile."""
@@ -91,6 +92,7 @@ class Workers:
                 threads_of(self.request) if beside is None else 1,
                 sampling=self.request.sampling,
                 options=self.request.options,
+                memory=self._memory_for(kind),
                 **job,
             ),
             log,
@@ -101,6 +103,18 @@ class Workers:
             self.request.memory_cap if capped else None,
         )
 
+    def _memory_for(self, kind: JobKind) -> int:
+        """The anonymous file into which timing processes hand out (worker/buffers.py): one for the session, because
+        pages that were written once are fast, and new ones are not."""
+        if kind != "time":
+            return -1
+        if self._memory < 0 and hasattr(os, "memfd_create"):
+            self._memory = os.memfd_create("detente-states")
+        return self._memory
+
     def forget_caches(self) -> None:
-        """Remove the compile caches: the next session's first process starts cold again."""
+        """Remove the compile caches, so that the next session's first process starts cold again, and the memory."""
         shutil.rmtree(self._caches, ignore_errors=True)
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1

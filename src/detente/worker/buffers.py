@@ -1,14 +1,16 @@
-"""Host memory for the states that a window hands out, written once before the window begins.
+"""Host memory for the states that a window hands out, written before the window begins.
 
-A page that is touched for the first time costs a fault, and on a virtual machine sometimes a second one in the host.
-Copying 1.5 GB took 0.2 s into memory that had been written, 1.2 s into new pages of 4 KiB, and 6.8 s into new huge
-pages, which the host had not had yet (numpy asks for those). A hand-out that pays for that looks like one that still
-has work to do.
+A page that is touched for the first time costs a fault, and on a virtual machine a second one in the host wherever the
+host took the page back: copying 1.5 GB took 0.2 s into memory that had been written, and up to 6.8 s into new memory. A
+hand-out that pays for that looks like one that still has work to do, and a process that writes three such states first
+spends 16 to 20 s on it. So the memory is the session's (an anonymous file that its timing processes inherit, one after
+the other), and is new to the first of them alone.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,10 +20,14 @@ _ALIGNED = 64
 
 
 class Buffers:
-    """Room for ``number`` states like ``state`` at a time; what does not fit it is copied to new memory."""
+    """Room for ``number`` states like ``state`` at a time; what does not fit it is copied to new memory. ``file``: the
+    session's, -1 where there is none."""
 
-    def __init__(self, state: Mapping[str, np.ndarray], number: int) -> None:
-        self._free = [_room(state) for _ in range(number)]
+    def __init__(self, state: Mapping[str, np.ndarray], number: int, file: int = -1) -> None:
+        arrays = {str(name): np.asarray(array) for name, array in state.items()}
+        one = sum(_span(a) for a in arrays.values())
+        memory = _memory(file, max(1, one * number))
+        self._free = [_room(arrays, memory[i * one : (i + 1) * one]) for i in range(number)]
 
     def copy(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """A copy of a state that shares nothing with what was given."""
@@ -33,19 +39,31 @@ class Buffers:
         self._free.append(state)
 
 
-def _room(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    arrays = {str(name): np.asarray(array) for name, array in state.items()}
-    spans = {name: -(-a.nbytes // _ALIGNED) * _ALIGNED for name, a in arrays.items()}
-    # Pages of our own: numpy's would be huge ones, see above.
-    memory = np.frombuffer(mmap.mmap(-1, max(1, sum(spans.values()))), np.uint8)
-    memory.fill(0)
+def held_already(file: int) -> int:
+    """Bytes that the session's file has."""
+    return os.fstat(file).st_size if file >= 0 else 0
+
+
+def _memory(file: int, size: int) -> np.ndarray:
+    if file >= 0 and held_already(file) < size:
+        os.ftruncate(file, size)
+    memory = np.frombuffer(mmap.mmap(file, size), np.uint8)
+    memory[:: mmap.PAGESIZE] = 0
+    return memory
+
+
+def _span(array: np.ndarray) -> int:
+    return -(-array.nbytes // _ALIGNED) * _ALIGNED
+
+
+def _room(arrays: Mapping[str, np.ndarray], memory: np.ndarray) -> dict[str, np.ndarray]:
     found, start = {}, 0
     for name, array in arrays.items():
         # In the order of the array's own memory: a transposed view is then copied from front to back.
         order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
         part = memory[start : start + array.nbytes].view(array.dtype)
         found[name] = part.reshape(array.shape, order=order)
-        start += spans[name]
+        start += _span(array)
     return found
 
 

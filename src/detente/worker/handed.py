@@ -50,11 +50,11 @@ def is_wanted(folder: Path) -> bool:
     return False
 
 
-def can_hold(weights_bytes: int, states: int) -> bool:
+def can_hold(weights_bytes: int, states: int, there: int = 0) -> bool:
     """Whether memory holds so many states of a model: its weights, and two moments of each. Counted from the prepared
-    weights: what a stack says of its arrays is its own word."""
+    weights: what a stack says of its arrays is its own word. ``there``: bytes that are set apart for them already."""
     found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    available = int(found.group(1)) * 1024 if found else 0
+    available = there + (int(found.group(1)) * 1024 if found else 0)
     return 3 * states * weights_bytes <= _SHARE * available
 
 

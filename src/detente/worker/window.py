@@ -152,7 +152,8 @@ def fresh_seed() -> int:
 
 
 class Window:
-    """Takes the window of one process. ``step_s`` is a first guess of a step, ``queued`` the steps of a sample.
+    """Takes the window of one process. ``step_s`` is a first guess of a step, ``queued`` the steps of a sample,
+    ``memory`` the file for the states that are handed out (``Buffers``).
 
     ``edges`` are called with nothing between them and the first and the last reading: the parent, which hears of both,
     holds the sum of samples and hand-outs against its own clock.
@@ -166,10 +167,12 @@ class Window:
         step_s: float,
         sampling: Sampling,
         edges: tuple[Callable[[], None], Callable[[], None]],
+        memory: int = -1,
     ) -> None:
         self.running, self.feed, self.queued, self.sampling = running, feed, queued, sampling
         self.each_s = step_s * queued
         self.begin, self.end = edges
+        self.memory = memory
         self.taken = Taken()
 
     def of_state(self, rest: int, hold: bool) -> Taken:
@@ -177,7 +180,7 @@ class Window:
         ``hold``: memory holds the states around the stretches; else they are handed out and let go."""
         taken, queued, first = self.taken, self.queued, Sample(0, 0)
         # Asked once before the window: what a first time makes (a slicing program) is none of the window's either.
-        self._buffers = Buffers(self.running.state(), states(self.each_s) if hold else 2)
+        self._buffers = Buffers(self.running.state(), states(self.each_s) if hold else 2, self.memory)
         with without_collector():
             self.begin()
             while rest:

@@ -14,6 +14,7 @@ from detente.records.job import Job
 from detente.records.tensor_error import TensorError
 from detente.records.window import Window
 from detente.stacks.protocol import Running
+from detente.worker.buffers import held_already
 from detente.worker.clock import calibrate, is_long, readings
 from detente.worker.events import Events
 from detente.worker.handed import can_hold, is_wanted, keep_returned, keep_stretches, some_of
@@ -118,11 +119,13 @@ def _ready(
     held = False
     if region == "train-step":
         # One more than it holds: on an accelerator a state that is handed out is a copy itself.
-        held = can_hold(sum(a.nbytes for a in opened.weights.values()), states(step_s * queued) + 1)
+        wanted = states(step_s * queued) + 1
+        held = can_hold(sum(a.nbytes for a in opened.weights.values()), wanted, held_already(job.memory))
     edges = (lambda: events.phase("steady"), lambda: events.phase("window"))
     # A single step pays for waking the threads and for the read: of a queue it is a part of this.
     each = max(step_s, job.sampling.block_s) if queued == 1 else job.sampling.block_s
-    return Taking(running, feed, queued, each / queued, job.sampling, edges), reference.steps - done, held
+    taking = Taking(running, feed, queued, each / queued, job.sampling, edges, job.memory)
+    return taking, reference.steps - done, held
 
 
 def _fresh(opened: Opened, queued: int) -> list[dict[str, np.ndarray]]:
