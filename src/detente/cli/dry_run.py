@@ -10,6 +10,7 @@ from detente.cli.live import duration
 from detente.records.cell import Cell
 from detente.records.codec import to_json
 from detente.records.folders import data_folder
+from detente.session.budget import BLOCKS_FIRST, OVERTIME
 from detente.session.devices import absent_reason
 from detente.session.forecast import Cost, Memory, forecast, memory_of
 from detente.session.layout import AA, lay_out
@@ -155,7 +156,11 @@ def _summary(plan: Plan) -> list[str]:
             f"reference, activations not counted; {machine}{fits}"
         )
     if plan.budget_s:
-        lines.append(f"no block starts that would end after {duration(plan.budget_s)}")
+        late = duration((1 + OVERTIME) * plan.budget_s)
+        lines.append(
+            f"no block starts that would end after {duration(plan.budget_s)}; of the first {BLOCKS_FIRST}, which a "
+            f"verdict needs, none after {late}"
+        )
         if plan.seconds > plan.budget_s and not plan.exact:
             lines.append(
                 f"{plan.blocks} blocks of all rows do not fit into that: the first row and the fastest others go first"

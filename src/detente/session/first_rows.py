@@ -12,22 +12,25 @@ from detente.session.layout import AA
 
 # Rows of one comparison beside the A/A twin: so many go first, and where even they do not fit, so few.
 MOST, FEWEST = 3, 2
+_NEAR = 1.25
 
 
 def rows_first(
-    cells: Sequence[Cell], session: Session, fits: Callable[[Sequence[Cell]], bool]
+    cells: Sequence[Cell], session: Session, fits: Callable[[Sequence[Cell], float], bool]
 ) -> tuple[Cell, ...]:
     """The rows of the next blocks: all of ``cells`` if they fit, else the first named and the fastest others of every
-    comparison, with the A/A twins. All of them again where no choice fits: then no order makes a verdict.
+    comparison, with the A/A twins. All of them again where not even the fewest come near: no order helps then.
 
-    ``fits`` says whether the blocks that are still needed fit with these rows. Who is fastest is read from the blocks
-    that ran; the verdicts' correction counts the pairs of all rows, so the choice spends nothing that was not paid for.
+    ``fits`` says whether the blocks that are still needed fit with these rows in so many times the time that is left.
+    Who is fastest is read from the blocks that ran; the verdicts' correction counts the pairs of all rows, so the
+    choice spends nothing that was not paid for.
     """
     for number in (None, *range(MOST, FEWEST - 1, -1)):
         chosen = tuple(cells) if number is None else chosen_rows(cells, session, number)
-        if fits(chosen):
+        if fits(chosen, 1.0):
             return chosen
-    return tuple(cells)
+    # What processes will take is an estimate, and a first process counts what later ones need not do.
+    return chosen if fits(chosen, _NEAR) else tuple(cells)
 
 
 def chosen_rows(cells: Sequence[Cell], session: Session, number: int) -> tuple[Cell, ...]:

@@ -57,8 +57,8 @@ def turn(under: Underway, cells: list[Cell]) -> list[Cell]:
     going = [c for c in cells if c.key not in session.rested]
     if whole and lack > 0:
 
-        def fits(some: Sequence[Cell]) -> bool:
-            return not budget.over(lack * budget.cost_s("time", some, session), OVERTIME)
+        def fits(some: Sequence[Cell], times: float) -> bool:
+            return not budget.over(lack * budget.cost_s("time", some, session) / times, OVERTIME)
 
         first = {c.key for c in rows_first(going, session, fits)}
         resting = [c for c in going if c.key not in first]
