@@ -12,12 +12,14 @@ import pytest
 from detente.records.evidence import Evidence
 from detente.records.sample import Sample
 from detente.records.session import Fingerprint, Process, Session
+from detente.session import resting
 from detente.session.asked import settings_of
 from detente.session.budget import BLOCKS_FIRST
 from detente.session.first_rows import chosen_rows, rows_first
+from detente.session.forecast import Cost
 from detente.session.layout import lay_out
 from detente.session.request import Request
-from detente.session.resting import turn
+from detente.session.resting import rest_before, turn
 from detente.store.spool import Spool, read_spool
 
 STEP_S = {"torch-eager": 1.2, "torch-compile": 0.9, "jax": 0.8, "detente": 0.85, "torch-eager#aa": 1.2}
@@ -135,3 +137,58 @@ def test_with_room_for_four_the_others_rest_until_these_have_their_blocks(after_
     enough = replace(session, processes=tuple(_process(c, b) for b in range(BLOCKS_FIRST) for c in going))
     for later, wanted in ((True, labels(session.planned)), (False, labels(going))):
         assert _Asked(enough, rows=4, later=later)() == wanted
+
+
+class _Planned:
+    """What ``rest_before`` asks of a session before anything ran: ``first_s`` and ``later_s`` of its rows' processes."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, first_s: dict[str, float], later_s: float = 25.0
+    ) -> None:
+        layout = lay_out(REQUEST)
+        costs = {c.key: Cost(first_s.get(c.label, 50.0), later_s) for c in layout.cells}
+        monkeypatch.setattr(resting, "forecast", lambda request, cells, folder: costs)
+        session = Session("x", 0.0, (), Fingerprint({}, {}, ""), layout.cells, {}, layout.aa, ())
+        self.said: list[str] = []
+        self.expected: dict[str, float] = {}
+        self.request, self.layout = REQUEST, layout
+        self.ledger = SimpleNamespace(session=session, rest=self._rest)
+        self.tally = SimpleNamespace(say=self.said.append)
+        self.budget = SimpleNamespace(
+            limit_s=REQUEST.budget_s, estimates=SimpleNamespace(expect=self.expected.update)
+        )
+
+    def _rest(self, cells: Any, why: str) -> None:
+        rested = {**self.ledger.session.rested, **{c.key: why for c in cells}}
+        self.ledger.session = replace(self.ledger.session, rested=rested)
+
+    def __call__(self) -> list[str]:
+        rest_before(self)  # type: ignore[arg-type]
+        return [c.label for c in self.layout.cells if c.key in self.ledger.session.rested]
+
+
+def test_a_row_whose_start_takes_a_good_part_of_the_budget_lets_others_go_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned = _Planned(monkeypatch, {"torch-compile": 200.0})
+    assert planned() == ["torch-compile"] and "about 200 s" in planned.said[0]
+    assert max(planned.expected.values()) == 200.0
+    # Not where all fit, nor where its start is like the others'.
+    assert _Planned(monkeypatch, {"torch-compile": 200.0}, later_s=5.0)() == []
+    assert _Planned(monkeypatch, {"torch-compile": 100.0})() == []
+
+
+def test_the_first_named_row_and_one_other_always_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = dict.fromkeys(("torch-eager", "torch-compile", "jax", "detente"), 400.0)
+    rested = _Planned(monkeypatch, every)()
+    assert "torch-eager" not in rested and "torch-eager#aa" not in rested and len(rested) == 2
+
+
+def test_a_row_that_never_ran_says_why(after_one_block: Session) -> None:
+    judge = pytest.importorskip("detente.judge")
+    (late,) = [c for c in after_one_block.planned if c.label == "torch-compile"]
+    processes = tuple(p for p in after_one_block.processes if p.cell != late)
+    session = replace(after_one_block, processes=processes, rested={late.key: "its start takes long"})
+    assert session.whole_blocks() == (0,)
+    (row,) = [c for c in judge.judge(session).cells if c.label == "torch-compile"]
+    assert (row.status, row.reason) == ("skipped", "its start takes long")

@@ -25,12 +25,12 @@ def rows_first(
     Who is fastest is read from the blocks that ran; the verdicts' correction counts the pairs of all rows, so the
     choice spends nothing that was not paid for.
     """
-    for number in (None, *range(MOST, FEWEST - 1, -1)):
-        chosen = tuple(cells) if number is None else chosen_rows(cells, session, number)
+    choices = [tuple(cells), *(chosen_rows(cells, session, n) for n in range(MOST, FEWEST - 1, -1))]
+    for chosen in choices:
         if fits(chosen, 1.0):
             return chosen
     # What processes will take is an estimate, and a first process counts what later ones need not do.
-    return chosen if fits(chosen, _NEAR) else tuple(cells)
+    return choices[-1] if fits(choices[-1], _NEAR) else choices[0]
 
 
 def chosen_rows(cells: Sequence[Cell], session: Session, number: int) -> tuple[Cell, ...]:
