@@ -15,9 +15,9 @@ from torch.testing._internal.common_modules import module_db
 from torch.utils import _pytree as pytree
 
 from detente import bridge
+from tests.unfrozen import unfreeze
 
-# Importing torch's own tests freezes torch's flags for the rest of the process, also for the tests of other files.
-torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
+unfreeze()
 
 SAMPLES = 3
 INFOS = {info.name: info for info in module_db}

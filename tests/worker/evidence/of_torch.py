@@ -185,6 +185,26 @@ def the_loss_is_read_in_the_step(b: Bench) -> tuple[Any, Any]:
     return [fair[k] for k in keys], [seen(b, step)[k] for k in keys]
 
 
+@truth("observed of a forward")
+def a_forward_reads_what_it_computed(b: Bench) -> tuple[Any, Any]:
+    """Behind its last operator it is a read-back; a value that a model asks for on its way is the model's own."""
+
+    def reads(step: Any) -> int:
+        return b.probe("observed", b.with_running("forward", step=step))["observed"]["reads"]
+
+    def on_its_way(honest: Any, batch: Any) -> Any:
+        bool(next(iter(batch.values())).sum() > 0)
+        return honest.step(batch)
+
+    def at_the_end(honest: Any, batch: Any) -> Any:
+        handle = honest.step(batch)
+        float(handle[0])
+        return handle
+
+    fair = b.probe("observed", b.opened("forward"))["observed"]["reads"]
+    return [fair, reads(on_its_way)], [fair, reads(at_the_end)]
+
+
 @truth("observed.updated")
 def the_optimizer_leaves_its_step(b: Bench) -> tuple[Any, Any]:
     def step(honest: Any, batch: Any) -> Any:

@@ -26,9 +26,9 @@ from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.lower.table import TABLE
 from opinfo.tracing import graph_of, to_numpy
 from tests.quick_xla import OPTIONS
+from tests.unfrozen import unfreeze
 
-# Importing torch's own tests freezes torch's flags for the rest of the process, also for the tests of other files.
-torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
+unfreeze()
 load_table()
 
 
