@@ -140,7 +140,7 @@ def test_with_room_for_four_the_others_rest_until_these_have_their_blocks(after_
 
 
 class _Planned:
-    """What ``rest_before`` asks of a session before anything ran: ``first_s`` and ``later_s`` of its rows' processes."""
+    """What ``rest_before`` asks of a session before anything ran, and what its rows' processes would take."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, first_s: dict[str, float], later_s: float = 25.0
