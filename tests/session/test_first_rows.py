@@ -19,7 +19,7 @@ from detente.session.first_rows import chosen_rows, rows_first
 from detente.session.forecast import Cost
 from detente.session.layout import lay_out
 from detente.session.request import Request
-from detente.session.resting import rest_before, turn
+from detente.session.resting import after_all, rest_before, turn
 from detente.store.spool import Spool, read_spool
 
 STEP_S = {"torch-eager": 1.2, "torch-compile": 0.9, "jax": 0.8, "detente": 0.85, "torch-eager#aa": 1.2}
@@ -182,6 +182,23 @@ def test_the_first_named_row_and_one_other_always_start(monkeypatch: pytest.Monk
     every = dict.fromkeys(("torch-eager", "torch-compile", "jax", "detente"), 400.0)
     rested = _Planned(monkeypatch, every)()
     assert "torch-eager" not in rested and "torch-eager#aa" not in rested and len(rested) == 2
+
+
+def test_what_was_asked_for_and_never_ran_gets_one_block_where_there_is_time(
+    after_one_block: Session,
+) -> None:
+    (late,) = [c for c in after_one_block.planned if c.label == "torch-compile"]
+    processes = tuple(p for p in after_one_block.processes if p.cell != late)
+    resting_one = replace(after_one_block, processes=processes, rested={late.key: "its start takes long"})
+    cells = list(after_one_block.planned)
+    for session, room, wanted in (
+        (resting_one, True, cells),
+        (resting_one, False, []),
+        (replace(resting_one, processes=after_one_block.processes), True, []),
+        (after_one_block, True, []),
+    ):
+        asked = _Asked(session, rows=4, later=room)
+        assert after_all(asked, cells) == wanted  # type: ignore[arg-type]
 
 
 def test_a_row_that_never_ran_says_why(after_one_block: Session) -> None:

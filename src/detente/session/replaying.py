@@ -22,6 +22,7 @@ VARIABLE = "DETENTE_REPLAY"
 _DRAW = random.SystemRandom()
 # How often a process is taken again whose row was already.
 _AGAIN = 0.1
+_ATTEMPTS = 2
 # Under a budget one of the first three: it may hold no more.
 _AMONG_IN_BUDGET = 3
 
@@ -52,10 +53,12 @@ class Turns:
             self._blocks[cell.key] = _DRAW.randrange(among)
         if is_twin(cell) or block < self._blocks[cell.key]:
             return False
-        if any(session.replays_of(cell, p.block) for p in session.of(cell)):
+        tried = [found for p in session.of(cell) if (found := session.replays_of(cell, p.block))]
+        if any(not replay.reason for found in tried for replay in found):
             # Once is not the last time: a row that knew itself safe could change its mind.
             return _DRAW.random() < _AGAIN
-        return True
+        # What could not be kept or taken again is tried once more: a full disk may pass, a reference too large not.
+        return len(tried) < _ATTEMPTS
 
     def over(self, process: Process, folder: Path, wanted: bool) -> None:
         """A process ended; what it handed out waits for the block's end, or is gone."""

@@ -1,0 +1,84 @@
+"""What a timing process hands out comes back as it was: states whole, what a stretch made of them in sketches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from detente.worker import handed
+from detente.worker.handed import keep_returned, keep_stretches, map_handed, some_of
+from detente.worker.jobs import time as timing
+from detente.worker.reference import make_reference, state_trace
+from detente.worker.sketch import WHOLE
+from detente.worker.window import Returned, Stretch, Taken
+
+NAMES = frozenset({"large", "small"})
+
+
+def stretch(first: int, step: float) -> Stretch:
+    rng = np.random.default_rng(first)
+    before = {
+        "large": rng.standard_normal((WHOLE, 3)).astype(np.float32),
+        "small": rng.standard_normal(5).astype(np.float32),
+        "running_mean": np.ones(4, np.float32),
+        "exp_avg:small": rng.standard_normal(5).astype(np.float32),
+        "step": np.array(float(first)),
+    }
+    after = {n: (a + np.asarray(step, a.dtype)) for n, a in before.items()}
+    return Stretch(first, 2, [1, 2], before, after)
+
+
+def test_stretches_come_back_whole_before_and_in_sketches_after(tmp_path: Path) -> None:
+    given = [stretch(3, 0.5), stretch(9, 0.25)]
+    keep_stretches(tmp_path, given, NAMES)
+    found = map_handed(tmp_path)
+    assert found is not None and len(found.stretches) == 2
+    for kept, was in zip(found.stretches, given, strict=True):
+        assert (kept.first, kept.steps, kept.batches) == (was.first, was.steps, was.batches)
+        assert kept.parameters == NAMES
+        assert all(np.array_equal(kept.before[n], was.before[n]) for n in was.before)
+        # Against a reference that did the same there is no error; against one that did more, all of the difference.
+        reference = make_reference(state_trace(was.before, was.after, NAMES))
+        assert max(e.err for e in reference.errors(kept.change)) < 1e-6
+        other = make_reference(state_trace(was.before, {n: a + 1 for n, a in was.after.items()}, NAMES))
+        errors = {f"{e.kind}|{e.name}": e.err for e in other.errors(kept.change)}
+        assert errors.keys() == {
+            *("update|large", "update|small", "buffer|running_mean", "moment|exp_avg:small", "moment|step")
+        }
+        assert all(err == pytest.approx(1.0, rel=0.1) for err in errors.values()), errors
+
+
+def test_nothing_is_there_before_the_head_is(tmp_path: Path) -> None:
+    assert map_handed(tmp_path) is None
+    keep_returned(tmp_path, {"x": np.ones(2)}, {"loss": np.array(1.0)})
+    found = map_handed(tmp_path)
+    assert found is not None and not found.stretches and float(found.returned["loss"]) == 1.0
+
+
+def test_of_a_small_model_every_stretch_is_kept_and_of_a_large_one_the_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = [stretch(3, 0.5), stretch(9, 0.25)]
+    assert some_of(given, given[1]) == given
+    monkeypatch.setattr(handed, "_ALL_BYTES", 1000)
+    assert some_of(given, given[1]) == [given[1]]
+    assert some_of([], None) == []
+
+
+def test_a_full_disk_is_no_fault_of_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(timing, "keep_stretches", full)
+    monkeypatch.setattr(timing, "keep_returned", full)
+    job = SimpleNamespace(handed=str(tmp_path))
+    moved = Taken(stretches=[stretch(3, 0.5)])
+    stateless = Taken(outputs=[Returned(0, True, {"loss": np.array(1.0)})])
+    for taken in (moved, stateless):
+        timing._keep(job, taken, [{"x": np.ones(1)}], NAMES)  # type: ignore[arg-type]
+        assert "could not be kept: [Errno 28]" in capsys.readouterr().err
