@@ -48,8 +48,8 @@ class Opened:
     done: Any = None
     collector: bool = False
     # The loss of the first batch from the loaded weights: of the first step, and of one behind the window.
-    first_loss: float = float("nan")
-    later_loss: float = float("nan")
+    first_loss: float | None = None
+    later_loss: float | None = None
     # Whether the prepared weights were loaded and no step was taken since.
     loaded: bool = False
 
