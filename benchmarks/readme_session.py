@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SESSION = ROOT / "docs/results/demo/session.jsonl"
 PAGES = {
     ROOT / "docs/results/gpt2-small-cpu.md": SESSION,
+    ROOT / "docs/results/gpt2-kept-memory.md": ROOT / "docs/results/gpt2-kept-memory.jsonl",
     ROOT / "docs/results/torch-xla-cpu.md": ROOT / "docs/results/torch-xla-cpu.jsonl",
 }
 BEGIN, END = "<!-- the stored session -->\n", "<!-- end of the stored session -->\n"
