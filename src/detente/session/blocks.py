@@ -52,7 +52,8 @@ def _one_block(under: Underway, block: int, cells: Sequence[Cell], turns: Turns)
     if late:  # rows that let others go first are proved and prepared now; the others have been
         prove(under, late)
         prepare(under, late)
-        cells = [c for c in cells if c in under.alive()]
+        alive = under.alive()
+        cells = [c for c in cells if c in alive]
     for order, cell in enumerate(cells):
         session = under.ledger.session
         first, twin = not any(p.evidence.status == "ok" for p in session.of(cell)), is_twin(cell)

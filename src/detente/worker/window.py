@@ -189,23 +189,18 @@ class Window:
                     first.wall_ns + found.wall_ns, first.steps + found.steps, first.cpu_ns + found.cpu_ns
                 )
                 rest -= found.steps
-            taken.warm, taken.state = first, self._hand_out()
+            taken.warm, taken.state = first, self._hand_out(keep=True)
             each = max(first.wall_ns / first.steps * queued / 1e9, self.each_s if queued > 1 else 0.0)
             count = behind(each, self.sampling)
             at = 0
             for start, length in lay_stretches(_DRAW, count, queued, each):
                 self._samples(start - at)
-                before = self._hand_out() if start else taken.state
+                before = self._hand_out(hold) if start else taken.state
                 begun = len(taken.samples)
                 batches = self._samples(length)
-                after = self._hand_out()
+                after = self._hand_out(hold)
                 if hold:
                     taken.stretches.append(Stretch(begun, length * queued, batches, before, after))
-                else:
-                    for state in (before, after):
-                        if state is not taken.state:
-                            self._buffers.give_back(state)
-                del before, after
                 at = start + length
             self._samples(count - at)
             self._over()
@@ -253,15 +248,18 @@ class Window:
         self.taken.samples.append(found)
         return numbers
 
-    def _hand_out(self) -> dict[str, np.ndarray]:
-        """The state, and what asking for it took. What is kept is a copy of ours, made inside the stamp: arrays that
-        the stack still holds could be filled in later, and views of what the next step overwrites will be."""
+    def _hand_out(self, keep: bool) -> dict[str, np.ndarray]:
+        """The state, and what asking for it took. It is a copy of ours, made inside the stamp: arrays that the stack
+        still holds could be filled in later, and views of what the next step overwrites will be. One that is not to be
+        kept is written over by the next."""
         wall, cpu = readings()
         given = self.running.state()
         between, _ = readings()
         state = self._buffers.copy(given)
         del given
         self._stamp(wall, cpu, between)
+        if not keep:
+            self._buffers.give_back(state)
         return state
 
     def _returned(self, number: int, *, fresh: bool) -> None:
