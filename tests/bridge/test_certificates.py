@@ -144,6 +144,7 @@ def test_short_runs_eager_on_two_repeats_of_each_block():
     assert "layers.4.up.weight" in names and "layers.5.up.weight" not in names
 
 
+@pytest.mark.matrix
 def test_short_is_of_the_same_form_where_two_layers_can_be_rolled():
     import transformers as hf
 
@@ -266,7 +267,7 @@ def test_where_a_tensor_fails_the_comparison_is_made_again_a_rounding_away(monke
     nudged = []
     plain = certify._nudge
     monkeypatch.setattr(certify, "_nudge", lambda model, seed: (nudged.append(seed), plain(model, seed)))
-    model = Net()
+    model = Net(1)
     step = compiled(model)
     step(X), float(step(X))
     assert step.certificate.ok and nudged == []
@@ -308,7 +309,7 @@ def test_a_wrong_gradient_fails_all_the_same(monkeypatch):
         entry, lower=lambda call, x, **named: entry.lower(call, x, **named) * (1 + 1e-4)
     )
     monkeypatch.setitem(TABLE, "aten.gelu.default", wrong)
-    step = compiled(Net())
+    step = compiled(Net(1))
     step(X)
     with pytest.raises(bridge.Refused, match="certificate"):
         float(step(X))

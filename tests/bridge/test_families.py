@@ -237,7 +237,7 @@ FAMILIES = [
 
 
 # each of these has a relative that `make test` runs; `make test-matrix` runs them all
-LONG = {whisper, mamba, clip, gpt_neo}
+LONG = {whisper, mamba, clip, gpt_neo, llama, vit, resnet, lstm, transformer}
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def test_a_device_holds_its_share_only(trained):
         assert cut["held"] == pytest.approx(cut["whole"] + (1 - cut["whole"]) / devices)
 
 
+@pytest.mark.matrix
 def test_a_product_over_four_by_two_devices_is_drawn_and_right():
     found = run("product", "--xla_force_host_platform_device_count=8")
     rows = [line.split() for line in found["drawing"].splitlines() if "CPU" in line]

@@ -75,11 +75,12 @@ def test_closed_error_output_does_not_reach_the_result(stored: Session, tmp_path
     assert shell(tmp_path, "detente report --format json 2> /dev/full").returncode == 0
 
 
-def test_a_comparison_whose_output_is_lost_is_kept(tmp_path: Path) -> None:
-    done = shell(tmp_path, f"detente {TINY} > /dev/full")
+def test_a_comparison_whose_output_is_lost_is_kept(tmp_path: Path, home: Path) -> None:
+    here = {"DETENTE_HOME": str(home)}  # where weights are prepared
+    done = shell(tmp_path, f"detente {TINY} > /dev/full", **here)
     assert done.returncode == 3, done.stderr
     assert "detente report" in done.stderr
-    told = shell(tmp_path, "detente report --format json")
+    told = shell(tmp_path, "detente report --format json", **here)
     assert json.loads(told.stdout)["session"]["blocks"] == 1
 
 
@@ -120,3 +121,14 @@ def test_a_proof_that_cannot_be_cached_costs_nothing_else(tmp_path: Path) -> Non
     for torn in ("", text[:100], "[]", text.replace('"wall_ns":', '"wall_ns":-')):
         (tmp_path / "proofs" / "proof.json").write_text(torn)
         assert read_proof(tmp_path / "proofs" / "proof.json") is None
+
+
+def test_it_runs_where_standard_output_is_no_file() -> None:
+    """As under a notebook, which puts an object of its own there."""
+    code = (
+        "import contextlib, io\nfrom detente.cli import main\nheard = io.StringIO()\n"
+        "with contextlib.redirect_stdout(heard), contextlib.suppress(SystemExit): main(['--help'])\n"
+        "assert 'compare' in heard.getvalue()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

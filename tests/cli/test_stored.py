@@ -63,22 +63,25 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_a_bad_row_is_named_and_left_out(what: str, at: Any, folder: Path) -> None:
-    keep(folder, make_session(6), make_session(5, id=OTHER, started=1.79e9))
-    spoil(folder, OTHER, BAD[what])
-    id = BAD[what].get("id", OTHER)
+def test_bad_rows_are_named_and_left_out(at: Any, folder: Path) -> None:
+    """All of them in one store, beside a good session."""
+    names = {what: f"20261120T09000{i}-another" for i, what in enumerate(BAD)}
+    keep(folder, make_session(6), *(make_session(5, id=n, started=1.79e9) for n in names.values()))
+    for what, name in names.items():
+        spoil(folder, name, BAD[what])
     for command in (("history",), ("sessions", "list"), ("history", "--format", "json"), ("report",)):
         done = at(*command)
         assert done.returncode == 0, (command, done.stderr)
         assert "20261121T090000-fabricated" in done.stdout
-    listed = at("sessions", "list")
-    assert f"{id:22} cannot be read" in listed.stdout, listed.stdout
-    told = at("report", OTHER)
-    assert told.returncode in ((0,) if "started" in BAD[what] else (2, 3)), told.stderr
-    # It can be removed, and then nothing is said of it any more.
-    done = at("sessions", "remove", id)
-    assert done.returncode == 0, done.stderr
+    listed = at("sessions", "list").stdout
+    for what, name in names.items():
+        id = BAD[what].get("id", name)
+        assert f"{id:22} cannot be read" in listed, (what, listed)
+        told = at("report", name)
+        assert told.returncode in ((0,) if "started" in BAD[what] else (2, 3)), (what, told.stderr)
+        # It can be removed, and then nothing is said of it any more.
+        done = at("sessions", "remove", id)
+        assert done.returncode == 0, (what, done.stderr)
     assert "cannot be read" not in at("sessions", "list").stdout
     assert at("history").stderr == ""
 

@@ -36,6 +36,7 @@ def test_mislabelled_examples_have_the_longest_gradients(tmp_path, monkeypatch):
     assert longest and wrong and longest.group(1).split() == wrong.group(1).split(), printed
 
 
+@pytest.mark.matrix
 def test_every_mesh_has_the_same_loss(tmp_path, monkeypatch):
     printed = run("shard_over_a_mesh.py", tmp_path, monkeypatch)
     losses = [float(x) for x in re.findall(r"loss ([\d.]+)", printed)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 
 def compare(detente: Any, *more: str) -> tuple[dict[str, Any], str]:
     done = detente("compare", "gemm", "--stacks", "torch-eager", "--size", "tiny", "--format", "json", *more)
@@ -21,6 +23,7 @@ def test_where_one_block_fits_the_twin_is_dropped_with_the_reason(detente: Any) 
     assert "torch-eager#aa is skipped: the budget of 1 s holds one block" in errors
 
 
+@pytest.mark.matrix
 def test_where_two_fit_it_runs(detente: Any) -> None:
     result, _ = compare(detente, "--budget", "10m", "--blocks", "2", "--no-memory")
     rows = {c["label"]: c for c in result["cells"]}

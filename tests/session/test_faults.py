@@ -30,6 +30,7 @@ def cell(result: dict[str, Any], label: str) -> dict[str, Any]:
 # Each beside torch-eager in one session: (status, what the reason says).
 WRONG = {
     "Killed": ("failed", "killed by SIGKILL in phase 'first'"),
+    "KilledWithChildren": ("failed", "killed by SIGKILL"),
     "Raising": ("failed", "RuntimeError: the planted error"),
     "Nan": ("void", "not finite"),
     "Wrong": ("void", "gradient weight"),
@@ -58,11 +59,13 @@ def test_the_others_are_kept(faulty: tuple[int, dict[str, Any], str]) -> None:
     assert "Traceback" not in errors
 
 
-def test_out_of_memory_is_a_result(detente: Any) -> None:
-    code, result, errors = compare(detente, "torch-eager", "Greedy")
-    bad, good = cell(result, "Greedy"), cell(result, "torch-eager")
+def test_out_of_memory_and_what_cannot_run_here_are_results(detente: Any) -> None:
+    """Each with its reason, and neither is an error."""
+    code, result, errors = compare(detente, "torch-eager", "Greedy", "Absent")
+    bad, good, absent = (cell(result, label) for label in ("Greedy", "torch-eager", "Absent"))
     assert bad["status"] == "oom" and "memory" in bad["reason"], bad["reason"]
     assert good["status"] == "ok" and code == 0, good["reason"]
+    assert absent["status"] == "skipped" and "this device has no such unit" in absent["reason"], absent
     assert "Traceback" not in errors
 
 
@@ -72,26 +75,21 @@ def test_a_parity_failure_names_the_first_differing_tensor(faulty: tuple[int, di
     assert (parity["worst"]["kind"], parity["worst"]["name"]) == ("gradient", "weight")
 
 
-def test_a_stack_that_cannot_run_here_is_skipped_with_its_reason(detente: Any) -> None:
-    code, result, _ = compare(detente, "torch-eager", "Absent")
-    assert (code, cell(result, "Absent")["status"]) == (0, "skipped")
-    assert "this device has no such unit" in cell(result, "Absent")["reason"]
-
-
 def test_a_worker_that_hangs_is_killed_by_the_phase_limit(detente: Any) -> None:
     code, result, _ = compare(detente, "torch-eager", "Hanging", DETENTE_PHASE_LIMIT="first=2")
     assert code == 1
     assert "no progress in phase 'first' for 2 s" in cell(result, "Hanging")["reason"]
 
 
-def test_a_killed_worker_takes_its_children_with_it(detente: Any) -> None:
-    compare(detente, "torch-eager", "KilledWithChildren")
+def test_a_killed_worker_takes_its_children_with_it(faulty: tuple[int, dict[str, Any], str]) -> None:
+    assert cell(faulty[1], "KilledWithChildren")["status"] == "failed"
     left = subprocess.run(
         ["pgrep", "-f", "detente-orphan"], capture_output=True, text=True, check=False
     ).stdout
     assert left.strip() == ""
 
 
+@pytest.mark.matrix
 def test_a_worker_killed_while_inductor_compiles_leaves_no_compiler(detente: Any, home: Path) -> None:
     note = home / "compile-processes.json"
     note.unlink(missing_ok=True)
@@ -121,9 +119,9 @@ def test_without_a_compiler_torch_compile_is_skipped_with_what_to_install(
     assert cell(result, "torch-eager")["status"] == "ok"
 
 
+@pytest.mark.usefixtures("faulty")  # what it loads was made without a cap
 def test_a_memory_cap_makes_out_of_memory_a_result(detente: Any) -> None:
     """RLIMIT_DATA of 40 MiB: the framework itself does not fit."""
-    compare(detente, "torch-eager")  # what it loads is made without a cap
     code, result, _ = compare(detente, "torch-eager", more=("--memory-cap", "40M"))
     assert (code, cell(result, "torch-eager")["status"]) == (0, "oom")
 

@@ -11,10 +11,12 @@ import pytest
 
 from detente.records.evidence import Evidence
 from detente.records.sample import Sample
-from detente.records.session import Fingerprint, Process, Session
+from detente.records.session import Fingerprint, Process, Session, replay_name
+from detente.records.window import Replay
 from detente.session import resting
 from detente.session.asked import settings_of
 from detente.session.budget import BLOCKS_FIRST
+from detente.session.estimate import AGAIN, Estimates, replays_s
 from detente.session.first_rows import chosen_rows, rows_first
 from detente.session.forecast import Cost
 from detente.session.layout import lay_out
@@ -209,3 +211,25 @@ def test_a_row_that_never_ran_says_why(after_one_block: Session) -> None:
     assert session.whole_blocks() == (0,)
     (row,) = [c for c in judge.judge(session).cells if c.label == "torch-compile"]
     assert (row.status, row.reason) == ("skipped", "its start takes long")
+
+
+def test_taking_again_is_in_what_the_next_blocks_cost(after_one_block: Session) -> None:
+    """Each row's turn comes once, and then seldom; a twin is never asked."""
+    planned = after_one_block.planned
+    assert replays_s(planned, after_one_block) == 0.0
+    eager = next(c for c in planned if c.label == "torch-eager")
+    jax = next(c for c in planned if c.label == "jax")
+    answers = {replay_name(c, 0): (Replay(1, 1),) for c in (eager, jax)}
+    replay = Process(eager, "replay", 0, 0, 0.0, 40.0, 0.0, Evidence("ok", "done", replays=answers))
+    session = replace(after_one_block, processes=(*after_one_block.processes, replay))
+    # 20 s a row: two were taken, two were not.
+    assert replays_s(planned, session) == pytest.approx(20.0 * (2 * AGAIN + 2))
+
+
+def test_a_second_process_does_not_pay_what_one_of_many_pays(after_one_block: Session) -> None:
+    (first, *_) = after_one_block.processes
+    phases = {"import": 2.0, "build": 3.0, "memory": 17.0, "steady": 10.0, "keep": 7.0, "probes": 20.0}
+    session = replace(after_one_block, processes=(replace(first, wall_s=61.0, phases=phases),))
+    assert Estimates().next("time", first.cell, session) == pytest.approx(
+        17.0
+    )  # and what a process takes besides

@@ -63,7 +63,14 @@ def test_twice_leaves_no_trace_of_the_process(home: Path) -> None:
     assert [t["kept"] for t in told] == [WHOLE[: WHOLE.index(kind)] for _, kind in PHASES]
 
 
-@pytest.mark.parametrize(("phase", "kind"), [("import", "time"), ("steady", "time"), ("reading", "memory")])
+@pytest.mark.parametrize(
+    ("phase", "kind"),
+    [
+        pytest.param("import", "time", marks=pytest.mark.matrix),
+        ("steady", "time"),
+        pytest.param("reading", "memory", marks=pytest.mark.matrix),
+    ],
+)
 def test_once_finishes_the_process_and_keeps_it(phase: str, kind: str, home: Path) -> None:
     (once,) = interrupt(home, [(phase, kind)], 1)
     # Once in the last process of all: it finishes, and then nothing was interrupted.
@@ -71,6 +78,7 @@ def test_once_finishes_the_process_and_keeps_it(phase: str, kind: str, home: Pat
     assert (once["note"], once["kept"]) == (note, WHOLE[: WHOLE.index(kind) + 1])
 
 
+@pytest.mark.matrix
 def test_proof_and_preparation_can_be_interrupted(tmp_path: Path) -> None:
     """In a home of its own: weights that were half written must not count as prepared."""
     told = interrupt(tmp_path, FRESH, 2)
@@ -78,6 +86,7 @@ def test_proof_and_preparation_can_be_interrupted(tmp_path: Path) -> None:
     assert [t["kept"] for t in told] == [[]] * len(FRESH)
 
 
+@pytest.mark.matrix
 def test_once_in_proof_or_preparation_finishes_it(tmp_path: Path) -> None:
     prepared, proved = interrupt(tmp_path, [FRESH[1], FRESH[3]], 1)
     assert (prepared["note"], prepared["kept"]) == ("interrupted", [])

@@ -37,7 +37,13 @@ def kill(home: Path, *kills: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("phase", "kind"), [("import", "time"), ("first", "time"), ("steady", "time"), ("first", "memory")]
+    ("phase", "kind"),
+    [
+        pytest.param("import", "time", marks=pytest.mark.matrix),
+        pytest.param("first", "time", marks=pytest.mark.matrix),
+        ("steady", "time"),
+        pytest.param("first", "memory", marks=pytest.mark.matrix),
+    ],
 )
 def test_what_was_killed_runs_again(phase: str, kind: str, home: Path) -> None:
     killed, resumed, again = kill(home, f"{phase}/{kind}")
@@ -50,6 +56,7 @@ def test_what_was_killed_runs_again(phase: str, kind: str, home: Path) -> None:
     assert again["all"] == resumed["all"]
 
 
+@pytest.mark.matrix
 def test_a_proof_that_was_killed_runs_again(tmp_path: Path) -> None:
     """In a home of its own: nothing is proved there yet."""
     killed, resumed, _ = kill(tmp_path, "third/prove")

@@ -49,25 +49,29 @@ def test_the_file_runs_in_workers_alone(detente: Any, tmp_path: Path) -> None:
     assert ran.read_text().split() == environment_of, "a dry run loaded the file"
 
 
-@pytest.mark.parametrize(
-    ("top", "says"),
-    [
-        ("import sys; sys.exit(7)", "exit code 7"),
-        ("import os; os._exit(9)", "exit code 9"),
-        ("import no_such_module_anywhere", "no_such_module_anywhere"),
-        ("raise RuntimeError('planted')", "planted"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
-    ],
-)
-def test_what_ends_the_file_fails_its_row_and_nothing_else(
-    top: str, says: str, detente: Any, tmp_path: Path
-) -> None:
-    name = write(tmp_path / "mine.py", HEAD + top + "\nclass Mine(TorchEager): pass\n")
-    done = detente("compare", "gemm", "--stacks", f"torch-eager,{name}", *QUICK)
+ENDS = {
+    "import sys; sys.exit(7)": "exit code 7",
+    "import os; os._exit(9)": "exit code 9",
+    "import no_such_module_anywhere": "no_such_module_anywhere",
+    "raise RuntimeError('planted')": "planted",
+    "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": "SIGKILL",
+}
+
+
+def test_what_ends_a_file_fails_its_row_and_nothing_else(detente: Any, tmp_path: Path) -> None:
+    """Five files in one session, each with an end of its own, and a good row beside them."""
+    names = []
+    for number, top in enumerate(ENDS):
+        file = tmp_path / f"ends{number}.py"
+        file.write_text(f"{HEAD}{top}\nclass Ends{number}(TorchEager): pass\n")
+        names.append(f"{file}:Ends{number}")
+    done = detente("compare", "gemm", "--stacks", ",".join(("torch-eager", *names)), *QUICK)
     rows = {c["label"]: c for c in json.loads(done.stdout)["cells"]}
-    assert (done.returncode, rows["Mine"]["status"]) == (1, "failed")
+    assert done.returncode == 1, done.stderr
     assert rows["torch-eager"]["steady_s"]["processes"] == 1
-    assert says in rows["Mine"]["reason"], rows["Mine"]["reason"]
+    for number, says in enumerate(ENDS.values()):
+        row = rows[f"Ends{number}"]
+        assert row["status"] == "failed" and says in row["reason"], row["reason"]
 
 
 def test_a_file_that_never_comes_back_is_ended_by_the_limit(detente: Any, tmp_path: Path) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 import time
-import traceback
 from pathlib import Path
 
 import click
@@ -134,6 +132,8 @@ def _tell(arguments: list[str], code: str, message: str, hint: str, exit_code: i
     exit code."""
     try:
         if _wants_json(arguments):
+            import json  # with what follows, a tenth of what --help takes
+
             print(json.dumps({"error": {"code": code, "message": message, "hint": hint}}))
             return exit_code
         from detente.cli.text import say
@@ -153,6 +153,8 @@ def _wants_json(arguments: list[str]) -> bool:
 
 def _keep_traceback() -> str:
     """Write the traceback to a file and say where it is."""
+    import traceback
+
     try:
         path: Path = state_folder() / "tracebacks" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,8 @@ def require_output() -> None:
         print("detente: standard output is closed, so that nothing can be told", file=sys.stderr)
         print("         send it to a file or to /dev/null", file=sys.stderr)
         sys.exit(3)
-    if isinstance(sys.stdout.buffer, io.RawIOBase):
+    # A notebook, or a test that listens, puts an object without a buffer there.
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
         # PYTHONUNBUFFERED: what could not be written would be gone, and nothing could tell which file had refused it.
         sys.stdout = open(1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from detente.records.cell import Cell
 from detente.records.session import Session
-from detente.session.estimate import Estimates
+from detente.session.estimate import Estimates, replays_s
 
 # Below this many whole blocks another block is worth more than the memory runs: a verdict needs five.
 BLOCKS_FIRST = 5
@@ -48,7 +48,7 @@ class Budget:
     def holds_block(self, cells: Sequence[Cell], memory: Sequence[Cell], session: Session) -> bool:
         """Whether one more block of ``cells`` fits, and after it the memory runs of ``memory``, unless these would cost
         a block of those that a verdict needs. These may end a little later."""
-        more = self.cost_s("time", cells, session)
+        more = self.cost_s("time", cells, session) + replays_s(cells, session)
         if len(session.whole_blocks()) < BLOCKS_FIRST:
             return not self.over(more, OVERTIME)
         return not self.over(more + self.cost_s("memory", memory, session))

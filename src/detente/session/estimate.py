@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from detente.records.cell import Cell
 from detente.records.session import Process, Session
+from detente.session.layout import AA
 
 # What a first step takes from a warm cache, as a share of the cold one (Inductor 0.2, JAX 0.35).
 _WARM_SHARE = 0.35
-# Phases that the first process of a row has to itself: it proves gradients and runs every probe.
-_FIRST_ALONE = ("proof", "probes")
+# Phases that a row's first process has to itself: it proves gradients and runs every probe; and those that one process
+# of many has: the session's first writes the memory of the others, and a row's turn to be taken again writes states.
+_FIRST_ALONE = ("proof", "probes", "memory", "keep")
+# How often a row's process is taken again when one of them was already.
+AGAIN = 0.1
 # What these take in a later process, and what one takes whose phases nobody recorded: the interpreter, reading weights,
 # comparing states.
 _PROCESS_S = 2.0
@@ -50,6 +54,19 @@ class Estimates:
             e = evidence[-1]
             return 3.0 + (e.import_s or 0) + (e.build_s or 0) + (e.first_s or 0) + (e.second_s or 0)
         return self._expected.get(cell.key, _UNKNOWN_S) if kind == "time" else _UNKNOWN_S
+
+
+def replays_s(cells: Sequence[Cell], session: Session) -> float:
+    """Seconds that taking again will probably cost the next blocks of these cells, whatever their number: each row's
+    turn comes once, and then seldom. 0 before anything was taken again: nobody knows then what it takes."""
+    done = [p for p in session.processes if p.kind == "replay" and p.evidence.replays]
+    if not done:
+        return 0.0
+    each = sum(p.wall_s for p in done) / sum(len(p.evidence.replays) for p in done)
+    taken = [
+        any(session.replays_of(c, p.block) for p in session.of(c)) for c in cells if not c.label.endswith(AA)
+    ]
+    return each * sum(AGAIN if once else 1.0 for once in taken)
 
 
 def _second(first: Process) -> float:

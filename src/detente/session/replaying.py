@@ -13,6 +13,7 @@ from detente.records.cell import Cell
 from detente.records.folders import cache_folder
 from detente.records.session import Process, replay_name
 from detente.records.window import Replay
+from detente.session.estimate import AGAIN
 from detente.session.underway import Underway, is_twin
 
 # The block of a row that is taken again is one of the first so many: a session that decides early has had it.
@@ -20,8 +21,6 @@ _AMONG = 5
 # 0 leaves replays out, for a quick look; the rows then say that what was timed later is not checked.
 VARIABLE = "DETENTE_REPLAY"
 _DRAW = random.SystemRandom()
-# How often a process is taken again whose row was already.
-_AGAIN = 0.1
 _ATTEMPTS = 2
 # Under a budget one of the first three: it may hold no more.
 _AMONG_IN_BUDGET = 3
@@ -56,7 +55,7 @@ class Turns:
         tried = [found for p in session.of(cell) if (found := session.replays_of(cell, p.block))]
         if any(not replay.reason for found in tried for replay in found):
             # Once is not the last time: a row that knew itself safe could change its mind.
-            return _DRAW.random() < _AGAIN
+            return _DRAW.random() < AGAIN
         # What could not be kept or taken again is tried once more: a full disk may pass, a reference too large not.
         return len(tried) < _ATTEMPTS
 

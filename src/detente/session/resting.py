@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from detente.records.cell import Cell
 from detente.records.folders import data_folder
 from detente.session.budget import BLOCKS_FIRST, OVERTIME
+from detente.session.estimate import replays_s
 from detente.session.first_rows import FEWEST, rows_first
 from detente.session.forecast import forecast
 from detente.session.memory_runs import memory_cells
@@ -58,7 +59,8 @@ def turn(under: Underway, cells: list[Cell]) -> list[Cell]:
     if whole and lack > 0:
 
         def fits(some: Sequence[Cell], times: float) -> bool:
-            return not budget.over(lack * budget.cost_s("time", some, session) / times, OVERTIME)
+            more = lack * budget.cost_s("time", some, session) + replays_s(some, session)
+            return not budget.over(more / times, OVERTIME)
 
         first = {c.key for c in rows_first(going, session, fits)}
         resting = [c for c in going if c.key not in first]

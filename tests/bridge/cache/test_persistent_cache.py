@@ -157,6 +157,7 @@ def _python(script, cache, *arguments):
     ).stdout
 
 
+@pytest.mark.matrix
 def test_another_process_finds_it(tmp_path):
     script = SCRIPT.format(here=str(Path(__file__).parent))
     told = [_python(script, tmp_path).split(maxsplit=1) for _ in range(2)]

@@ -122,6 +122,7 @@ def test_a_model_of_one_form_is_tuned_too(tmp_path: Path, monkeypatch: pytest.Mo
     assert (step.choice.form, step.choice.why) == ("unrolled", "the only form that is possible and fits")
 
 
+@pytest.mark.matrix
 def test_the_command_tunes_for_the_users_own_program(detente: Any, compiled: Any, tmp_path: Path) -> None:
     target = f"{tmp_path / 'deep.py'}:training"
     done = detente("bridge", "tune", target, "--format", "json", DETENTE_BRIDGE_CACHE=str(tmp_path / "cache"))

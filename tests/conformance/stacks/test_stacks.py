@@ -21,6 +21,9 @@ NAMES = tuple(
     if before == "@check"
 )
 
+# Each differs from a stack of the default run by a setting alone; `make test-matrix` asks them too.
+OUT_OF_THE_BOX = ("torch-eager-default", "torch-compile-model")
+
 
 @cache
 def results(stack: str) -> dict[str, str]:
@@ -51,6 +54,8 @@ def results(stack: str) -> dict[str, str]:
 
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("check", NAMES)
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize(
+    "stack", [pytest.param(s, marks=[pytest.mark.matrix] if s in OUT_OF_THE_BOX else []) for s in STACKS]
+)
 def test_stack(stack: str, check: str) -> None:
     assert results(stack)[check] == "", f"{stack}: {results(stack)[check]}"

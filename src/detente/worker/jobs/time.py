@@ -60,6 +60,7 @@ def run(job: Job, events: Events) -> Evidence:
     placing: dict[str, int] = {}
     before, began = running.compiled().events, take_state()
     if region == "train-step":
+        events.phase("memory")  # of what is handed out, until the window says that it begins
         taken = taking.of_state(rest, held)
     else:
         placed, placing = _placed(running, opened.batches, fresh)
@@ -68,6 +69,7 @@ def run(job: Job, events: Events) -> Evidence:
     opened.done, opened.collector, opened.first_loss = taken.newest, taken.collector, steps.losses[0]
     window = replace(_window(job, taken, reference, opened.weights, names), **placing)
     if job.handed and is_wanted(Path(job.handed)):
+        events.phase("keep")
         _keep(job, taken, fresh, names)
     inside = running.compiled().events - before
     samples = tuple(taken.samples)
