@@ -90,7 +90,7 @@ def build(store: Store) -> int:
                         wall = round(median * 1e9 * random_.lognormvariate(0, 0.003))
                         samples.append(
                             dict(process_id=process_id, number=k, wall_ns=wall, steps=1, cpu_ns=2 * wall,
-                                 compile_events=0, clock_mhz=0)
+                                 compile_events=0)
                         )  # fmt: skip
             connection.execute(sa.insert(tables.processes), processes)
             connection.execute(sa.insert(tables.samples), samples)

@@ -212,6 +212,7 @@ print(len(ran), step.certificate.ok, bool(step.certificate.stored), str(step.cer
 """
 
 
+@pytest.mark.matrix
 def test_another_process_finds_the_certificate(tmp_path):
     environment = {
         **os.environ,
@@ -277,7 +278,9 @@ def test_where_a_tensor_fails_the_comparison_is_made_again_a_rounding_away(monke
     assert step.certificate.ok, step.certificate
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
+@pytest.mark.parametrize(
+    "optimizer", [torch.optim.AdamW, pytest.param(torch.optim.SGD, marks=pytest.mark.matrix)]
+)
 @pytest.mark.parametrize("stepped", [False, True])
 def test_a_kink_at_the_first_point_is_none_at_the_next(monkeypatch, optimizer, stepped):
     """What a ReLU does whose input is within rounding of zero, planted: our gradient is off by 1 % at the first point.

@@ -18,7 +18,7 @@ RUN = Path(__file__).parent / "run_page.py"
 PAGES = ("bridge-from-scratch.md", "bridge.md")
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [pytest.param(PAGES[0], marks=pytest.mark.matrix), *PAGES[1:]])
 def test_the_page_runs_and_prints_what_it_shows(name, tmp_path):
     command = [sys.executable, "-W", "ignore", str(RUN), str(DOCS / name)]
     done = subprocess.run(

@@ -236,8 +236,8 @@ FAMILIES = [
 ]  # fmt: skip
 
 
-# each of these has a relative that `make test` runs; `make test-matrix` runs them all
-LONG = {whisper, mamba, clip, gpt_neo, llama, vit, resnet, lstm, transformer}
+# A decoder, an encoder and decoder, and a U-Net run in `make test`; `make test-matrix` and the coverage run take the rest
+LONG = {whisper, mamba, clip, gpt_neo, llama, vit, resnet, lstm, transformer, qwen3_moe, bert}
 
 
 @pytest.mark.parametrize(

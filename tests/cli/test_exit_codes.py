@@ -114,6 +114,7 @@ def _shadow(folder: Path) -> str:
     return str(root)
 
 
+@pytest.mark.matrix
 def test_interrupted_is_130(home: Path) -> None:
     """Ctrl-C once: the running process finishes, what is done is kept, and --resume continues."""
     import signal

@@ -113,7 +113,7 @@ ROOMS: dict[str, Room] = {
             "NicedInTheWindow": Planted("void", "priority-differs", TORCH_HARNESS),
             "OnOtherCores": Planted("void", "affinity-differs", TORCH_HARNESS),
             "OnOtherCoresInJax": Planted("void", "affinity-differs", JAX_HARNESS, MORE_CORES),
-            "MoreThreads": Planted("void", "more-cores-than-declared", TORCH_HARNESS, sample=True),
+            "MoreThreads": Planted("void", "more-cores-than-declared", TORCH_HARNESS),
             "WithAHelper": Planted("void", "more-cores-than-declared", TORCH_HARNESS),
             "WithAHelperInJax": Planted("void", "more-cores-than-declared", JAX_HARNESS),
             "TurnsTheCollectorOn": Planted("warn", "host-interruptions", TORCH_HARNESS),

@@ -28,6 +28,7 @@ def proved(home: Path, presses: int) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.matrix
 def test_proofs_overlap_and_no_timed_process_overlaps_anything(tmp_path: Path) -> None:
     found = proved(tmp_path, 0)
     spans = [(p["kind"], p["began"], p["began"] + p["wall"]) for p in found["processes"]]

@@ -106,6 +106,7 @@ def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 GEMM = ("compare", "gemm", "--size", "tiny", "--stacks", "torch-eager", "--no-aa", "--no-memory")
 
 
+@pytest.mark.matrix
 def test_two_sessions_at_once_wait_for_each_other(home: Path, tmp_path: Path) -> None:
     """They would measure each other: the second says whom it waits for, and both end well."""
     lock = {"DETENTE_LOCK": str(tmp_path / "lock")}

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 BAD = """
 import torch
 
@@ -31,6 +33,7 @@ def test_a_bad_model_is_told_once_with_its_line(detente: Any, tmp_path: Path) ->
     assert "RuntimeError: mat1 and mat2" in log.read_text()
 
 
+@pytest.mark.matrix
 def test_beside_a_good_one_its_rows_are_failed_by_that_reason(detente: Any, tmp_path: Path) -> None:
     file = tmp_path / "good.py"
     file.write_text(BAD.replace("ones(2, 5)", "randn(2, 4)"))

@@ -139,15 +139,31 @@ def test_an_older_database_is_migrated_in_one_transaction(tmp_path, monkeypatch)
         connection.exec_driver_sql("CREATE TABLE half (x)")
         raise StoreFault("the migration failed")
 
-    monkeypatch.setattr(tables, "VERSION", 2)
-    monkeypatch.setitem(tables.MIGRATIONS, 1, broken)
+    newer = tables.VERSION
+    monkeypatch.setattr(tables, "VERSION", newer + 1)
+    monkeypatch.setitem(tables.MIGRATIONS, newer, broken)
     with pytest.raises(StoreFault, match="the migration failed"):
         open_store(tmp_path)
-    monkeypatch.setitem(tables.MIGRATIONS, 1, lambda c: c.exec_driver_sql("CREATE TABLE more (x)"))
+    monkeypatch.setitem(tables.MIGRATIONS, newer, lambda c: c.exec_driver_sql("CREATE TABLE more (x)"))
     with open_store(tmp_path) as store:
         names = sa.inspect(store.engine).get_table_names()
         assert "more" in names and "half" not in names
         assert store.read_session() == make_session(blocks=1)
+
+
+def test_a_database_of_the_first_version_is_read_and_written(tmp_path):
+    """It had a column for a device's clock, which nothing filled and every row had to have."""
+    whole = make_session(blocks=2)
+    with open_store(tmp_path) as store:
+        store.write_session(replace(whole, processes=whole.processes[:3]))
+    with sqlite3.connect(tmp_path / "detente.db") as raw:
+        raw.execute("ALTER TABLE samples ADD COLUMN clock_mhz INTEGER NOT NULL DEFAULT 0")
+        raw.execute("UPDATE detente_meta SET value = '1' WHERE key = 'version'")
+    with open_store(tmp_path) as store:
+        assert store.read_session() == replace(whole, processes=whole.processes[:3])
+        store.write_session(whole)
+        assert store.read_session() == whole
+        assert "clock_mhz" not in [c["name"] for c in sa.inspect(store.engine).get_columns("samples")]
 
 
 def test_a_database_of_another_program_is_left_alone(tmp_path):

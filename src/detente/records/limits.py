@@ -96,7 +96,6 @@ def _sound(s: Sample) -> bool:
         and 0 < s.steps <= 10**9
         and 0 <= s.cpu_ns <= LONGEST_NS
         and 0 <= s.compile_events <= 10**9
-        and 0 <= s.clock_mhz <= 10**6
     )
 
 
@@ -280,7 +279,6 @@ FIELDS: dict[type, dict[str, Check]] = {
         "steps": _between(1, 10**9),
         "cpu_ns": _between(0, LONGEST_NS),
         "compile_events": _COUNT,
-        "clock_mhz": _between(0, 10**6),
     },
     Window: {
         "proved": _COUNT,

@@ -37,12 +37,12 @@ from detente.report.page import (
     Mark,
     Page,
     Part,
-    Row,
     Section,
     Span,
     Statement,
     Style,
     Table,
+    TableRow,
     Tone,
     Words,
     plain_text,
@@ -50,7 +50,7 @@ from detente.report.page import (
     table_of,
     words,
 )
-from detente.report.sentences import SETTLED, TONES, Group, headline, interval, times, void_rows
+from detente.report.sentences import SETTLED, TONES, Comparison, headline, interval, times, void_rows
 
 # The one way of measuring that the table of rows shows: what a process took from the machine, if that was measured.
 PEAKS = ("driver_peak", "process_peak", "live_tensors", "compiler_estimate")
@@ -79,7 +79,7 @@ def compose(result: Result) -> Page:
     return Page(title or "an empty session", _kicker(result.session), tuple(parts))
 
 
-def _overview(session: SessionHead, groups: tuple[Group, ...]) -> tuple[Part, ...]:
+def _overview(session: SessionHead, groups: tuple[Comparison, ...]) -> tuple[Part, ...]:
     firsts = [(g, headline(session, g)) for g in groups]
     pairs = [v for g in groups for v in g.verdicts]
     settled = sum(v.word in SETTLED for v in pairs)
@@ -92,7 +92,7 @@ def _overview(session: SessionHead, groups: tuple[Group, ...]) -> tuple[Part, ..
     return Statement(words(lead), "plain", leads=True), Items(tuple(items))
 
 
-def groups_of(result: Result) -> tuple[Group, ...]:
+def groups_of(result: Result) -> tuple[Comparison, ...]:
     """The rows of a result by what may be compared, each group sorted: measured rows first, the fastest on
     top."""
     by: dict[str, list[CellResult]] = {}
@@ -107,7 +107,7 @@ def groups_of(result: Result) -> tuple[Group, ...]:
         pair = (aa.a, aa.b) if aa is not None else tuple(c.label for c in cells)
         twin = next((x for x in pair if x.endswith("#aa")), aa.a if aa is not None else None)
         found.append(
-            Group(
+            Comparison(
                 name,
                 tuple(sorted(cells, key=_rank)),
                 tuple(v for v in result.verdicts if v.group == name and twin not in (v.a, v.b)),
@@ -124,13 +124,13 @@ def _rank(cell: CellResult) -> tuple[int, float, str]:
     return place, cell.steady_s.median if cell.steady_s else float("inf"), cell.label
 
 
-def _names(group: Group) -> tuple[str, ...]:
+def _names(group: Comparison) -> tuple[str, ...]:
     """Workload, size, contract, precision, device: from the group's name, whose first part may hold
     slashes."""
     return tuple(group.name.rsplit("/", 4))
 
 
-def _group_title(group: Group) -> str:
+def _group_title(group: Comparison) -> str:
     workload, size, contract, precision, device = _names(group)
     # ``auto`` is what was asked for; the rows know where they ran.
     real = {c.device for c in group.cells if c.status == "ok"}
@@ -138,7 +138,7 @@ def _group_title(group: Group) -> str:
     return f"{workload} {size}: {contract} in {precision} on {where}"
 
 
-def _many_title(groups: tuple[Group, ...]) -> str:
+def _many_title(groups: tuple[Comparison, ...]) -> str:
     names = list(dict.fromkeys(" ".join(_names(g)[:2]) for g in groups))
     return (
         f"{', '.join(names[:-1])} and {names[-1]}"
@@ -156,7 +156,7 @@ def _kicker(session: SessionHead) -> str:
     return f"détente · {when:%Y-%m-%d %H:%M} UTC · {lasted} · session {session.id}{origin}"
 
 
-def _group_parts(session: SessionHead, group: Group, alone: bool) -> tuple[Part, ...]:
+def _group_parts(session: SessionHead, group: Comparison, alone: bool) -> tuple[Part, ...]:
     drifting = session.state == "drifting"
     parts: list[Part] = [*headline(session, group), *_starts(group), *_basis(session, group)]
     if alone:
@@ -198,7 +198,7 @@ def _session_notes(session: SessionHead) -> tuple[Statement, ...]:
 _LATER = "window-not-proved"
 
 
-def _basis(session: SessionHead, group: Group) -> tuple[Statement, ...]:
+def _basis(session: SessionHead, group: Comparison) -> tuple[Statement, ...]:
     own = group.own()
     fine = [c for c in own if c.status == "ok"]
     planned = ", ".join(f"{n} {s}" for s in _ORDER if (n := sum(c.status == s for c in own)))
@@ -224,7 +224,7 @@ def _basis(session: SessionHead, group: Group) -> tuple[Statement, ...]:
     return tuple(told)
 
 
-def _why_open(group: Group) -> str:
+def _why_open(group: Comparison) -> str:
     """What is missing for the whole proof, and why where it is known."""
     rows = [c for c in group.own() if c.status == "ok" and c.parity is not None]
     lack = {
@@ -248,13 +248,13 @@ def _why_open(group: Group) -> str:
     return f"What is missing: {' and '.join(said[x] for x in sorted(lack))}."
 
 
-def _starts(group: Group) -> tuple[Statement, ...]:
+def _starts(group: Comparison) -> tuple[Statement, ...]:
     """The first step beside the verdict: a lead of milliseconds may cost a minute before it begins."""
     said = first_losses(group.own())
     return (Statement(said, "plain"),) if said else ()
 
 
-def _less(session: SessionHead, group: Group) -> tuple[Statement, ...]:
+def _less(session: SessionHead, group: Comparison) -> tuple[Statement, ...]:
     """Rows that were measured less than the others, with the reason: their figures stand, their verdicts cannot."""
     alike: dict[tuple[int, str], list[str]] = {}
     for c in group.own():
@@ -269,7 +269,7 @@ def _less(session: SessionHead, group: Group) -> tuple[Statement, ...]:
     )
 
 
-def _ratio_chart(group: Group) -> tuple[Chart, ...]:
+def _ratio_chart(group: Comparison) -> tuple[Chart, ...]:
     marks = tuple(
         Mark(f"{v.a} / {v.b}", v.ratio, v.low, v.high, v.word, TONES[v.word], times(v))
         for v in group.verdicts
@@ -282,7 +282,7 @@ def _ratio_chart(group: Group) -> tuple[Chart, ...]:
     return (Chart("ratios", title, marks, group.margin),) if marks else ()
 
 
-def _steady_chart(group: Group) -> tuple[Chart, ...]:
+def _steady_chart(group: Comparison) -> tuple[Chart, ...]:
     marks = tuple(
         Mark(
             c.label,
@@ -330,7 +330,7 @@ def _audit(cell: CellResult) -> tuple[str, Style]:
     return (f"clean{open_}", "plain" if open_ else "good")
 
 
-def _rows_table(group: Group, session: SessionHead) -> Table:
+def _rows_table(group: Comparison, session: SessionHead) -> Table:
     unit, each = _per_second(group, session)
     label = next((x for x in PEAKS if any(x in c.memory for c in group.cells)), "")
     columns = (
@@ -368,7 +368,9 @@ def _rows_table(group: Group, session: SessionHead) -> Table:
         tone: Tone = {"void": "bad", "failed": "bad", "oom": "warn", "skipped": "quiet"}.get(
             c.status, "plain"
         )  # type: ignore[assignment]
-        rows.append(Row((name, *(words(x) for x in cells), words(Span(*proof)), words(Span(*audit))), tone))
+        rows.append(
+            TableRow((name, *(words(x) for x in cells), words(Span(*proof)), words(Span(*audit))), tone)
+        )
     memory = f"memory: {MEMORY[label]}. " if label else ""
     note = words(
         "steady: median over n processes of seconds per step. first: from a built model to the first loss on the "
@@ -377,7 +379,7 @@ def _rows_table(group: Group, session: SessionHead) -> Table:
     return table_of(columns, tuple(rows), note)
 
 
-def _per_second(group: Group, session: SessionHead) -> tuple[str, int]:
+def _per_second(group: Comparison, session: SessionHead) -> tuple[str, int]:
     """What one step works through, and how many of them: tokens where the workload has sequences, else samples; 0 where
     the workload says neither."""
     costs = session.fingerprint.settings.get("workloads", {}).get(group.name, {})
@@ -386,18 +388,18 @@ def _per_second(group: Group, session: SessionHead) -> tuple[str, int]:
     return ("tokens", batch * sequence) if batch and sequence else ("samples", batch)
 
 
-def _beside(cell: CellResult, group: Group) -> str:
+def _beside(cell: CellResult, group: Comparison) -> str:
     if cell.label == group.twin:
         return " A/A"
     return " out of the box" if cell.contract == "out-of-the-box" else ""
 
 
-def _reasons(group: Group) -> tuple[Part, ...]:
+def _reasons(group: Comparison) -> tuple[Part, ...]:
     said = void_rows(group)
     return (Items(said),) if said else ()
 
 
-def _pairs_table(group: Group) -> Table:
+def _pairs_table(group: Comparison) -> Table:
     columns = (
         Column("pair"),
         Column("verdict"),
@@ -416,7 +418,7 @@ def _pairs_table(group: Group) -> Table:
     return table_of(columns, tuple(_pair_row(v, cells) for v in group.verdicts), note)
 
 
-def _pair_row(v: Verdict, cells: dict[str, CellResult]) -> Row:
+def _pair_row(v: Verdict, cells: dict[str, CellResult]) -> TableRow:
     pair = words(strong(v.a), " : ", strong(v.b))
     style: Style = {"good": "good", "bad": "bad", "warn": "warn"}.get(TONES[v.word], "plain")  # type: ignore[assignment]
     said: Words = words(times(v) or (f"within {margin(v.margin)}" if v.word == "SAME" else NOTHING))
@@ -430,10 +432,10 @@ def _pair_row(v: Verdict, cells: dict[str, CellResult]) -> Row:
     steps = steps_to_lead(cells[won], cells[lost]) if known else None
     ahead = NOTHING if steps is None else count(steps, "step")
     told = (words(Span(v.word, style)), said, words(interval(v) or NOTHING), words(ahead), words(blocks))
-    return Row((pair, *told, why))
+    return TableRow((pair, *told, why))
 
 
-def _findings(group: Group) -> Items:
+def _findings(group: Comparison) -> Items:
     """Findings that are the same in several rows are told once, with the rows that have them."""
     by: dict[tuple[str, str, str], list[str]] = {}
     for c in group.cells:

@@ -7,17 +7,17 @@ from detente.judge.correlation import OWN_FROM, widening
 from detente.judge.statistics import MARGIN, MARGIN_CAP
 from detente.records.result import SessionHead
 from detente.report.numbers import count, duration, margin, plain_span
-from detente.report.sentences import Group
+from detente.report.sentences import Comparison
 
 
-def conditions(session: SessionHead, group: Group) -> tuple[str, ...]:
+def conditions(session: SessionHead, group: Comparison) -> tuple[str, ...]:
     """What the reader must know to weigh the words; nothing of a drifting session, whose headline says it."""
     if session.state == "drifting":
         return ()
     return (_margin(session, group), *_correlation(session, group), *_load(session))
 
 
-def _margin(session: SessionHead, group: Group) -> str:
+def _margin(session: SessionHead, group: Comparison) -> str:
     if group.aa is None:
         return f"The margin is {margin(group.margin)}; no A/A pair ran."
     ends = group.aa.low, group.aa.high
@@ -33,7 +33,7 @@ def _margin(session: SessionHead, group: Group) -> str:
     return f"The margin is widened by the A/A pair from {margin(MARGIN)} to {margin(group.margin)}{noise}."
 
 
-def _correlation(session: SessionHead, group: Group) -> tuple[str, ...]:
+def _correlation(session: SessionHead, group: Comparison) -> tuple[str, ...]:
     column = session.noise.get(group.name)
     if column is None or session.blocks < 2:
         return ()

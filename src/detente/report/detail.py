@@ -9,16 +9,16 @@ from detente.report.page import (
     Column,
     Mark,
     Part,
-    Row,
     Section,
     Span,
     Style,
+    TableRow,
     Words,
     strong,
     table_of,
     words,
 )
-from detente.report.sentences import Group
+from detente.report.sentences import Comparison
 
 _STATES: dict[str, tuple[str, Style]] = {
     "passed": ("passed", "good"),
@@ -37,7 +37,7 @@ MEMORY: dict[str, str] = {
 }
 
 
-def parity_section(group: Group) -> Section | None:
+def parity_section(group: Comparison) -> Section | None:
     """Both levels of the proof, and the tensor that came nearest to its bound."""
     cells = [c for c in group.cells if c.parity is not None]
     if not cells:
@@ -51,7 +51,7 @@ def parity_section(group: Group) -> Section | None:
         Column("of its bound", "right"),
         Column("nearest tensor", wide=True),
     )
-    rows = tuple(Row((words(strong(c.label)), *_parity_cells(c))) for c in cells)
+    rows = tuple(TableRow((words(strong(c.label)), *_parity_cells(c))) for c in cells)
     notes = words(
         "Same function: at size tiny in fp64, every output, gradient and update within 1e-9. Same precision: in the "
         "timed process, every tensor against the fp64 reference, within 4 times PyTorch eager's own error; "
@@ -76,7 +76,7 @@ def _parity_cells(cell: CellResult) -> tuple[Words, ...]:
     )
 
 
-def start_section(group: Group) -> Section | None:
+def start_section(group: Comparison) -> Section | None:
     """What happens before the steady state: import, build, the three named runs, compilation and its
     cache."""
     cells = [c for c in group.cells if c.status == "ok" and c.first_s is not None]
@@ -105,11 +105,11 @@ def start_section(group: Group) -> Section | None:
             compiled,
             k.cache_state if k else NOTHING,
         )
-        rows.append(Row((words(strong(c.label)), *(words(x) for x in figures))))
+        rows.append(TableRow((words(strong(c.label)), *(words(x) for x in figures))))
     return Section("Start", (table_of(columns, tuple(rows)),), detail=True)
 
 
-def runs_chart(group: Group) -> tuple[Chart, ...]:
+def runs_chart(group: Comparison) -> tuple[Chart, ...]:
     """First, second and steady step of every row on one axis: what stands before the steady state, at a glance."""
     marks = []
     for c in group.cells:
@@ -127,7 +127,7 @@ def runs_chart(group: Group) -> tuple[Chart, ...]:
 def _practices(cells: list[CellResult]) -> tuple[Part, ...]:
     """What each row follows of its framework's documented practice."""
     told = [c for c in cells if c.practice]
-    rows = tuple(Row((words(strong(c.label)), words(c.practice))) for c in told)
+    rows = tuple(TableRow((words(strong(c.label)), words(c.practice))) for c in told)
     return (table_of((Column("stack"), Column("practice", wide=True)), rows),) if rows else ()
 
 
@@ -139,7 +139,7 @@ def _phases(cells: list[CellResult]) -> tuple[Part, ...]:
     names = list(dict.fromkeys(name for c in told for name in c.phases))
     columns = (Column("stack"), *(Column(n, "right") for n in names), Column("in all", "right"))
     rows = tuple(
-        Row(
+        TableRow(
             (
                 words(strong(c.label)),
                 *(words(seconds(c.phases.get(n))) for n in names),
@@ -155,7 +155,7 @@ def _phases(cells: list[CellResult]) -> tuple[Part, ...]:
     return (table_of(columns, rows, notes),)
 
 
-def floor_section(group: Group) -> Section | None:
+def floor_section(group: Comparison) -> Section | None:
     """The physical floor: what this machine could do at best, by its own measured peaks."""
     cells = [c for c in group.cells if c.status == "ok" and c.floor is not None]
     if not cells:
@@ -188,7 +188,7 @@ def floor_section(group: Group) -> Section | None:
             quantity(f.peak_bytes, BYTES, "/s"),
             f.note or NOTHING,
         )
-        rows.append(Row((words(strong(c.label)), *(words(x) for x in figures))))
+        rows.append(TableRow((words(strong(c.label)), *(words(x) for x in figures))))
         if f.share is not None:
             marks.append(Mark(c.label, f.share, label=percent(f.share)))
     note = words(
@@ -201,7 +201,7 @@ def floor_section(group: Group) -> Section | None:
     return Section("Physical floor", parts, detail=True)
 
 
-def memory_section(group: Group) -> Section | None:
+def memory_section(group: Comparison) -> Section | None:
     """Memory by label; measured in processes of its own."""
     cells = [c for c in group.cells if c.memory and c.status != "void"]
     labels = list(
@@ -213,7 +213,7 @@ def memory_section(group: Group) -> Section | None:
         return None
     columns = (Column("stack"), *(Column(MEMORY.get(x, x.replace("_", " ")), "right") for x in labels))
     rows = tuple(
-        Row((words(strong(c.label)), *(words(quantity(c.memory.get(x), BYTES)) for x in labels)))
+        TableRow((words(strong(c.label)), *(words(quantity(c.memory.get(x), BYTES)) for x in labels)))
         for c in cells
     )
     marks = tuple(

@@ -9,11 +9,11 @@ from detente.report.page import (
     Column,
     Page,
     Part,
-    Row,
     Section,
     Span,
     Statement,
     Style,
+    TableRow,
     Tone,
     Words,
     strong,
@@ -91,7 +91,7 @@ def _series_parts(series: Series) -> tuple[Part, ...]:
 _TONES: dict[str, Style] = {"CHANGED": "warn", "NOT COMPARABLE": "quiet", "NO CHANGE SEEN": "plain"}
 
 
-def _row(point: Point) -> Row:
+def _row(point: Point) -> TableRow:
     when = datetime.datetime.fromtimestamp(point.started, datetime.UTC)
     c = point.change
     remarks = [
@@ -114,4 +114,4 @@ def _row(point: Point) -> Row:
         words("; ".join(remarks) or NOTHING),
     )
     tone: Tone = "quiet" if c is not None and c.word == "NOT COMPARABLE" else "plain"
-    return Row(cells, tone)
+    return TableRow(cells, tone)

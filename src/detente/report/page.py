@@ -68,7 +68,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A row; ``tone`` colours it as a whole."""
 
     cells: tuple[Words, ...]
@@ -80,18 +80,18 @@ class Table:
     """A table and, below it, what its words mean."""
 
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     notes: tuple[Words, ...] = ()
 
 
-def table_of(columns: tuple[Column, ...], rows: tuple[Row, ...], *notes: Words) -> Table:
+def table_of(columns: tuple[Column, ...], rows: tuple[TableRow, ...], *notes: Words) -> Table:
     """A table without the columns in which no row has anything to say (the first column always stays)."""
     said = [
         i
         for i in range(len(columns))
         if i == 0 or any(plain_text(r.cells[i]) not in ("", NOTHING) for r in rows)
     ]
-    kept = tuple(Row(tuple(r.cells[i] for i in said), r.tone) for r in rows)
+    kept = tuple(TableRow(tuple(r.cells[i] for i in said), r.tone) for r in rows)
     return Table(tuple(columns[i] for i in said), kept, notes)
 
 

@@ -115,7 +115,7 @@ def pair_sentence(
 
 
 @dataclass(frozen=True)
-class Group:
+class Comparison:
     """Rows that may be compared, and the verdicts about them."""
 
     name: str
@@ -134,7 +134,7 @@ class Group:
         return "" if self.aa is None else self.aa.a if self.aa.b == self.twin else self.aa.b
 
 
-def headline(session: SessionHead, group: Group) -> tuple[Statement, ...]:
+def headline(session: SessionHead, group: Comparison) -> tuple[Statement, ...]:
     """The verdict first, in one to three sentences. The first one leads the page."""
     if session.state == "drifting":
         return _drifting(group)
@@ -155,7 +155,7 @@ def headline(session: SessionHead, group: Group) -> tuple[Statement, ...]:
     return (*said, *_held_back(hindered, held, said))
 
 
-def _drifting(group: Group) -> tuple[Statement, ...]:
+def _drifting(group: Comparison) -> tuple[Statement, ...]:
     lead = Statement(
         words(strong("No ratio is printed: the machine drifted during this session.")), "warn", leads=True
     )
@@ -169,7 +169,7 @@ def _drifting(group: Group) -> tuple[Statement, ...]:
     return lead, Statement(said, "warn")
 
 
-def _alone(session: SessionHead, fine: Sequence[CellResult], group: Group) -> Statement:
+def _alone(session: SessionHead, fine: Sequence[CellResult], group: Comparison) -> Statement:
     if len(fine) > 1:
         state = "not judged" if session.state == "unjudged" else "without a verdict"
         text = words(f"{len(fine)} rows were measured; this session is {state}.")
@@ -219,7 +219,7 @@ def _held_back(hindered: str, held: Sequence[Verdict], said: Sequence[Statement]
 def _ranking(
     views: Sequence[Verdict],
     others: Sequence[Verdict],
-    group: Group,
+    group: Comparison,
     fine: Sequence[CellResult],
     careful: bool,
 ) -> tuple[Statement, ...]:
@@ -322,7 +322,7 @@ def _capital(text: Words) -> Words:
     return words(head.text[:1].upper() + head.text[1:] if head.style == "plain" else head, text[1:])
 
 
-def void_rows(group: Group) -> tuple[Statement, ...]:
+def void_rows(group: Comparison) -> tuple[Statement, ...]:
     """One sentence for the rows that were not measured to the end for one reason. No row is left out."""
     tones: dict[str, Tone] = {"void": "bad", "failed": "bad", "oom": "warn", "skipped": "quiet"}
     alike: dict[tuple[str, str], list[str]] = {}

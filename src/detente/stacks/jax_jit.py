@@ -49,11 +49,16 @@ class JaxRunning:
         self._split(nnx.eval_shape(self._build))
         self.opt_state = jax.eval_shape(self.optimizer.init, self.params) if self.optimizer else None
         self._shapes_alone = True
-        named = {rule.path for rule in self.rules}
-        if any(
-            path not in named for state in (self.params, self.rest) for path, _ in nnx.to_flat_state(state)
-        ):
+        self._named = frozenset(rule.path for rule in self.rules)
+        # What no rule names, as it was drawn: (array, the kind of key or None).
+        self._unnamed: dict[Any, tuple[np.ndarray, Any]] = {}
+        if any(path not in self._named for path, _ in self._leaves(self.params, self.rest)):
             self._draw()
+            self._unnamed = {
+                path: self._as_data(value)
+                for path, value in self._leaves(self.params, self.rest)
+                if path not in self._named
+            }
         self.jitted, self.donated = self._region(contract.region)
         self._gradients: Callable[..., Any] | None = None
         self._example: Any = None
@@ -125,12 +130,29 @@ class JaxRunning:
         return self.jax.device_put(np.array(array, copy=True), self.stack.device)
 
     def _filled(self, state: Any, leaves: dict[Any, np.ndarray]) -> Any:
+        """The state with these leaves; what no rule names (keys and counts of random numbers) as it was drawn."""
         filled = []
         for path, variable in self.nnx.to_flat_state(state):
-            value = variable.get_value() if hasattr(variable, "get_value") else variable.value
-            array = leaves[path].astype(value.dtype) if path in leaves else np.asarray(value)
-            filled.append((path, variable.replace(self._put(array))))
+            if path in leaves:
+                value = self._put(leaves[path].astype(_value(variable).dtype))
+            else:
+                array, key = self._unnamed[path]
+                value = self._put(array)
+                value = value if key is None else self.jax.random.wrap_key_data(value, impl=key)
+            filled.append((path, variable.replace(value)))
         return self.nnx.from_flat_state(filled)
+
+    def _leaves(self, *states: Any) -> Iterator[tuple[Any, Any]]:
+        for state in states:
+            for path, variable in self.nnx.to_flat_state(state):
+                yield path, _value(variable)
+
+    def _as_data(self, value: Any) -> tuple[np.ndarray, Any]:
+        """A copy on the host, and the kind of key where it is one: numpy has no type for those."""
+        jax = self.jax
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return np.array(jax.random.key_data(value)), jax.random.key_impl(value)
+        return np.array(value), None
 
     def place(self, batch: Arrays) -> Any:
         placed = {n: self._put(a.astype(self.dtype) if a.dtype.kind == "f" else a) for n, a in batch.items()}
@@ -179,13 +201,9 @@ class JaxRunning:
         return found | {f"batch:{n}": self._to_host(a) for n, a in batch.items()}
 
     def _flat(self, *states: Any, read: Callable[[Any], np.ndarray] | None = None) -> dict[Any, np.ndarray]:
-        """The leaves on the host by path: copies, or as ``read`` gives them."""
+        """The leaves that rules name on the host by path: copies, or as ``read`` gives them."""
         read = read or self._to_host
-        return {
-            path: read(v.get_value() if hasattr(v, "get_value") else v.value)
-            for state in states
-            for path, v in self.nnx.to_flat_state(state)
-        }
+        return {path: read(value) for path, value in self._leaves(*states) if path in self._named}
 
     def _to_host(self, array: Any) -> np.ndarray:
         # A copy: a zero-copy view of a CPU buffer would keep it alive and so forbid its donation.
@@ -349,6 +367,10 @@ class JaxScan(JaxJit):
 
 # optax's names of what torch's optimizers keep.
 _MOMENTS = {"mu": "exp_avg", "nu": "exp_avg_sq", "trace": "momentum_buffer"}
+
+
+def _value(variable: Any) -> Any:
+    return variable.get_value() if hasattr(variable, "get_value") else variable.value
 
 
 def _named_parts(state: Any) -> Iterator[Any]:

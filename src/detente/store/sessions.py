@@ -374,7 +374,7 @@ def _read_processes(connection: sa.Connection, session_id: str) -> Iterable[Proc
     p, s = tables.processes.c, tables.samples.c
     by: dict[int, list[Sample]] = {}
     query = (
-        sa.select(s.process_id, s.wall_ns, s.steps, s.cpu_ns, s.compile_events, s.clock_mhz)
+        sa.select(s.process_id, s.wall_ns, s.steps, s.cpu_ns, s.compile_events)
         .join(tables.processes, p.id == s.process_id)
         .where(p.session_id == session_id)
         .order_by(s.process_id, s.number)

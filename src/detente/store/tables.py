@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-VERSION = 1
+VERSION = 2
 
 metadata = sa.MetaData()
 
@@ -81,7 +81,6 @@ samples = sa.Table(
     sa.Column("steps", sa.Integer, nullable=False),
     sa.Column("cpu_ns", sa.Integer, nullable=False),
     sa.Column("compile_events", sa.Integer, nullable=False),
-    sa.Column("clock_mhz", sa.Integer, nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -95,6 +94,12 @@ judgements = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
 )
 
+
+def _without_clock(connection: sa.Connection) -> None:
+    """A column that nothing ever filled."""
+    connection.exec_driver_sql("ALTER TABLE samples DROP COLUMN clock_mhz")
+
+
 # from version -> the change that makes the next version. Each runs in one transaction with the version's
 # update.
-MIGRATIONS: dict[int, Callable[[sa.Connection], None]] = {}
+MIGRATIONS: dict[int, Callable[[sa.Connection], None]] = {1: _without_clock}

@@ -132,6 +132,7 @@ print(program.cached, program.uncached)
 """
 
 
+@pytest.mark.matrix
 def test_the_referees_own_row_is_found_by_its_second_process(tmp_path):
     told = [_python(REFEREE, tmp_path, "bf16").split(maxsplit=1) for _ in range(2)]
     assert [t[0] for t in told] == ["False", "True"], told
