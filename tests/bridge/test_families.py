@@ -236,7 +236,7 @@ FAMILIES = [
 ]  # fmt: skip
 
 
-# A decoder, an encoder and decoder, and a U-Net run in `make test`; `make test-matrix` and the coverage run take the rest
+# A decoder, an encoder with a decoder and a U-Net run in `make test`; `make test-matrix` takes the rest
 LONG = {whisper, mamba, clip, gpt_neo, llama, vit, resnet, lstm, transformer, qwen3_moe, bert}
 
 
