@@ -10,7 +10,7 @@ import pytest
 from detente.records.result import CellResult
 from detente.report.break_even import break_even, steps_to_lead
 from detente.report.compose import compose, groups_of
-from detente.report.page import Statement, plain_text
+from detente.report.page import Statement, Table, plain_text
 from detente.report.sentences import headline
 
 
@@ -100,3 +100,45 @@ def test_an_own_model_says_why_it_is_not_wholly_proved() -> None:
     assert "A model of your own has one size" in said("model.py:build", "not checked")
     assert "What is missing: the proof in fp64" in said("gpt2", "not checked")
     assert "Not wholly proved" not in said("gpt2", "passed")
+
+
+@pytest.mark.parametrize(
+    ("dims", "unit", "each"),
+    [({"batch": 4, "sequence": 64}, "tokens/s", 256), ({"batch": 4}, "samples/s", 4), ({}, "samples/s", 0)],
+)
+def test_what_a_second_works_through_is_in_the_table(dims: dict[str, int], unit: str, each: int) -> None:
+    """Tokens where the workload has sequences, else samples; no column where it says neither."""
+    result = f.whole()
+    (group,) = groups_of(result)
+    workloads = {group.name: {"dims": dims}}
+    fingerprint = result.session.fingerprint
+    settings = {**fingerprint.settings, "workloads": workloads}
+    session = replace(result.session, fingerprint=replace(fingerprint, settings=settings))
+    tables = [
+        t for t in _tables(compose(replace(result, session=session))) if {"steady", "proof"} <= {*_names(t)}
+    ]
+    if not each:
+        assert not any("/s" in name for t in tables for name in _names(t)), "a column with nothing in it"
+        return
+    for table in tables:
+        at = _names(table).index(unit)
+        for row_of, cell in zip(table.rows, group.cells, strict=True):
+            told = plain_text(row_of.cells[at])
+            if cell.status != "ok" or cell.steady_s is None:
+                assert told == "–", told
+            else:
+                assert float(told.replace(",", "")) == pytest.approx(each / cell.steady_s.median, rel=0.01)
+    assert tables
+
+
+def _names(table: Table) -> list[str]:
+    return [column.name for column in table.columns]
+
+
+def _tables(part: object) -> list[Table]:
+    """Every table of a page, however deep."""
+    if isinstance(part, Table):
+        return [part]
+    if isinstance(part, list | tuple):
+        return [t for one in part for t in _tables(one)]
+    return [t for one in vars(part).values() for t in _tables(one)] if hasattr(part, "__dict__") else []
