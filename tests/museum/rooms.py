@@ -114,8 +114,9 @@ ROOMS: dict[str, Room] = {
             "OnOtherCores": Planted("void", "affinity-differs", TORCH_HARNESS),
             "OnOtherCoresInJax": Planted("void", "affinity-differs", JAX_HARNESS, MORE_CORES),
             "MoreThreads": Planted("void", "more-cores-than-declared", TORCH_HARNESS),
-            "WithAHelper": Planted("void", "more-cores-than-declared", TORCH_HARNESS),
-            "WithAHelperInJax": Planted("void", "more-cores-than-declared", JAX_HARNESS),
+            # Beside a neighbour a helper gets what the row gives up, and no more cores are busy than declared.
+            "WithAHelper": Planted("void", "affinity-differs", TORCH_HARNESS, MORE_CORES),
+            "WithAHelperInJax": Planted("void", "affinity-differs", JAX_HARNESS, MORE_CORES),
             "TurnsTheCollectorOn": Planted("warn", "host-interruptions", TORCH_HARNESS),
             "TurnsTheCollectorOnInJax": Planted("warn", "host-interruptions", JAX_HARNESS),
             "Profiled": Planted("warn", "profiler-on", TORCH_HARNESS),

@@ -25,8 +25,10 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class ProcessState:
-    """``affinity``, ``niceness`` and ``policies`` hold every value that some thread has, sorted, without repeats.
-    ``processor_s`` is the time on a processor of this process and of everything that it started."""
+    """``affinity``, ``niceness`` and ``policies`` hold every value that some thread has, sorted, without repeats;
+    ``affinity`` also those of processes that this one started: beside a neighbour a helper on another core may get no
+    more time than the row gives up, and still it was put there. ``processor_s`` is the time on a processor of this
+    process and of everything that it started."""
 
     at: float
     affinity: tuple[tuple[int, ...], ...]
@@ -45,12 +47,17 @@ def take_state() -> ProcessState:
             affinity.add(tuple(sorted(os.sched_getaffinity(thread))))
             niceness.add(os.getpriority(os.PRIO_PROCESS, thread))
             policies.add(os.sched_getscheduler(thread))
+    children = _descendants()
+    for child in children:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{child}/task"):
+                affinity.add(tuple(sorted(os.sched_getaffinity(int(name)))))
     return ProcessState(
         perf_counter(),
         tuple(sorted(affinity)),
         tuple(sorted(niceness)),
         tuple(sorted(policies)),
-        _processor_seconds(),
+        _processor_seconds(children),
     )
 
 
@@ -59,11 +66,11 @@ def patched_timers() -> list[str]:
     return [name for name, timer in _TIMERS.items() if getattr(time, name, None) is not timer]
 
 
-def _processor_seconds() -> float:
+def _processor_seconds(children: list[int]) -> float:
     """Seconds of this process and of all that it started: those that it has waited for, and those that still run."""
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
-    return own + sum(_ticks_of(child) for child in _descendants()) / _TICK
+    return own + sum(_ticks_of(child) for child in children) / _TICK
 
 
 def _ticks_of(pid: int) -> int:

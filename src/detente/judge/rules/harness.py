@@ -54,7 +54,8 @@ def _affinity(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         if declared and isinstance(affinity, list) and any(list(cores) != declared for cores in affinity):
             other = next(list(cores) for cores in affinity if list(cores) != declared)
             yield (
-                f"a thread may run on cores {_cores(other)}, declared are {_cores(declared)}",
+                f"a thread of it, or of a process that it started, may run on cores {_cores(other)}, declared are "
+                f"{_cores(declared)}",
                 {"affinity": affinity, "declared": declared},
             )
             return
@@ -316,13 +317,13 @@ RULES = (
         family="harness",
         severity="void",
         title="A thread may run elsewhere than declared",
-        what="The cores that some thread of the worker may use are not the ones that every row was given.",
+        what="The cores that some thread of the worker, or a process that it started, may use are not the ones that "
+        "every row was given.",
         why="A process that was shrunk to one of two cores ran 100 times slower, and one that escapes its cores takes "
         "its neighbour's.",
         evidence=("threads.affinity", "threads.declared"),
-        detected="The affinity of every thread before and after the window, from the kernel, against the cores that "
-        "the "
-        "parent named.",
+        detected="The affinity of every thread, and of those of processes that it started, before and after the "
+        "window, from the kernel, against the cores that the parent named.",
         fix="Leave the affinity alone; `--threads` chooses how many cores every row gets.",
         waive="Never within a session.",
         example="os.sched_setaffinity(0, {0})   # in a stack, or in a library that it imports",
