@@ -63,10 +63,10 @@ def main() -> int:
             print(event.text, flush=True)
         if event.kind != "block":
             return
-        for side in SIDES:
+        for side, stack in SIDES.items():
             command = [sys.executable, str(HERE / "independent_clock.py"), side]
             # What the row's framework documents for its best speed is set for both clocks.
-            environment = {**ENVIRONMENT, **find_entry(SIDES[side]).variables}
+            environment = {**ENVIRONMENT, **find_entry(stack).variables}
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
             times[side].append(float(done.stdout.split()[-1]))
             print(f"  independent clock, {side}: {times[side][-1]:.4f} s", flush=True)
