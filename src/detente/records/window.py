@@ -55,7 +55,8 @@ class Window:
                the same window by the parent's own clock and by the kernel's account of the process: from the message
                that it begins to the message that it is over. 0 where nobody looked
     fresh_place_ns, seen_place_ns
-               what placing a fresh batch took, and one that had been placed before (regions without state)
+               what placing a fresh batch took, and one that had been placed before (regions without state), and
+               ``fresh_place_cpu_ns``, ``seen_place_cpu_ns`` of processor time
     replays    the stretches that were taken again, in one process of each row; a session keeps them as a record of
                their own (``Evidence.replays``), and the judge joins the two
     """
@@ -72,3 +73,5 @@ class Window:
     seen: tuple[Sample, ...] = ()
     fresh_place_ns: int = 0
     seen_place_ns: int = 0
+    fresh_place_cpu_ns: int = 0
+    seen_place_cpu_ns: int = 0

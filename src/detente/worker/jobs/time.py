@@ -151,15 +151,17 @@ def _placed(
     computes where it places would be fast ever after."""
     if not fresh:
         return [], {}
-    begun, _ = readings()
+    begun, begun_cpu = readings()
     placed = [running.place(batch) for batch in fresh]
-    between, _ = readings()
+    between, between_cpu = readings()
     again = [running.place(seen[i % len(seen)]) for i in range(len(fresh))]
-    over, _ = readings()
+    over, over_cpu = readings()
     del again
     return placed, {
         "fresh_place_ns": (between - begun) // len(fresh),
         "seen_place_ns": (over - between) // len(fresh),
+        "fresh_place_cpu_ns": (between_cpu - begun_cpu) // len(fresh),
+        "seen_place_cpu_ns": (over_cpu - between_cpu) // len(fresh),
     }
 
 
