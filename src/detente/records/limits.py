@@ -283,6 +283,9 @@ FIELDS: dict[type, dict[str, Check]] = {
     Window: {
         "proved": _COUNT,
         **dict.fromkeys(("warm_ns", "warm_cpu_ns", "parent_wall_ns", "parent_cpu_ns"), _SPAN),
+        **dict.fromkeys(
+            ("fresh_place_ns", "seen_place_ns", "fresh_place_cpu_ns", "seen_place_cpu_ns"), _SPAN
+        ),
         "errors": _few(SAMPLES),
         "hand_outs": _few(ENTRIES),
         "seen": _few(ENTRIES),
