@@ -51,15 +51,15 @@ WINDOW = frozenset(
 )  # fmt: skip
 
 
-def window(rule: str, where: str, sample: bool = False) -> Planted:
-    return Planted("void", rule, where, WINDOW, sample)
+def window(rule: str, where: str) -> Planted:
+    return Planted("void", rule, where, WINDOW)
 
 
-def both(name: str, rule: str, sample: bool = False) -> dict[str, Planted]:
+def both(name: str, rule: str) -> dict[str, Planted]:
     """The same fault of the window in torch and in JAX."""
     return {
-        name: window(rule, TORCH_WINDOW, sample),
-        name + "InJax": window(rule, JAX_WINDOW, sample),
+        name: window(rule, TORCH_WINDOW),
+        name + "InJax": window(rule, JAX_WINDOW),
     }
 
 

@@ -230,6 +230,5 @@ def test_a_second_process_does_not_pay_what_one_of_many_pays(after_one_block: Se
     (first, *_) = after_one_block.processes
     phases = {"import": 2.0, "build": 3.0, "memory": 17.0, "steady": 10.0, "keep": 7.0, "probes": 20.0}
     session = replace(after_one_block, processes=(replace(first, wall_s=61.0, phases=phases),))
-    assert Estimates().next("time", first.cell, session) == pytest.approx(
-        17.0
-    )  # and what a process takes besides
+    # Import, build and steady, and what any process takes besides.
+    assert Estimates().next("time", first.cell, session) == pytest.approx(17.0)

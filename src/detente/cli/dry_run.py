@@ -13,7 +13,7 @@ from detente.records.folders import data_folder
 from detente.session.budget import BLOCKS_FIRST, OVERTIME
 from detente.session.devices import absent_reason
 from detente.session.forecast import Cost, Memory, forecast, memory_of
-from detente.session.layout import AA, lay_out
+from detente.session.layout import is_twin, lay_out
 from detente.session.prepared import is_prepared, prepared_folder
 from detente.session.request import Request
 from detente.session.workers import BATCHES
@@ -53,7 +53,7 @@ def plan_of(request: Request) -> Plan:
             skipped[cell.key] = why
     cells = tuple(c for c in layout.cells if c.key not in skipped)
     blocks = request.blocks or 5
-    rows = [c for c in cells if not c.label.endswith(AA)]
+    rows = [c for c in cells if not is_twin(c)]
     memory = len(rows) if request.memory else 0
     costs = forecast(request, cells, data_folder() / "sessions")
     # A memory run takes about half of a later process: it builds and steps, and measures nothing.

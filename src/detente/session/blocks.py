@@ -9,11 +9,12 @@ from pathlib import Path
 
 from detente.records.cell import Cell
 from detente.session.first_rows import FEWEST, chosen_rows
+from detente.session.layout import is_twin
 from detente.session.memory_runs import memory_cells
 from detente.session.proving import prepare, prove
 from detente.session.replaying import Turns
 from detente.session.resting import after_all, turn
-from detente.session.underway import Underway, is_twin
+from detente.session.underway import Underway
 from detente.worker.handed import answer
 from detente.worker.probes import ALWAYS, PROBES
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from detente.records.cell import Cell
 from detente.records.session import Process, Session
-from detente.session.layout import AA
+from detente.session.layout import is_twin
 
 # What a first step takes from a warm cache, as a share of the cold one (Inductor 0.2, JAX 0.35).
 _WARM_SHARE = 0.35
@@ -63,9 +63,7 @@ def replays_s(cells: Sequence[Cell], session: Session) -> float:
     if not done:
         return 0.0
     each = sum(p.wall_s for p in done) / sum(len(p.evidence.replays) for p in done)
-    taken = [
-        any(session.replays_of(c, p.block) for p in session.of(c)) for c in cells if not c.label.endswith(AA)
-    ]
+    taken = [any(session.replays_of(c, p.block) for p in session.of(c)) for c in cells if not is_twin(c)]
     return each * sum(AGAIN if once else 1.0 for once in taken)
 
 

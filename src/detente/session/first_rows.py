@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from detente.records.cell import Cell
 from detente.records.sample import process_median
 from detente.records.session import Session
-from detente.session.layout import AA
+from detente.session.layout import is_twin
 
 # Rows of one comparison beside the A/A twin: so many go first, and where even they do not fit, so few.
 MOST, FEWEST = 3, 2
@@ -37,10 +37,10 @@ def chosen_rows(cells: Sequence[Cell], session: Session, number: int) -> tuple[C
     """``number`` rows of every comparison, the first named and the fastest others, and the twins; in their order."""
     kept: set[str] = set()
     for group in dict.fromkeys(c.group for c in cells):
-        rows = [c for c in cells if c.group == group and not c.label.endswith(AA)]
+        rows = [c for c in cells if c.group == group and not is_twin(c)]
         others = sorted(rows[1:], key=lambda c: _steady(c, session))
         kept |= {c.key for c in (*rows[:1], *others[: number - 1])}
-        kept |= {c.key for c in cells if c.group == group and c.label.endswith(AA)}
+        kept |= {c.key for c in cells if c.group == group and is_twin(c)}
     return tuple(c for c in cells if c.key in kept)
 
 

@@ -13,7 +13,7 @@ import psutil
 from detente.records.cell import Cell
 from detente.records.fault import StoreFault
 from detente.records.session import Session
-from detente.session.layout import AA
+from detente.session.layout import AA, is_twin
 from detente.session.request import Request
 from detente.stacks.catalogue import find_entry
 from detente.store.spool import read_spool
@@ -90,7 +90,7 @@ def _guess(cell: Cell, threads: int | None) -> Cost:
     entry = find_entry(cell.stack)
     layers = workload.layers(find_size(workload, cell.size))
     # The twin meets the cache that its sibling filled.
-    compile_s = entry.layer_s * layers if entry.compiles and not cell.label.endswith(AA) else 0.0
+    compile_s = entry.layer_s * layers if entry.compiles and not is_twin(cell) else 0.0
     return Cost(_FIRST_S + compile_s + _FIRST_STEPS * step_s, _LATER_S + _LATER_STEPS * step_s)
 
 

@@ -137,3 +137,8 @@ def missing_reason(entry: StackEntry) -> str:
         else f"detente stacks add {entry.environment}"
     )
     return f"not installed: no module {', '.join(absent)}; `{mend}`"
+
+
+def is_twin(cell: Cell) -> bool:
+    """Whether this row is a stack's second name, of the A/A pair."""
+    return cell.label.endswith(AA)

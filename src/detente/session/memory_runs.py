@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from detente.records.cell import Cell
-from detente.session.underway import Underway, is_twin
+from detente.session.layout import is_twin
+from detente.session.underway import Underway
 
 
 def memory_cells(under: Underway) -> list[Cell]:

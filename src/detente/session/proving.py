@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from detente.records.cell import Cell
 from detente.session.beside import run_beside
+from detente.session.layout import is_twin
 from detente.session.proofs import keep_proof, proof_file, read_proof
-from detente.session.underway import Underway, is_twin
+from detente.session.underway import Underway
 from detente.workloads.catalogue import find_workload
 
 

@@ -14,7 +14,8 @@ from detente.records.folders import cache_folder
 from detente.records.session import Process, replay_name
 from detente.records.window import Replay
 from detente.session.estimate import AGAIN
-from detente.session.underway import Underway, is_twin
+from detente.session.layout import is_twin
+from detente.session.underway import Underway
 
 # The block of a row that is taken again is one of the first so many: a session that decides early has had it.
 _AMONG = 5

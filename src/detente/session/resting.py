@@ -15,8 +15,9 @@ from detente.session.budget import BLOCKS_FIRST, OVERTIME
 from detente.session.estimate import replays_s
 from detente.session.first_rows import FEWEST, rows_first
 from detente.session.forecast import forecast
+from detente.session.layout import is_twin
 from detente.session.memory_runs import memory_cells
-from detente.session.underway import Underway, is_twin
+from detente.session.underway import Underway
 
 # A first process beyond this share of the budget may have to wait.
 _LARGE = 0.2

@@ -11,7 +11,7 @@ from detente.records.job import JobKind
 from detente.records.session import Process, Wait
 from detente.session.budget import Budget
 from detente.session.interrupts import Interrupts
-from detente.session.layout import AA, Layout
+from detente.session.layout import Layout
 from detente.session.ledger import Ledger
 from detente.session.quiet import Quiet
 from detente.session.request import Request
@@ -114,11 +114,6 @@ class Underway:
 
     def _eta(self) -> float | None:
         return self.budget.eta_s(self.tally.left)
-
-
-def is_twin(cell: Cell) -> bool:
-    """Whether this row is a stack's second name, of the A/A pair."""
-    return cell.label.endswith(AA)
 
 
 def _outcome(kind: JobKind, spawned: Spawned) -> str:

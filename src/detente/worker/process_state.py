@@ -40,18 +40,16 @@ class ProcessState:
 def take_state() -> ProcessState:
     """The state now."""
     affinity, niceness, policies = set(), set(), set()
-    for name in os.listdir("/proc/self/task"):
-        thread = int(name)
+    for thread in _threads("self"):
         # A thread may end between the listing and the question.
         with contextlib.suppress(OSError):
             affinity.add(tuple(sorted(os.sched_getaffinity(thread))))
             niceness.add(os.getpriority(os.PRIO_PROCESS, thread))
             policies.add(os.sched_getscheduler(thread))
     children = _descendants()
-    for child in children:
+    for thread in (thread for child in children for thread in _threads(child)):
         with contextlib.suppress(OSError):
-            for name in os.listdir(f"/proc/{child}/task"):
-                affinity.add(tuple(sorted(os.sched_getaffinity(int(name)))))
+            affinity.add(tuple(sorted(os.sched_getaffinity(thread))))
     return ProcessState(
         perf_counter(),
         tuple(sorted(affinity)),
@@ -64,6 +62,13 @@ def take_state() -> ProcessState:
 def patched_timers() -> list[str]:
     """Names of the timers of ``time`` that are not what they were before the stack's file was loaded."""
     return [name for name, timer in _TIMERS.items() if getattr(time, name, None) is not timer]
+
+
+def _threads(pid: int | str) -> list[int]:
+    """The threads of a process; none of one that has ended."""
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    return []
 
 
 def _processor_seconds(children: list[int]) -> float:

@@ -120,6 +120,11 @@ def _not_proved(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
                 return
 
 
+def _shared(foreign: float) -> bool:
+    """Whether others used the machine; what is no number is as bad as it can be."""
+    return not foreign <= FOREIGN
+
+
 @dataclass(frozen=True)
 class Tell:
     """Samples right behind a hand-out over the others of one process, by wall time and by processor time (medians), the
@@ -133,7 +138,7 @@ class Tell:
     @property
     def beyond(self) -> bool:
         """Whether this is no noise. Beside others a sample may wait for a neighbour's turn, but it computes no more."""
-        shared = not self.foreign <= FOREIGN
+        shared = _shared(self.foreign)
         least = max(TELL_SHARED if shared else TELL, 1 + 4 * min(self.spread, 1.0))
         return self.wall > least and (not shared or self.cpu > least)
 
@@ -273,13 +278,13 @@ def _places_a_step(p: Process, window: Window, fresh: Sample) -> bool:
     holds. Beside others 32 placings of 20 us may wait for a neighbour's turn of 4 ms, but they compute no more."""
     wall = window.fresh_place_ns - window.seen_place_ns
     cpu = window.fresh_place_cpu_ns - window.seen_place_cpu_ns
-    asked = window.fresh_place_cpu_ns > 0 and not p.foreign <= FOREIGN
+    asked = window.fresh_place_cpu_ns > 0 and _shared(p.foreign)
     return wall > 0.5 * fresh.wall_ns / fresh.steps and (not asked or cpu > 0.5 * fresh.cpu_ns / fresh.steps)
 
 
 def _remembered(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     ratios = [
-        _fresh_over_seen(w.fresh, w.seen, not p.foreign <= FOREIGN)
+        _fresh_over_seen(w.fresh, w.seen, _shared(p.foreign))
         for p, w in windows(row)
         if w.fresh is not None and w.seen
     ]

@@ -14,8 +14,8 @@ from detente.worker.process_state import take_state
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``threads``. ``declared`` are the cores that the parent named, ``affinity`` every set of cores that some
     thread, or one of a process that it started, may use now (one set, where all is well), and likewise ``niceness`` and
-    ``policies``, with those of the
-    process before the stack was loaded beside them. ``framework`` is what the frameworks' own functions read back.
+    ``policies``, with those of the process before the stack was loaded beside them. ``framework`` is what the
+    frameworks' own functions read back.
 
     ``busy`` is processor time over wall time: of the sampled blocks, by the process's own clock, or of the whole
     window with everything that the process started, by the kernel's, whichever is larger.
