@@ -27,9 +27,11 @@ from pathlib import Path
 import numpy as np
 
 from detente.judge.block_correlation import STORED
+from detente.judge.looks import LOOKS, Looks, looks_of
 from detente.judge.pairs import Candidates, Pairs, judge_pairs
-from detente.judge.statistics import LOOKS, MARGIN
-from detente.judge.verdicts import decide, is_look, looks_of
+from detente.judge.statistics import MARGIN
+from detente.judge.verdicts import SETTLED, decide
+from detente.records.session import Fingerprint, Session
 from detente.records.verdict import Verdict
 
 TWIN = "torch-eager#aa"
@@ -42,8 +44,9 @@ DRIFT = 0.005
 class Scenario:
     """``times``: time of ``jax`` over the time of the other two. ``spread``: standard deviation between the medians of
     processes; ``within``: what their samples add to it, where that is drawn apart. ``rho``: correlation of a row's
-    level with that of the block before. ``blocks``: a fixed number, or None for the stopping rule. ``tails``: degrees
-    of freedom of Student's t instead of the normal, same spread of the bulk."""
+    level with that of the block before. ``blocks``: a fixed number, or None for the stopping rule. ``ends``: blocks
+    behind which budgets end; its user resumes the session as long as a pair is open. ``tails``: degrees of freedom of
+    Student's t instead of the normal, same spread of the bulk."""
 
     times: float
     spread: float
@@ -51,12 +54,14 @@ class Scenario:
     blocks: int | None = None
     tails: int | None = None
     within: float = 0.0
+    ends: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
         how = f"{100 * self.spread:g} %" + (f", rho {self.rho:.2g}" if self.rho else "")
         how += f", t with {self.tails} degrees of freedom" if self.tails else ""
         how += f", --blocks {self.blocks}" if self.blocks else ""
+        how += f", budgets that end at {', '.join(map(str, self.ends))}" if self.ends else ""
         how += f", and {100 * self.within:g} % within processes" if self.within else ""
         return f"{_truth(self.times)}, {how}"
 
@@ -158,6 +163,13 @@ def parts(rho: float) -> tuple[Part, ...]:
             ("false", "false_leans", "false_same", "decided", "same"),
         ),
         Part(
+            "A budget that ends, and is given again while a pair is open",
+            (*(Scenario(1.0, s, ends=(5, 7, 10, 14)) for s in (0.01, 0.03)), Scenario(1.0, 0.03, ends=(6,)),
+             Scenario(1.05, 0.03, ends=(5, 7, 10, 14)), Scenario(1.019, 0.01, ends=(5, 10))),
+            (FALSE, LEANS, Target("false_same", 0.01)),
+            ("false", "false_leans", "false_same", "decided", "same"),
+        ),
+        Part(
             "What a session can see: no target",
             (*(Scenario(0.97, s) for s in (0.003, 0.01)), *(Scenario(0.95, s) for s in (0.003, 0.01)),
              *(Scenario(0.7, s) for s in (0.01, 0.03, 0.08)), Scenario(1.0, 0.003),
@@ -197,26 +209,38 @@ def levels(scenario: Scenario, seed: int) -> dict[str, list[float]]:
 def simulate(scenario: Scenario, seed: int) -> Outcome:
     """One session from its first block to the judge's last word."""
     times = levels(scenario, seed)
-    blocks, said = 0, None
-    while True:
-        blocks += 1
-        if is_look(blocks, scenario.blocks) or blocks == scenario.blocks:
-            said = words_at(times, blocks, scenario.blocks)
-        if not decide(blocks, scenario.blocks, said.verdicts if said else None):
-            break
-    assert said is not None
+    if scenario.ends:
+        for looked, blocks in enumerate(scenario.ends, 1):
+            said = words_at(times, blocks, looks_of(_session(None, looked)))
+            if all(v.word in SETTLED for v in said.verdicts):
+                break
+    else:
+        looks, blocks = looks_of(_session(scenario.blocks)), 0
+        while True:
+            blocks += 1
+            if blocks in looks.at:
+                said = words_at(times, blocks, looks)
+            if not decide(blocks, looks, said.verdicts if blocks in looks.at else None):
+                break
     gap = {label: math.log(scenario.times) if label == "jax" else 0.0 for label in LABELS}
     truths = tuple(gap[v.a] - gap[v.b] for v in said.verdicts)
     noise = next(iter(said.noises.values()))
     return Outcome(blocks, said.verdicts, truths, said.drifting is not None, noise.margin)
 
 
-def words_at(times: dict[str, list[float]], blocks: int, fixed: int | None) -> Pairs:
+def _session(blocks: int | None, looked: int = 0) -> Session:
+    """A session of a fixed number of blocks, or one whose budget ended so many times; of neither, by the rule."""
+    settings = {"blocks": blocks, "budget_s": 1.0 if looked else None}
+    ended = 1.0 if looked else None
+    return Session("x", 0.0, (), Fingerprint({}, settings, ""), (), ended=ended, looked=looked)
+
+
+def words_at(times: dict[str, list[float]], blocks: int, looks: Looks) -> Pairs:
     """The words after so many blocks, as the judge finds them in a quiet session."""
     medians = {label: dict(enumerate(found[:blocks])) for label, found in times.items()}
     steady = {label: statistics.median(medians[label].values()) for label in STACKS}
     group = Candidates("simulated", STACKS, medians, steady=steady, aa=(STACKS[0], TWIN))
-    return judge_pairs((group,), tuple(range(blocks)), looks_of(fixed), "")
+    return judge_pairs((group,), tuple(range(blocks)), looks.share, "")
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,13 @@ def script(name: str):
     return sys.modules[name]
 
 
-def pairs(rows: dict[str, list[float]], unsure: str = "", looks: int = 3) -> Pairs:
+def pairs(rows: dict[str, list[float]], unsure: str = "", share: float = 1 / 3) -> Pairs:
     """The words over made-up medians; the first row's twin is ``first#aa``."""
     first = next(iter(rows))
     medians = {label: dict(enumerate(found)) for label, found in rows.items()}
     labels = tuple(label for label in rows if not label.endswith("#aa"))
     group = Candidates("g", labels, medians, aa=(first, first + "#aa"))
-    return judge_pairs((group,), tuple(range(len(rows[first]))), looks, unsure)
+    return judge_pairs((group,), tuple(range(len(rows[first]))), share, unsure)
 
 
 def lognormal(seed: int, n: int, spread: float, times: float = 1.0) -> list[float]:
@@ -162,7 +162,7 @@ def test_the_simulation_is_the_judge(blocks):
             steady={label: row.steady or 0.0 for label, row in rows.items()},
             aa=session.aa,
         )
-        found = judge_pairs((group,), session.whole_blocks(), 1 if blocks else 3, "")
+        found = judge_pairs((group,), session.whole_blocks(), 1.0 if blocks else 1 / 3, "")
         assert found.verdicts == result.verdicts
         assert {found.noises[group.group].margin} == set(result.session.margins.values())
 

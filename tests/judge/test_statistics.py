@@ -54,8 +54,8 @@ def test_paired_leaves_out_blocks_that_a_side_lacks():
 
 
 def test_correction_counts_pairs_and_looks():
-    assert corrected(0.05, pairs=3) == pytest.approx(0.05 / 9)
-    assert corrected(0.05, pairs=0) == pytest.approx(0.05 / 3)
+    assert corrected(0.05, pairs=3, share=1 / 3) == pytest.approx(0.05 / 9)
+    assert corrected(0.05, pairs=0, share=1 / 3) == pytest.approx(0.05 / 3)
 
 
 def test_process_median_weighs_queued_steps_and_drops_nothing():
@@ -106,7 +106,7 @@ def test_a_wider_margin_never_makes_a_difference(rows, a, b):
 @given(st.integers(2, 15), st.floats(-0.5, 0.5), st.floats(1e-5, 0.3), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_needed_blocks_are_more_than_measured_and_fewer_when_quieter(n, mean, sd, pairs):
-    alpha = corrected(0.05, pairs)
+    alpha = corrected(0.05, pairs, 1 / 3)
     needed = blocks_needed(Paired(n, mean, sd), MARGIN, alpha)
     assert needed is None or needed > n
     quieter = blocks_needed(Paired(n, mean, sd / 2), MARGIN, alpha)
@@ -121,7 +121,7 @@ def test_a_difference_on_the_margin_needs_no_number_of_blocks():
 def test_blocks_needed_does_decide():
     """Feeding the number back with the same mean and spread gives a word."""
     for mean, sd in ((0.04, 0.02), (-0.05, 0.03), (0.0, 0.02), (0.005, 0.015)):
-        needed = blocks_needed(Paired(5, mean, sd), MARGIN, corrected(0.05, 3))
+        needed = blocks_needed(Paired(5, mean, sd), MARGIN, corrected(0.05, 3, 1 / 3))
         assert needed is not None
         assert judge_pair("g", "a", "b", Paired(needed, mean, sd), MARGIN, 3).word in (
             "FASTER",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from planted_sessions import make_session
 
-from detente.judge import judge
+from detente.judge import judge, more_blocks
+from detente.judge.looks import Looks, looks_of
 from detente.judge.statistics import MARGIN, Paired, corrected, interval
-from detente.judge.verdicts import decide, is_look, judge_noise, judge_pair, layout_pairs
+from detente.judge.verdicts import decide, judge_noise, judge_pair, layout_pairs
 from detente.records.verdict import Verdict
 
 
@@ -40,10 +42,10 @@ def test_words(n, mean, sd, expected):
 def test_the_printed_interval_is_the_judged_one():
     """FASTER prints the corrected 95 % interval, SAME the corrected 90 % one, and each proves its word."""
     faster = word(5, -0.10, 0.01, pairs=3)
-    wide = interval(Paired(5, -0.10, 0.01), corrected(0.05, 3))
+    wide = interval(Paired(5, -0.10, 0.01), corrected(0.05, 3, 1 / 3))
     assert wide and (faster.low, faster.high) == wide.ratios and faster.high < 1 / 1.02
     same = word(10, 0.001, 0.01, pairs=3)
-    narrow = interval(Paired(10, 0.001, 0.01), corrected(0.10, 3))
+    narrow = interval(Paired(10, 0.001, 0.01), corrected(0.10, 3, 1 / 3))
     assert same.word == "SAME"
     assert narrow and (same.low, same.high) == narrow.ratios and 1 / 1.02 < same.low < same.high < 1.02
 
@@ -65,7 +67,7 @@ def test_undecided_and_leans_say_how_many_blocks_are_needed():
 
 def test_noise_widens_the_margin_to_its_upper_bound():
     noisy = judge_noise("g", "jax#aa", "jax", Paired(10, 0.005, 0.03, rho=0.0))
-    found = interval(Paired(10, 0.005, 0.03, rho=0.0), corrected(0.05, 1))
+    found = interval(Paired(10, 0.005, 0.03, rho=0.0), corrected(0.05, 1, 1 / 3))
     assert found and noisy.margin == pytest.approx(math.expm1(found.high))
     assert noisy.margin > MARGIN and not noisy.drifting
     assert judge_noise("g", "jax#aa", "jax", Paired(10, 0.0, 0.001)).margin == MARGIN
@@ -114,14 +116,14 @@ def _verdicts(*words):
     ],
 )
 def test_the_session_goes_on_until_every_pair_is_settled(blocks, words, go_on):
-    decision = decide(blocks, None, _verdicts(*words))
+    decision = decide(blocks, Looks(), _verdicts(*words))
     assert bool(decision) is go_on and decision.reason
     assert decision.look is (blocks in (5, 10, 15, 16))
 
 
 def test_a_fixed_number_of_blocks_is_kept():
-    assert [bool(decide(n, 3, None)) for n in range(5)] == [True, True, True, False, False]
-    assert not is_look(5, 3) and is_look(5, None) and not is_look(6, None)
+    assert [bool(decide(n, Looks((3,), 1.0), None)) for n in range(5)] == [True, True, True, False, False]
+    assert not Looks((5,), 1.0).between(5) and Looks().between(5) and not Looks().between(6)
 
 
 def test_blocks_that_were_settled_beforehand_are_looked_at_once():
@@ -131,3 +133,33 @@ def test_blocks_that_were_settled_beforehand_are_looked_at_once():
         assert once.high - once.low < thrice.high - thrice.low
     group = next(iter(asked.session.margins))
     assert asked.session.margins[group] <= open_ended.session.margins[group]
+
+
+def ended(whole: int, looked: int, **settings):
+    return replace(make_session(whole, settings=settings), looked=looked)
+
+
+def test_the_end_of_a_budget_is_one_look_and_the_next_have_what_it_left():
+    shares = [looks_of(ended(7, looked, budget_s=720.0)).share for looked in (1, 2, 3, 4)]
+    assert shares == pytest.approx([0.8, 0.16, 0.032, 0.0064]) and sum(shares) < 1
+    # Until it ends the next end's share holds: whoever reads a report of it meanwhile reads the same words.
+    going = replace(ended(7, 1, budget_s=720.0), ended=None)
+    assert looks_of(going).share == pytest.approx(0.16) and looks_of(going).at == (15,)
+
+
+def test_sessions_that_never_counted_their_ends_keep_the_rule_of_three():
+    assert looks_of(ended(7, 0, budget_s=720.0)) == Looks() == looks_of(ended(7, 1, budget_s=None))
+
+
+def test_a_number_of_blocks_that_a_budget_cut_short_is_not_looked_at_twice_for_nothing():
+    assert looks_of(ended(5, 1, blocks=5, budget_s=720.0)).share == 1.0
+    assert looks_of(ended(7, 1, blocks=10, budget_s=720.0)).share == pytest.approx(0.8)
+    assert looks_of(ended(10, 2, blocks=10, budget_s=720.0)).share == pytest.approx(0.16)
+
+
+def test_a_budget_gives_narrower_intervals_than_three_looks_and_stops_for_no_word():
+    once, thrice = (judge(ended(5, looked, budget_s=720.0)).verdicts for looked in (1, 0))
+    for a, b in zip(once, thrice, strict=True):
+        assert a.ratio == b.ratio and a.high - a.low < b.high - b.low
+    going = replace(ended(5, 0, budget_s=720.0), ended=None)
+    assert more_blocks(going) and not more_blocks(replace(ended(15, 0, budget_s=720.0), ended=None))

@@ -12,10 +12,10 @@ import pytest
 from detente.records.evidence import Evidence
 from detente.records.sample import Sample
 from detente.records.session import Fingerprint, Process, Session, replay_name
+from detente.records.verdict import LEAST_BLOCKS
 from detente.records.window import Replay
 from detente.session import resting
 from detente.session.asked import settings_of
-from detente.session.budget import BLOCKS_FIRST
 from detente.session.estimate import AGAIN, Estimates, replays_s
 from detente.session.first_rows import chosen_rows, rows_first
 from detente.session.forecast import Cost
@@ -109,7 +109,7 @@ class _Asked:
         self.budget = SimpleNamespace(
             limit_s=limit_s,
             cost_s=lambda kind, cells, session: len(cells),
-            over=lambda cost, overtime: cost > rows * (BLOCKS_FIRST - 1),  # one block is whole
+            over=lambda cost, overtime: cost > rows * (LEAST_BLOCKS - 1),  # one block is whole
             holds_block=lambda cells, memory, session: later,
         )
         self.layout = SimpleNamespace(cells=session.planned)
@@ -136,7 +136,7 @@ def test_with_room_for_four_the_others_rest_until_these_have_their_blocks(after_
     # Once they have what a verdict needs, all go on, as far as a block of all fits.
     session = asked.ledger.session
     going = [c for c in session.planned if c.key not in session.rested]
-    enough = replace(session, processes=tuple(_process(c, b) for b in range(BLOCKS_FIRST) for c in going))
+    enough = replace(session, processes=tuple(_process(c, b) for b in range(LEAST_BLOCKS) for c in going))
     for later, wanted in ((True, labels(session.planned)), (False, labels(going))):
         assert _Asked(enough, rows=4, later=later)() == wanted
 

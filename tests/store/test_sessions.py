@@ -24,7 +24,7 @@ def test_a_session_comes_back_equal(tmp_path):
         store.write_session(replace(whole, processes=(), ended=None))
         for process in whole.processes:
             store.add_process(whole.id, process)
-        store.finish(whole.id, whole.ended, note="done")
+        store.write_session(replace(whole, note="done"))
     with open_store(tmp_path) as store:
         assert store.read_session(whole.id) == replace(whole, note="done")
 

@@ -10,7 +10,8 @@ from detente.cli.live import duration
 from detente.records.cell import Cell
 from detente.records.codec import to_json
 from detente.records.folders import data_folder
-from detente.session.budget import BLOCKS_FIRST, OVERTIME
+from detente.records.verdict import LEAST_BLOCKS
+from detente.session.budget import OVERTIME
 from detente.session.devices import absent_reason
 from detente.session.forecast import Cost, Memory, forecast, memory_of
 from detente.session.layout import is_twin, lay_out
@@ -158,7 +159,7 @@ def _summary(plan: Plan) -> list[str]:
     if plan.budget_s:
         late = duration((1 + OVERTIME) * plan.budget_s)
         lines.append(
-            f"no block starts that would end after {duration(plan.budget_s)}; of the first {BLOCKS_FIRST}, which a "
+            f"no block starts that would end after {duration(plan.budget_s)}; of the first {LEAST_BLOCKS}, which a "
             f"verdict needs, none after {late}"
         )
         if plan.seconds > plan.budget_s and not plan.exact:

@@ -12,6 +12,7 @@ from typing import Any
 from detente.judge import verdicts as words
 from detente.judge.floor import Peak, Work, best_peak, floor_column, raise_peak
 from detente.judge.load import load_of
+from detente.judge.looks import looks_of
 from detente.judge.pairs import Candidates, Pairs, drift_reason, judge_pairs
 from detente.judge.rows import (
     block_medians,
@@ -56,8 +57,7 @@ def judge(session: Session, workload_facts: WorkloadFacts | None = None) -> Resu
     blocks = session.whole_blocks()
     load = load_of(session, blocks)
     candidates = tuple(_candidates(session, group, status) for group in groups.values())
-    looks = words.looks_of(session.fingerprint.settings.get("blocks"))
-    pairs = judge_pairs(candidates, blocks, looks, load.reason)
+    pairs = judge_pairs(candidates, blocks, looks_of(session).share, load.reason)
     cells = [
         _cell_result(row, group, findings[group.name], *status[row.cell.key])
         for group in _raised(groups, status).values()
@@ -71,13 +71,12 @@ def judge(session: Session, workload_facts: WorkloadFacts | None = None) -> Resu
 def more_blocks(session: Session, workload_facts: WorkloadFacts | None = None) -> Decision:
     """Whether the session should run another block; truthy means yes. Ask it after every whole block.
 
-    It looks at the words only at 5, 10 and 15 whole blocks, LEANS never stops it, and ``settings["blocks"]`` (the
-    user's ``--blocks N``) replaces the rule by that number. The budget is the session's own business.
+    It looks at the words where ``looks_of`` says, and LEANS never stops it. When the budget ends is the session's own
+    business.
     """
-    fixed = session.fingerprint.settings.get("blocks")
-    done = len(session.whole_blocks())
-    shown = judge(session, workload_facts).verdicts if words.is_look(done, fixed) else None
-    return words.decide(done, fixed, shown)
+    looks, done = looks_of(session), len(session.whole_blocks())
+    shown = judge(session, workload_facts).verdicts if looks.between(done) else None
+    return words.decide(done, looks, shown)
 
 
 # -- groups ------------------------------------------------------------------------------------------------------

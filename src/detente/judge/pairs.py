@@ -54,11 +54,12 @@ class Pairs:
     verdicts: tuple[Verdict, ...]
 
 
-def judge_pairs(groups: Sequence[Candidates], blocks: tuple[int, ...], looks: int, unsure: str) -> Pairs:
-    """``blocks`` are the whole ones in the order in which they ran, ``looks`` what ``looks_of`` says, ``unsure`` why
+def judge_pairs(groups: Sequence[Candidates], blocks: tuple[int, ...], share: float, unsure: str) -> Pairs:
+    """``blocks`` are the whole ones in the order in which they ran, ``share`` what this look may spend
+    of alpha, ``unsure`` why
     SAME may not be said of this session (``MachineLoad.reason``)."""
     rhos = {g.group: _correlation(g, blocks) for g in groups}
-    noises = {g.group: _noise(g, blocks, rhos[g.group].assumed, looks, unsure) for g in groups}
+    noises = {g.group: _noise(g, blocks, rhos[g.group].assumed, share, unsure) for g in groups}
     drifting = next((n.verdict for n in noises.values() if n.drifting and n.verdict), None)
     shown: list[tuple[Candidates, str, str]] = []
     counted = 0
@@ -77,7 +78,7 @@ def judge_pairs(groups: Sequence[Candidates], blocks: tuple[int, ...], looks: in
             return words.drifting_pair(group, a, b, noise.margin, n, drift_reason(drifting))
         pair = paired(g.medians[a], g.medians[b], blocks, rhos[group].assumed)
         why = unsure or ("" if noise.known else NOISE_UNKNOWN)
-        return words.judge_pair(group, a, b, pair, noise.bound, counted, looks, why)
+        return words.judge_pair(group, a, b, pair, noise.bound, counted, share, why)
 
     return Pairs(noises, rhos, drifting, tuple(verdict(*found) for found in shown))
 
@@ -90,7 +91,7 @@ def _correlation(g: Candidates, blocks: tuple[int, ...]) -> Correlation:
     return Correlation(own, correlation.assumed(own, len(blocks)))
 
 
-def _noise(g: Candidates, blocks: tuple[int, ...], rho: float, looks: int, unsure: str) -> Noise:
+def _noise(g: Candidates, blocks: tuple[int, ...], rho: float, share: float, unsure: str) -> Noise:
     if g.aa is None:
         return Noise(None, words.MARGIN, drifting=False)
     a, b = g.aa
@@ -98,7 +99,7 @@ def _noise(g: Candidates, blocks: tuple[int, ...], rho: float, looks: int, unsur
         return Noise(None, words.MARGIN, drifting=False, known=False)
     # The twin ran under the second name: its time over the first one's.
     pair = paired(g.medians[b], g.medians[a], blocks, rho)
-    return words.judge_noise(g.group, b, a, pair, looks, unsure)
+    return words.judge_noise(g.group, b, a, pair, share, unsure)
 
 
 def drift_reason(aa: Verdict) -> str:

@@ -16,16 +16,12 @@ from dataclasses import dataclass
 
 from detente.judge.block_correlation import STORED
 from detente.judge.correlation import widening
+from detente.records.verdict import LEAST_BLOCKS
 
-# Looks of the stopping rule, in whole blocks; each spends a third of alpha.
-LOOKS = (5, 10, 15)
 ALPHA = 0.05
 MARGIN = 0.02
 # The margin of SAME follows the A/A pair up to here. Beyond it "the same" would say nothing that anyone asked for.
 MARGIN_CAP = 0.05
-# Under this many blocks nothing is decided: with four degrees of freedom or fewer the t quantile is larger than
-# any honest difference.
-LEAST_BLOCKS = LOOKS[0]
 
 
 @dataclass(frozen=True)
@@ -97,9 +93,9 @@ def paired(
     return Paired(n, mean, sd, rho)
 
 
-def corrected(alpha: float, pairs: int, looks: int = len(LOOKS)) -> float:
-    """Bonferroni: the share of ``alpha`` that one pair may spend at one look."""
-    return alpha / (max(pairs, 1) * looks)
+def corrected(alpha: float, pairs: int, share: float) -> float:
+    """Bonferroni: what one pair may spend of ``alpha`` at a look that has this ``share`` of it (``looks_of``)."""
+    return alpha * share / max(pairs, 1)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from detente.judge.looks import LOOKS, Looks
 from detente.judge.statistics import (
     ALPHA,
-    LEAST_BLOCKS,
-    LOOKS,
     MARGIN,
     MARGIN_CAP,
     Interval,
@@ -18,7 +17,7 @@ from detente.judge.statistics import (
     corrected,
     interval,
 )
-from detente.records.verdict import Verdict, Word
+from detente.records.verdict import LEAST_BLOCKS, Verdict, Word
 
 # Words that more blocks would not change.
 SETTLED = frozenset({"FASTER", "SLOWER", "SAME", "VOID"})
@@ -49,12 +48,12 @@ def judge_pair(
     pair: Paired,
     bound: float,
     pairs: int,
-    looks: int = len(LOOKS),
+    share: float = 1 / len(LOOKS),
     unsure: str = "",
 ) -> Verdict:
     """The verdict of ``a`` against ``b``. ``bound`` is how far equal programs may lie apart (2 %, or what the A/A pair
-    says), ``pairs`` the number of pairs that the report shows, ``looks`` how often the session was going to look at the
-    words (``looks_of``). ``unsure`` says why SAME cannot be said of this session (others use the machine); empty where
+    says), ``pairs`` the number of pairs that the report shows, ``share`` what this look may spend of alpha
+    (``looks_of``). ``unsure`` says why SAME cannot be said of this session (others use the machine); empty where
     it can.
 
     A difference must exceed the whole bound; SAME is said within 5 % at most, and only of an interval that holds 1 or
@@ -64,7 +63,7 @@ def judge_pair(
     the corrected 90 % one (two one-sided tests at 5 %).
     """
     margin = min(bound, MARGIN_CAP)
-    alpha = corrected(ALPHA, pairs, looks)
+    alpha = corrected(ALPHA, pairs, share)
     wide = interval(pair, alpha)
     if wide is None:
         reason = "no whole block yet" if pair.n == 0 else "one whole block says nothing about the spread"
@@ -115,16 +114,12 @@ def drifting_pair(group: str, a: str, b: str, margin: float, blocks: int, reason
     return Verdict(group, a, b, "UNDECIDED", None, None, None, margin, blocks, None, reason)
 
 
-def looks_of(fixed: int | None) -> int:
-    """How often a session looks: at 5, 10 and 15 blocks, or once, at the end of the ``fixed`` blocks that its user
-    asked for before it began."""
-    return len(LOOKS) if fixed is None else 1
-
-
-def judge_noise(group: str, a: str, b: str, pair: Paired, looks: int = len(LOOKS), unsure: str = "") -> Noise:
+def judge_noise(
+    group: str, a: str, b: str, pair: Paired, share: float = 1 / len(LOOKS), unsure: str = ""
+) -> Noise:
     """The A/A pair: judged against the fixed margin, alone (one pair)."""
-    verdict = judge_pair(group, a, b, pair, MARGIN, 1, looks, unsure)
-    found = interval(pair, corrected(ALPHA, 1, looks))
+    verdict = judge_pair(group, a, b, pair, MARGIN, 1, share, unsure)
+    found = interval(pair, corrected(ALPHA, 1, share))
     if found is None or pair.n < LEAST_BLOCKS:
         return Noise(verdict, MARGIN, drifting=False, known=False)
     bound = max(MARGIN, found.bound)
@@ -158,13 +153,14 @@ class Decision:
         return self.go_on
 
 
-def decide(blocks: int, fixed: int | None, verdicts: Iterable[Verdict] | None) -> Decision:
-    """Whether to run another block after ``blocks`` whole ones. ``fixed`` is the user's ``--blocks N``: then there is
-    one look, at the end. ``verdicts`` are needed at a look only (``is_look`` tells) and may be None elsewhere."""
-    if fixed is not None:
-        return Decision(blocks < fixed, blocks >= fixed, f"{blocks} of {fixed} blocks asked for")
-    if blocks not in LOOKS and blocks < LOOKS[-1]:
-        following = next(n for n in LOOKS if n > blocks)
+def decide(blocks: int, looks: Looks, verdicts: Iterable[Verdict] | None) -> Decision:
+    """Whether to run another block after ``blocks`` whole ones. ``verdicts`` are needed at a look that is not the last
+    (``Looks.between``), and may be None elsewhere."""
+    last = looks.at[-1]
+    if blocks >= last:
+        return Decision(False, True, f"all {last} blocks are whole")
+    if blocks not in looks.at:
+        following = next(n for n in looks.at if n > blocks)
         return Decision(True, False, f"{blocks} blocks; the next look is at {following}")
     words = tuple(verdicts or ())
     open_pairs = [v for v in words if v.word not in SETTLED]
@@ -172,16 +168,7 @@ def decide(blocks: int, fixed: int | None, verdicts: Iterable[Verdict] | None) -
         return Decision(
             False, True, f"every pair is settled after {blocks} blocks" if words else "no pair to settle"
         )
-    if blocks >= LOOKS[-1]:
-        return Decision(
-            False, True, f"the last look, at {LOOKS[-1]} blocks: {len(open_pairs)} pairs stay open"
-        )
     return Decision(True, True, f"{len(open_pairs)} of {len(words)} pairs are open after {blocks} blocks")
-
-
-def is_look(blocks: int, fixed: int | None) -> bool:
-    """Whether ``decide`` needs the verdicts at this number of whole blocks."""
-    return fixed is None and (blocks in LOOKS or blocks >= LOOKS[-1])
 
 
 def _apart(bound: float) -> str:

@@ -239,6 +239,8 @@ FIELDS: dict[type, dict[str, Check]] = {
         "skipped": _texts,
         "aa": lambda value: "" if value is None else next(filter(None, map(_label, value)), ""),
         "note": _text,
+        "rested": _texts,
+        "looked": _between(0, ENTRIES),
     },
     Fingerprint: {"machine": _free, "settings": _settings, "source": _text},
     Process: {

@@ -95,6 +95,7 @@ class Session:
     key of a row that let others go first, because the budget did not hold enough blocks of all, to that reason: it
     keeps its figures, and no block waits for it.
 
+    looked     how often it ended with blocks enough for words: each time somebody reads them, and may ask for more
     imported   seconds since the epoch when the session was taken from a file; None: it was measured here. Whoever
                reads a stranger's file sets it, whatever the file says of itself
     """
@@ -110,6 +111,7 @@ class Session:
     ended: float | None = None
     note: str = ""
     rested: dict[str, str] = field(default_factory=dict)
+    looked: int = 0
     imported: float | None = None
 
     def replays_of(self, cell: Cell, block: int) -> tuple[Replay, ...]:

@@ -7,6 +7,10 @@ from typing import Literal
 
 Word = Literal["FASTER", "SLOWER", "SAME", "LEANS", "UNDECIDED", "VOID"]
 
+# Under this many whole blocks nothing is decided: with fewer degrees of freedom Student's quantile is larger than any
+# honest difference.
+LEAST_BLOCKS = 5
+
 
 @dataclass(frozen=True)
 class Verdict:

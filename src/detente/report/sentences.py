@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from detente.judge.headline import LEAST_RATIO, at_least, hindrance, may_lead
 from detente.records.result import CellResult, SessionHead
-from detente.records.verdict import Verdict
+from detente.records.verdict import LEAST_BLOCKS, Verdict
 from detente.report.break_even import break_even
 from detente.report.numbers import count, margin, plain_span, seconds, significant
 from detente.report.page import Statement, Tone, Words, strong, words
@@ -21,9 +21,6 @@ TONES: dict[str, Tone] = {
     "UNDECIDED": "warn",
     "VOID": "bad",
 }
-
-# Under this many blocks no pair is decided, whatever it measures (judge/statistics.py says why).
-LEAST_BLOCKS = 5
 
 # Words that say something of a pair. VOID says why nothing can be said.
 SETTLED = frozenset({"FASTER", "SLOWER", "SAME"})

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from detente.records.cell import Cell
 from detente.records.session import Session
+from detente.records.verdict import LEAST_BLOCKS
 from detente.session.estimate import Estimates, replays_s
 
-# Below this many whole blocks another block is worth more than the memory runs: a verdict needs five.
-BLOCKS_FIRST = 5
 # The share of the budget by which these may end later: four blocks decide nothing, and have cost as much.
 OVERTIME = 0.15
 
@@ -49,7 +48,7 @@ class Budget:
         """Whether one more block of ``cells`` fits, and after it the memory runs of ``memory``, unless these would cost
         a block of those that a verdict needs. These may end a little later."""
         more = self.cost_s("time", cells, session) + replays_s(cells, session)
-        if len(session.whole_blocks()) < BLOCKS_FIRST:
+        if len(session.whole_blocks()) < LEAST_BLOCKS:  # another is worth more than the memory runs
             return not self.over(more, OVERTIME)
         return not self.over(more + self.cost_s("memory", memory, session))
 

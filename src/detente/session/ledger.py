@@ -9,6 +9,7 @@ from typing import Protocol
 
 from detente.records.cell import Cell
 from detente.records.session import Process, Session
+from detente.records.verdict import LEAST_BLOCKS
 from detente.store.spool import Spool
 
 
@@ -17,7 +18,6 @@ class Recorder(Protocol):
 
     def write_session(self, session: Session) -> None: ...
     def add_process(self, session_id: str, process: Process) -> None: ...
-    def finish(self, session_id: str, ended: float, note: str, skipped: dict[str, str]) -> None: ...
 
 
 class Ledger:
@@ -67,8 +67,10 @@ class Ledger:
         # By a clock that nobody sets: a machine whose time jumps must not have a session that ends before it began.
         began, mark = self._begun
         ended = began + (time.monotonic() - mark)
-        self._spool.amend(ended=ended, note=note)
+        # Fewer blocks give no words: who reads such a session learns nothing that could make him ask for more.
+        looked = int(len(self.session.whole_blocks()) >= LEAST_BLOCKS)
+        self._spool.amend(ended=ended, note=note, looked=looked)
+        self.session = replace(self.session, ended=ended, note=note, looked=self.session.looked + looked)
         if self._recorder is not None:
-            self._recorder.finish(self.session.id, ended, note, self.session.skipped)
-        self.session = replace(self.session, ended=ended, note=note)
+            self._recorder.write_session(self.session)
         return self.session

@@ -48,10 +48,12 @@ class Turns:
         if os.environ.get(VARIABLE) == "0":
             return False
         request, session = self._under.request, self._under.ledger.session
-        if cell.key not in self._blocks:
+        # Under a budget all rows of a contract in one block: the reference starts once.
+        mine = cell.group if request.budget_s else cell.key
+        if mine not in self._blocks:
             among = min(request.blocks or _AMONG, _AMONG_IN_BUDGET if request.budget_s else _AMONG)
-            self._blocks[cell.key] = _DRAW.randrange(among)
-        if is_twin(cell) or block < self._blocks[cell.key]:
+            self._blocks[mine] = _DRAW.randrange(among)
+        if is_twin(cell) or block < self._blocks[mine]:
             return False
         tried = [found for p in session.of(cell) if (found := session.replays_of(cell, p.block))]
         if any(not replay.reason for found in tried for replay in found):

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from detente.records.cell import Cell
 from detente.records.folders import data_folder
-from detente.session.budget import BLOCKS_FIRST, OVERTIME
+from detente.records.verdict import LEAST_BLOCKS
+from detente.session.budget import OVERTIME
 from detente.session.estimate import replays_s
 from detente.session.first_rows import FEWEST, rows_first
 from detente.session.forecast import forecast
@@ -38,12 +39,12 @@ def rest_before(under: Underway) -> None:
             going = [c for c in cells if c.key not in under.ledger.session.rested]
             left = [c for c in rows if c in going]
             large = costs[cell.key].first_s > _LARGE * limit_s
-            whole_s = sum(costs[c.key].blocks_s(BLOCKS_FIRST) for c in going)
+            whole_s = sum(costs[c.key].blocks_s(LEAST_BLOCKS) for c in going)
             if large and len(left) > FEWEST and whole_s > limit_s:
                 _rest(
                     under,
                     [cell],
-                    f"the budget of {limit_s:.0f} s does not hold {BLOCKS_FIRST} blocks of all rows, and its first "
+                    f"the budget of {limit_s:.0f} s does not hold {LEAST_BLOCKS} blocks of all rows, and its first "
                     f"process alone takes about {costs[cell.key].first_s:.0f} s",
                 )
 
@@ -55,7 +56,7 @@ def turn(under: Underway, cells: list[Cell]) -> list[Cell]:
     if budget.limit_s is None or under.request.blocks is not None:
         return cells
     whole = len(session.whole_blocks())
-    lack = BLOCKS_FIRST - whole
+    lack = LEAST_BLOCKS - whole
     going = [c for c in cells if c.key not in session.rested]
     if whole and lack > 0:
 
@@ -68,7 +69,7 @@ def turn(under: Underway, cells: list[Cell]) -> list[Cell]:
         if resting:
             names = ", ".join(c.label for c in going if c.key in first and not is_twin(c))
             why = (
-                f"the budget of {budget.limit_s:.0f} s holds {BLOCKS_FIRST} blocks of {names}, not of all rows: "
+                f"the budget of {budget.limit_s:.0f} s holds {LEAST_BLOCKS} blocks of {names}, not of all rows: "
                 "the first named row and the fastest others go first"
             )
             _rest(under, resting, why)

@@ -42,12 +42,14 @@ _OTHER = (
 
 @dataclass(frozen=True)
 class Amendment:
-    """A later change of the head. None leaves a field as it is; ``skipped`` and ``rested`` add to what is there."""
+    """A later change of the head. None leaves a field as it is; ``skipped``, ``rested`` and ``looked`` add to what is
+    there."""
 
     ended: float | None = None
     note: str | None = None
     skipped: dict[str, str] = field(default_factory=dict)
     rested: dict[str, str] = field(default_factory=dict)
+    looked: int = 0
 
     def apply(self, session: Session) -> Session:
         """The session with this amendment in it."""
@@ -57,6 +59,7 @@ class Amendment:
             note=session.note if self.note is None else self.note,
             skipped={**session.skipped, **self.skipped},
             rested={**session.rested, **self.rested},
+            looked=session.looked + self.looked,
         )
 
 

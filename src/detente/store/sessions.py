@@ -110,24 +110,6 @@ class Store:
             self._need(connection, session_id)
             _insert(connection, session_id, _count(connection, session_id), process)
 
-    def finish(
-        self, session_id: str, ended: float, note: str | None = None, skipped: dict[str, str] | None = None
-    ) -> None:
-        """Set the end of a session, and what else is known only then."""
-        with writing(self.engine) as connection:
-            session = self._need(connection, session_id)
-            session = replace(
-                session,
-                ended=ended,
-                note=session.note if note is None else note,
-                skipped={**session.skipped, **(skipped or {})},
-            )
-            connection.execute(
-                sa.update(tables.sessions)
-                .where(tables.sessions.c.id == session_id)
-                .values(head=dumps(session))
-            )
-
     def write_judgement(self, result: Result) -> None:
         """Remember what the judge said of each row, for ``history`` and lists. The latest judgement
         counts."""

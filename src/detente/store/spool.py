@@ -141,10 +141,11 @@ class Spool:
         note: str | None = None,
         skipped: dict[str, str] | None = None,
         rested: dict[str, str] | None = None,
+        looked: int = 0,
     ) -> None:
         """Change the head of a session that has begun: its end, its note, cells that turned out to be
-        skipped, rows that let others go first."""
-        self._write(amendment_line(Amendment(ended, note, skipped or {}, rested or {})))
+        skipped, rows that let others go first, once more that its words can be read."""
+        self._write(amendment_line(Amendment(ended, note, skipped or {}, rested or {}, looked)))
 
     def close(self) -> None:
         """Give the file and its lock back. The file stays."""
