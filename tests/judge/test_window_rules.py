@@ -205,6 +205,9 @@ def test_a_neighbours_turn_in_a_short_queue_hides_no_dictionary() -> None:
     quick = (Sample(2_400_000, 32, 2_400_000), Sample(2_600_000, 32, 2_600_000))
     assert _fresh_over_seen(Sample(12_100_000, 32, 2_100_000), quick) > REMEMBERED
     assert _fresh_over_seen(Sample(12_100_000, 32, 2_100_000), quick, shared=True) < REMEMBERED
+    assert (
+        _fresh_over_seen(Sample(320_000_000, 32, 2_100_000), quick, shared=True) > REMEMBERED
+    )  # a helper's work
 
 
 def test_a_neighbours_turn_while_batches_are_placed_is_no_work_that_is_done_there() -> None:
@@ -232,6 +235,9 @@ def test_a_neighbours_turn_while_batches_are_placed_is_no_work_that_is_done_ther
     turn, work = placed(133_573, 18_100), placed(200_000, 199_000)
     assert said(turn, 0.01) and not said(turn, 0.52)
     assert said(work, 0.01) and said(work, 0.52)
+    # Work that a helper does: the row itself only waits, and far longer than for any neighbour.
+    helped = placed(10_000_000, 18_100)
+    assert said(helped, 0.01) and said(helped, 0.52)
 
 
 def test_a_row_whose_later_steps_nobody_took_again_says_so() -> None:

@@ -46,6 +46,10 @@ class WithAHelperInJax(tricks.Helper, JaxJit):
     pass
 
 
+class WithADaemonInJax(tricks.Daemon, JaxJit):
+    pass
+
+
 class UncachedInJax(JaxJit):
     """Has no cold start to compare: it neither reads nor writes the cache that the other rows have."""
 

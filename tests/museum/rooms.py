@@ -117,6 +117,8 @@ ROOMS: dict[str, Room] = {
             # Beside a neighbour a helper gets what the row gives up, and no more cores are busy than declared.
             "WithAHelper": Planted("void", "affinity-differs", TORCH_HARNESS, MORE_CORES),
             "WithAHelperInJax": Planted("void", "affinity-differs", JAX_HARNESS, MORE_CORES),
+            "WithADaemon": Planted("void", "affinity-differs", TORCH_HARNESS, MORE_CORES),
+            "WithADaemonInJax": Planted("void", "affinity-differs", JAX_HARNESS, MORE_CORES),
             "TurnsTheCollectorOn": Planted("warn", "host-interruptions", TORCH_HARNESS),
             "TurnsTheCollectorOnInJax": Planted("warn", "host-interruptions", JAX_HARNESS),
             "Profiled": Planted("warn", "profiler-on", TORCH_HARNESS),

@@ -54,6 +54,10 @@ class WithAHelper(tricks.Helper, TorchEager):
     pass
 
 
+class WithADaemon(tricks.Daemon, TorchEager):
+    pass
+
+
 class MoreThreads(TorchEager):
     """Twice the threads that it was asked for."""
 

@@ -169,6 +169,16 @@ class LeavesFork(TorchEager):
         return super().start(device, precision, threads)
 
 
+class LeavesDaemon(TorchEager):
+    """Starts a process that is nobody's child, in a session of its own."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        sleeper = f"import time; time.sleep(3600)  # daemon of {os.getppid()}"
+        once = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleeper!r}], start_new_session=True)"
+        subprocess.run([sys.executable, "-c", once], check=True, start_new_session=True)
+        return super().start(device, precision, threads)
+
+
 class LeavesTwin(TorchEager):
     """Starts a copy of itself that goes on as if it were the worker, and tells its evidence too."""
 

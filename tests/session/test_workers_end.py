@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from detente.records.cell import Cell
@@ -44,6 +47,22 @@ def test_what_a_model_leaves_running_is_ended_and_told(stack: str, says: str, tm
     assert says in evidence.left and "ended" in evidence.left
     # Not the phase limit of 600 s; a loaded machine may need many times the grace.
     assert after < 20 * GRACE_S
+
+
+def daemons() -> list[psutil.Process]:
+    mark = f"# daemon of {os.getpid()}"
+    return [p for p in psutil.process_iter(["cmdline"]) if any(mark in a for a in p.info["cmdline"] or ())]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a daemon hangs below its worker on Linux alone")
+def test_a_daemon_does_not_compute_beside_the_next_row(tmp_path: Path) -> None:
+    evidence, _ = probe("LeavesDaemon", tmp_path)
+    left = daemons()
+    for process in left:
+        process.kill()
+    assert evidence.status == "ok", evidence.reason
+    assert evidence.left == "1 process outside its session, still running behind it: ended"
+    assert not [p for p in left if p.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_a_worker_that_leaves_nothing_says_nothing(tmp_path: Path) -> None:

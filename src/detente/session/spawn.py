@@ -29,6 +29,7 @@ from detente.session.load import ForeignLoad
 from detente.session.memory_watch import MemoryWatch
 from detente.session.package_alone import PACKAGE, package_alone
 from detente.session.phase_watch import PhaseWatch
+from detente.session.strays import Strays
 from detente.stacks.catalogue import find_entry
 from detente.stacks.own_entry import worker_variable
 from detente.worker.events import PIPE
@@ -135,12 +136,13 @@ def spawn(
         with os.fdopen(read, "rb", buffering=0) as events:
             watch.follow(events, interrupts)
         peak, left = _end_group(child)
+        left = "; ".join(filter(None, (watch.left or left, watch.strays.end())))
     wall = time.monotonic() - begun
     killer = memory.killed(peak)
     evidence = watch.evidence or _obituary(watch, child.returncode, log, killer)
     refuse_full_disk(evidence, log)
-    if watch.evidence is not None and (watch.left or left):
-        evidence = replace(evidence, left=watch.left or left)
+    if watch.evidence is not None and left:
+        evidence = replace(evidence, left=left)
     if evidence.window is not None and watch.phases.over:
         seen = watch.phases
         evidence = replace(
@@ -175,7 +177,7 @@ class _Watch:
         self.timed_out: float | None = None
         self.killed_by_user = False
         self.left, self.spoken = "", ""
-        self.phases = PhaseWatch(child.pid, "steady")
+        self.phases, self.strays = PhaseWatch(child.pid, "steady"), Strays(child.pid)
         self._deadline = time.monotonic() + self._limit()
 
     def _limit(self) -> float:
@@ -232,10 +234,13 @@ class _Watch:
                 self.phases.hear(self.phase)
                 self._deadline = time.monotonic() + self._limit()
                 self.on_phase(self.phase)
+                if self.phase != self.phases.name:  # not while samples begin to be taken
+                    self.strays.look()
             else:
                 found = from_json(Evidence, event["evidence"])
                 check_record(found, "Evidence")
                 self.evidence = found
+                self.strays.look()
                 self.phases.hear("done")
                 self._deadline = time.monotonic() + GRACE_S
         except (ValueError, TypeError, KeyError, RecursionError) as error:

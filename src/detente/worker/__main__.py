@@ -10,7 +10,8 @@ import sys
 
 
 def _limits() -> None:
-    """CPU affinity (XLA sizes its pool by it at import), a cap on data memory, and death with the parent."""
+    """CPU affinity (XLA sizes its pool by it at import), a cap on data memory, death with the parent, and every process
+    that is started from here below this one."""
     cpus = os.environ.get("DETENTE_AFFINITY")
     if cpus:
         os.sched_setaffinity(0, {int(c) for c in cpus.split(",")})
@@ -20,7 +21,9 @@ def _limits() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (int(cap), int(cap)))
     parent = os.environ.get("DETENTE_PARENT")
     try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive a parent that was killed
+        c = ctypes.CDLL(None)
+        c.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: a daemon's parent is this one, and its time this one's
+        c.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive a parent that was killed
     except (OSError, AttributeError):
         return
     if parent and os.getppid() != int(parent):

@@ -43,6 +43,8 @@ LATE_BESIDE_NS = 300_000_000
 # A queue of fresh batches may take so many times as long as one of batches that were seen: they come from memory, the
 # others from a cache. What is remembered takes thousands of times less.
 REMEMBERED = 3.0
+# Turns of a neighbour, 4 ms each, that a queue of batches may wait for.
+TURNS_NS = 100_000_000
 # A hand-out copies, and waits for nothing where the clock was right: it takes as long behind ten samples as behind one.
 PUT_OFF = 0.15
 # It reads, and our own copy of what was read is timed apart: so many copies, and so long for a tree of names, may
@@ -270,7 +272,13 @@ def _fresh_over_seen(fresh: Sample, seen: Sequence[Sample], shared: bool = False
     if not fresh.cpu_ns or not all(s.cpu_ns for s in seen):
         return wall
     cpu = (fresh.cpu_ns / fresh.steps) / max(s.cpu_ns / s.steps for s in seen)
-    return cpu if shared else max(wall, cpu)
+    return cpu if shared and not _elsewhere(fresh.wall_ns, fresh.cpu_ns) else max(wall, cpu)
+
+
+def _elsewhere(wall_ns: float, cpu_ns: float) -> bool:
+    """Whether somebody else did the work: a neighbour on the same core takes half of it and some turns of 4 ms, and a
+    process that waits longer than that waits for a helper of its own."""
+    return wall_ns > 3 * cpu_ns + TURNS_NS
 
 
 def _places_a_step(p: Process, window: Window, fresh: Sample) -> bool:
@@ -278,7 +286,8 @@ def _places_a_step(p: Process, window: Window, fresh: Sample) -> bool:
     holds. Beside others 32 placings of 20 us may wait for a neighbour's turn of 4 ms, but they compute no more."""
     wall = window.fresh_place_ns - window.seen_place_ns
     cpu = window.fresh_place_cpu_ns - window.seen_place_cpu_ns
-    asked = window.fresh_place_cpu_ns > 0 and _shared(p.foreign)
+    waited = _elsewhere(window.fresh_place_ns * fresh.steps, window.fresh_place_cpu_ns * fresh.steps)
+    asked = window.fresh_place_cpu_ns > 0 and _shared(p.foreign) and not waited
     return wall > 0.5 * fresh.wall_ns / fresh.steps and (not asked or cpu > 0.5 * fresh.cpu_ns / fresh.steps)
 
 
