@@ -43,6 +43,7 @@ ALWAYS: tuple[str, ...] = (
     "precision",
     "executable",
     "waiting",
+    "peak",
 )
 
 
