@@ -84,6 +84,8 @@ MALFORMED = [
     (0, "started", "yesterday", ("Session.started", "yesterday")),
     (0, "ended", 1e300, ("Session.ended", "1e+300")),
     (0, "imported", "never", ("Session.imported", "never")),
+    (0, "looked", -1, ("Session.looked", "-1")),
+    (0, "looked", "often", ("Session.looked", "often")),
     (0, "planned.0.contract.precision", "fp7", ("planned[0].contract.precision", "fp7")),
     (0, "planned.0.label", "a/b", ("planned[0].label", "a/b")),
     (0, "planned.0.label", "\x1b[2J", ("planned[0].label", "control")),

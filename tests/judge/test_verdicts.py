@@ -147,6 +147,10 @@ def test_the_end_of_a_budget_is_one_look_and_the_next_have_what_it_left():
     assert looks_of(going).share == pytest.approx(0.16) and looks_of(going).at == (15,)
 
 
+def test_an_end_beyond_counting_still_has_a_finite_interval():
+    assert all(math.isfinite(v.high) for v in judge(ended(7, 9999, budget_s=720.0)).verdicts)
+
+
 def test_sessions_that_never_counted_their_ends_keep_the_rule_of_three():
     assert looks_of(ended(7, 0, budget_s=720.0)) == Looks() == looks_of(ended(7, 1, budget_s=None))
 

@@ -471,14 +471,16 @@ class OtherCores:
         return super().start(device, precision, threads)  # type: ignore[misc]
 
 
+# Computes for ever, on whatever core is free.
+_EVERYWHERE = f"import os; os.sched_setaffinity(0, range({os.cpu_count()}))\nwhile True: sum(range(100000))"
+
+
 class Helper:
     """A second process computes beside this one. The harness ends it with the worker's group."""
 
     def start(self, device: str, precision: str, threads: int) -> str:
-        everywhere = f"import os; os.sched_setaffinity(0, range({os.cpu_count()}))"
         self.helpers = [
-            subprocess.Popen([sys.executable, "-c", everywhere + "\nwhile True: sum(range(100000))"])
-            for _ in range(os.cpu_count() or 1)
+            subprocess.Popen([sys.executable, "-c", _EVERYWHERE]) for _ in range(os.cpu_count() or 1)
         ]
         return super().start(device, precision, threads)  # type: ignore[misc]
 
@@ -487,9 +489,8 @@ class Daemon:
     """The same by a daemon: forked twice, of a session of its own, so that it is nobody's child any more."""
 
     def start(self, device: str, precision: str, threads: int) -> str:
-        everywhere = f"import os; os.sched_setaffinity(0, range({os.cpu_count()}))"
-        work = everywhere + "\nwhile True: sum(range(100000))"
-        once = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {work!r}], start_new_session=True)"
+        work = f"[sys.executable, '-c', {_EVERYWHERE!r}]"
+        once = f"import subprocess, sys; subprocess.Popen({work}, start_new_session=True)"
         for _ in range(os.cpu_count() or 1):
             subprocess.run([sys.executable, "-c", once], check=True, start_new_session=True)
         return super().start(device, precision, threads)  # type: ignore[misc]

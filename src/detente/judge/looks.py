@@ -16,6 +16,9 @@ LOOKS = (LEAST_BLOCKS, 10, 15)
 # Of what is left, the share that the end of a budget spends. Nearly all of it the first time: few go on, and who does
 # has a fifth of it left.
 _AT_THE_END = 0.8
+# Ends that make the next share smaller. What later ones spend is a hundred-millionth of alpha each, and Student's
+# quantile of much less is infinite.
+_COUNTED = 12
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ def looks_of(session: Session) -> Looks:
     """
     settings = session.fingerprint.settings
     blocks, budget_s = settings.get("blocks"), settings.get("budget_s")
-    earlier = max(0, session.looked - (session.ended is not None))
+    earlier = min(max(0, session.looked - (session.ended is not None)), _COUNTED)
     at_the_end = _AT_THE_END * (1 - _AT_THE_END) ** earlier
     if blocks is not None:
         whole = not earlier and len(session.whole_blocks()) >= int(blocks)

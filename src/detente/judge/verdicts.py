@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from detente.judge.looks import LOOKS, Looks
+from detente.judge.looks import Looks
 from detente.judge.statistics import (
     ALPHA,
     MARGIN,
@@ -48,7 +48,7 @@ def judge_pair(
     pair: Paired,
     bound: float,
     pairs: int,
-    share: float = 1 / len(LOOKS),
+    share: float = Looks.share,
     unsure: str = "",
 ) -> Verdict:
     """The verdict of ``a`` against ``b``. ``bound`` is how far equal programs may lie apart (2 %, or what the A/A pair
@@ -115,7 +115,7 @@ def drifting_pair(group: str, a: str, b: str, margin: float, blocks: int, reason
 
 
 def judge_noise(
-    group: str, a: str, b: str, pair: Paired, share: float = 1 / len(LOOKS), unsure: str = ""
+    group: str, a: str, b: str, pair: Paired, share: float = Looks.share, unsure: str = ""
 ) -> Noise:
     """The A/A pair: judged against the fixed margin, alone (one pair)."""
     verdict = judge_pair(group, a, b, pair, MARGIN, 1, share, unsure)

@@ -31,10 +31,10 @@ _COPY_AGAIN = 1 << 25
 # and where it has no unit for a precision a library falls back to code a hundred times slower (bf16 2048^3 takes
 # minutes there). The workload's own is what its floor rests on.
 _LONGEST_S = 0.15
+_LONGEST_OWN_S = 5.0
 # Of a smaller product the rate is how long a call takes to start: 64 x 48 x 32 runs at 1 to 4 GFLOP/s where 1024^3 runs
 # at 80, and by that rate every larger one would be left out.
 _TELLING = 2.0 * 256**3
-_LONGEST_OWN_S = 5.0
 
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
