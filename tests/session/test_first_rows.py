@@ -62,6 +62,40 @@ def test_two_where_three_do_not_fit_and_all_where_nothing_does(after_one_block: 
     assert rows_first(planned, after_one_block, lambda cells, _: True) == planned
 
 
+def with_steps(session: Session, **step_s: float) -> Session:
+    """``session`` where rows take other seconds per step."""
+    processes = []
+    for p in session.processes:
+        seconds = step_s.get(p.cell.label.replace("-", "_"), STEP_S[p.cell.label])
+        evidence = replace(p.evidence, samples=tuple(Sample(round(seconds * 1e9)) for _ in range(5)))
+        processes.append(replace(p, evidence=evidence))
+    return replace(session, processes=tuple(processes))
+
+
+def test_where_the_fastest_are_too_near_to_be_told_apart_the_row_that_differs_most_goes_on(
+    after_one_block: Session,
+) -> None:
+    """torch-eager 1.24 s, jax 1.41 s and detente 1.73 s: at five blocks the first two decide nothing."""
+    planned = after_one_block.planned
+    near = with_steps(after_one_block, torch_eager=1.24, torch_compile=1.38, jax=1.41, detente=1.73)
+    assert labels(chosen_rows(planned, near, 2)) == ["torch-eager", "detente", "torch-eager#aa"]
+    assert labels(chosen_rows(planned, near, 3)) == [
+        "torch-eager",
+        "torch-compile",
+        "detente",
+        "torch-eager#aa",
+    ]
+    # A fastest row that is far ahead is what people want to know, whoever is further behind.
+    ahead = with_steps(after_one_block, torch_eager=1.24, torch_compile=1.1, jax=0.9, detente=2.4)
+    assert labels(chosen_rows(planned, ahead, 2)) == ["torch-eager", "jax", "torch-eager#aa"]
+    # Where nobody differs by much, no choice helps.
+    equal = with_steps(after_one_block, torch_eager=1.0, torch_compile=0.99, jax=1.01, detente=1.02)
+    assert labels(chosen_rows(planned, equal, 2)) == ["torch-eager", "torch-compile", "torch-eager#aa"]
+    # A row without a figure is no row that differs.
+    lost = replace(near, processes=tuple(p for p in near.processes if p.cell.label != "detente"))
+    assert labels(chosen_rows(planned, lost, 2)) == ["torch-eager", "torch-compile", "torch-eager#aa"]
+
+
 def test_every_comparison_keeps_its_own_reference(after_one_block: Session) -> None:
     layout = lay_out(Request(("gemm", "ffn"), REQUEST.stacks, "tiny"))
     found = chosen_rows(layout.cells, after_one_block, 2)

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from detente.worker.buffers import Buffers, held_already
+from detente.worker.buffers import Ahead, Buffers, held_already
 
 STATE = {
     "weight": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -75,3 +75,23 @@ def test_the_sessions_file_grows_to_the_largest_and_is_used_again(file: int) -> 
     grown = held_already(file)
     assert same(Buffers(STATE, 1, file).copy(STATE), STATE) and held_already(file) == grown
     assert held_already(-1) == 0
+
+
+def test_memory_is_written_ahead_to_its_size_and_no_state_is_lost(file: int) -> None:
+    size = (40 << 20) + 5
+    Ahead(file, size).wait()
+    assert held_already(file) == size
+    # Every page is there: what is sparse would be a page fault in the window.
+    assert os.fstat(file).st_blocks * 512 >= size
+    given = {"weight": np.ones((512, 512), np.float32)}
+    kept = Buffers(given, 2, file).copy(given)
+    Ahead(file, size).wait()  # once more: what is there is not written over
+    assert same(kept, given) and held_already(file) == size
+
+
+def test_memory_that_cannot_be_written_ahead_is_left_to_who_wants_it(tmp_path: object) -> None:
+    read_only = os.open(os.devnull, os.O_RDONLY)
+    try:
+        Ahead(read_only, 1 << 20).wait()
+    finally:
+        os.close(read_only)

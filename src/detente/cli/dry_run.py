@@ -164,6 +164,6 @@ def _summary(plan: Plan) -> list[str]:
         )
         if plan.seconds > plan.budget_s and not plan.exact:
             lines.append(
-                f"{plan.blocks} blocks of all rows do not fit into that: the first row and the fastest others go first"
+                f"{plan.blocks} blocks of all rows do not fit into that: the first named and some others go first"
             )
     return lines

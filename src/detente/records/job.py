@@ -39,7 +39,8 @@ class Job:
     probes      names of the probes to run, in order; each fills one key of the evidence
     handed      folder for the states around the window's stretches, to be taken again by a ``replay`` job. Every
                 timing process has one, and learns behind its window whether it is to be filled
-    memory      file descriptor of the session's memory for handed-out states, which a timing process inherits; -1: none
+    memory      file descriptor of the session's memory for handed-out states, which timing processes inherit, and
+                ``prepare``, which writes it ahead; -1: none
     replays     name of a process -> such a folder: what a ``replay`` job takes again
     """
 

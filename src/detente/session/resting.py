@@ -70,7 +70,7 @@ def turn(under: Underway, cells: list[Cell]) -> list[Cell]:
             names = ", ".join(c.label for c in going if c.key in first and not is_twin(c))
             why = (
                 f"the budget of {budget.limit_s:.0f} s holds {LEAST_BLOCKS} blocks of {names}, not of all rows: "
-                "the first named row and the fastest others go first"
+                "the first named row goes first, with the fastest others or the one that differs most"
             )
             _rest(under, resting, why)
             going = [c for c in going if c.key in first]

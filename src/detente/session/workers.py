@@ -105,8 +105,8 @@ class Workers:
 
     def _memory_for(self, kind: JobKind) -> int:
         """The anonymous file into which timing processes hand out (worker/buffers.py): one for the session, because
-        pages that were written once are fast, and new ones are not."""
-        if kind != "time":
+        pages that were written once are fast, and new ones are not. ``prepare`` writes it ahead."""
+        if kind not in ("time", "prepare"):
             return -1
         if self._memory < 0 and hasattr(os, "memfd_create"):
             self._memory = os.memfd_create("detente-states")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from detente.records.contract import Contract
 from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.stacks.torch_eager import TorchEagerDefault, TorchRunning
+from detente.worker.buffers import Ahead, held_already
 from detente.worker.events import Events
+from detente.worker.handed import can_hold
 from detente.worker.prepared import map_batches, map_weights, write_batches, write_weights
 from detente.worker.reference import (
     Reference,
@@ -27,6 +30,7 @@ from detente.worker.reference import (
 )
 from detente.worker.three_steps import ThreeSteps, three_steps
 from detente.worker.torch_reference import advance, in_orders, reference_run
+from detente.worker.window import is_slow, states
 from detente.workloads.catalogue import find_size, find_workload
 from detente.workloads.workload import Size, Workload
 
@@ -52,6 +56,7 @@ def run(job: Job, events: Events) -> Evidence:
     window: Reference | None = None
     versions: dict[str, str] = {}
     loss = float("nan")
+    ahead: Ahead | None = None
     orders = list(in_orders(batches))
     for precision, order in [("fp64", 0), *((contract.precision, i) for i in range(len(orders)))]:
         events.phase(f"reference-{precision}")
@@ -67,6 +72,7 @@ def run(job: Job, events: Events) -> Evidence:
             elif not _same_loss(three, done.losses[0]):
                 break  # another order of rows is another function here: one eager run has to do
             steps = window.steps if window is not None else _proved(done.seconds[2])
+            ahead = ahead or _ahead(job, weights, done.seconds[2])
             events.phase(f"window-{precision}")
             found = _window(running, placed, weights, contract, steps)
             window = (
@@ -77,6 +83,9 @@ def run(job: Job, events: Events) -> Evidence:
     assert three is not None and window is not None
     write_reference(folder, window_name(contract), window)
     write_reference(folder, reference_name(contract), three)
+    if ahead is not None:
+        events.phase("memory")
+        ahead.wait()
     return Evidence("ok", "done", losses=(loss,), versions=versions)
 
 
@@ -91,6 +100,17 @@ def _write_weights(job: Job, folder: Path, workload: Workload, size: Size, contr
     write_weights(folder, running.tensors())
     del running
     gc.collect()
+
+
+def _ahead(job: Job, weights: Mapping[str, np.ndarray], step_s: float) -> Ahead | None:
+    """Memory for the states that the timing processes will hand out, of large models: it is written while this one
+    computes. ``step_s``: of fp64, which takes two to four times as long as what is timed."""
+    if job.memory < 0 or job.cell.contract.region != "train-step" or not is_slow(step_s):
+        return None
+    one, wanted = sum(a.nbytes for a in weights.values()), states(step_s)
+    there = held_already(job.memory)
+    # As a timing process asks before it holds states (worker/handed.py), and the reference needs its own beside them.
+    return Ahead(job.memory, 3 * one * wanted) if can_hold(one, 2 * wanted + 1, there) else None
 
 
 def _proved(step_s: float) -> int:
