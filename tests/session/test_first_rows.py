@@ -13,13 +13,13 @@ from detente.records.evidence import Evidence
 from detente.records.sample import Sample
 from detente.records.session import Fingerprint, Process, Session, replay_name
 from detente.records.verdict import LEAST_BLOCKS
-from detente.records.window import Replay
+from detente.records.window import Replay, Window
 from detente.session import resting
 from detente.session.asked import settings_of
 from detente.session.estimate import AGAIN, Estimates, replays_s
 from detente.session.first_rows import chosen_rows, rows_first
 from detente.session.forecast import Cost
-from detente.session.layout import lay_out
+from detente.session.layout import is_twin, lay_out
 from detente.session.request import Request
 from detente.session.resting import after_all, rest_before, turn
 from detente.store.spool import Spool, read_spool
@@ -266,3 +266,16 @@ def test_a_second_process_does_not_pay_what_one_of_many_pays(after_one_block: Se
     session = replace(after_one_block, processes=(replace(first, wall_s=61.0, phases=phases),))
     # Import, build and steady, and what any process takes besides.
     assert Estimates().next("time", first.cell, session) == pytest.approx(17.0)
+
+
+def test_taking_again_is_guessed_before_it_was_done_once(after_one_block: Session) -> None:
+    """A session of twelve minutes took four rows into its second block, and had no time for the fifth of any."""
+    window = Window(8, 5 * 10**9)
+    processes = tuple(
+        replace(p, evidence=replace(p.evidence, build_s=4.8, third_s=1.2, window=window))
+        for p in after_one_block.processes
+    )
+    session = replace(after_one_block, processes=processes)
+    rows = [c for c in session.planned if not is_twin(c)]
+    assert replays_s(rows[:2], session) == pytest.approx(2 * (3 * 4.8 + 6 * 1.2))
+    assert replays_s(session.planned, session) == replays_s(rows, session)
