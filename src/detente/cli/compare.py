@@ -49,7 +49,7 @@ from detente.store.spool import read_spool
 @click.option(
     "--budget",
     type=Duration(),
-    help="End after this long: 8m. The five blocks that a verdict needs may take 15 % more.",
+    help="End after this long: 8m. The five blocks that a verdict needs may take 20 % more.",
 )
 @click.option(
     "--blocks", type=click.IntRange(1, 200), help="Exactly this many blocks, instead of the sampling rule."

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from detente.records.cell import Cell
 from detente.records.folders import data_folder
 from detente.records.verdict import LEAST_BLOCKS
-from detente.session.budget import OVERTIME
+from detente.session.budget import PLANNED_OVERTIME
 from detente.session.estimate import replays_s
 from detente.session.first_rows import FEWEST, rows_first
 from detente.session.forecast import forecast
@@ -62,7 +62,7 @@ def turn(under: Underway, cells: list[Cell]) -> list[Cell]:
 
         def fits(some: Sequence[Cell], times: float) -> bool:
             more = lack * budget.cost_s("time", some, session) + replays_s(some, session)
-            return not budget.over(more / times, OVERTIME)
+            return not budget.over(more / times, PLANNED_OVERTIME)
 
         first = {c.key for c in rows_first(going, session, fits)}
         resting = [c for c in going if c.key not in first]
