@@ -89,7 +89,8 @@ def test_memory_is_written_ahead_to_its_size_and_no_state_is_lost(file: int) -> 
     assert same(kept, given) and held_already(file) == size
 
 
-def test_memory_that_cannot_be_written_ahead_is_left_to_who_wants_it(tmp_path: object) -> None:
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_memory_that_cannot_be_written_ahead_is_left_to_who_wants_it() -> None:
     read_only = os.open(os.devnull, os.O_RDONLY)
     try:
         Ahead(read_only, 1 << 20).wait()

@@ -46,19 +46,19 @@ def chosen_rows(cells: Sequence[Cell], session: Session, number: int) -> tuple[C
     for group in dict.fromkeys(c.group for c in cells):
         rows = [c for c in cells if c.group == group and not is_twin(c)]
         steady = {c.key: _steady(c, session) for c in rows}
+        apart = {key: _apart(seconds, steady[rows[0].key]) for key, seconds in steady.items()}
         others = sorted(rows[1:], key=lambda c: steady[c.key])
-
-        def apart(cell: Cell, first: Cell = rows[0], steady: dict[str, float] = steady) -> float:
-            ratio = steady[cell.key] / steady[first.key]
-            return abs(math.log(ratio)) if 0 < ratio < math.inf else 0.0
-
         going = others[: number - 1]
-        most = max(others, key=apart, default=None)
-        if going and most is not None and max(map(apart, going)) < math.log(_LARGE) <= apart(most):
-            going[-1] = most
+        if going and max(apart[c.key] for c in going) < _LARGE <= max(apart.values()):
+            going[-1] = max(others, key=lambda c: apart[c.key])
         kept |= {c.key for c in (*rows[:1], *going)}
         kept |= {c.key for c in cells if c.group == group and is_twin(c)}
     return tuple(c for c in cells if c.key in kept)
+
+
+def _apart(a: float, b: float) -> float:
+    """How many times as long the longer one takes; 1 where one was not measured."""
+    return max(a / b, b / a) if math.isfinite(a) and math.isfinite(b) and a > 0 and b > 0 else 1.0
 
 
 def _steady(cell: Cell, session: Session) -> float:

@@ -55,7 +55,12 @@ def can_hold(weights_bytes: int, states: int, there: int = 0) -> bool:
     weights: what a stack says of its arrays is its own word. ``there``: bytes that are set apart for them already."""
     found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     available = there + (int(found.group(1)) * 1024 if found else 0)
-    return 3 * states * weights_bytes <= _SHARE * available
+    return states_bytes(weights_bytes, states) <= _SHARE * available
+
+
+def states_bytes(weights_bytes: int, states: int) -> int:
+    """Bytes of so many states of a model: its weights, and two moments of each."""
+    return 3 * states * weights_bytes
 
 
 @dataclass(frozen=True)

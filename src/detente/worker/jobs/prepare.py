@@ -16,7 +16,7 @@ from detente.records.job import Job
 from detente.stacks.torch_eager import TorchEagerDefault, TorchRunning
 from detente.worker.buffers import Ahead, held_already
 from detente.worker.events import Events
-from detente.worker.handed import can_hold
+from detente.worker.handed import can_hold, states_bytes
 from detente.worker.prepared import map_batches, map_weights, write_batches, write_weights
 from detente.worker.reference import (
     Reference,
@@ -110,7 +110,7 @@ def _ahead(job: Job, weights: Mapping[str, np.ndarray], step_s: float) -> Ahead 
     one, wanted = sum(a.nbytes for a in weights.values()), states(step_s)
     there = held_already(job.memory)
     # As a timing process asks before it holds states (worker/handed.py), and the reference needs its own beside them.
-    return Ahead(job.memory, 3 * one * wanted) if can_hold(one, 2 * wanted + 1, there) else None
+    return Ahead(job.memory, states_bytes(one, wanted)) if can_hold(one, 2 * wanted + 1, there) else None
 
 
 def _proved(step_s: float) -> int:
