@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 BUDGET ?= 12m
 
-.PHONY: compare test demo lint unit install install-dev host test-matrix test-ops museum coverage results clean
+.PHONY: compare test demo lint unit install install-dev host test-matrix test-ops test-between test-third-party museum coverage results clean
 
 compare: install
 	$(BIN)/detente compare gpt2 --budget $(BUDGET) --html report.html
@@ -51,6 +51,17 @@ test-matrix: install-dev
 # Every OpInfo sample of every operator that the bridge lowers, and every module of torch.nn.
 test-ops: install-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m ops tests/conformance/ops
+
+# Loops that change something between the bridge's steps, each beside eager PyTorch; then the fuzzer, for MINUTES.
+MINUTES ?= 60
+test-between: install-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder -m "between or not between" tests/bridge/between
+	OMP_NUM_THREADS=1 PYTHONPATH=src:. $(BIN)/python -m tests.bridge.between.fuzz --minutes $(MINUTES)
+
+# Every public optimizer of four packages through the bridge, beside eager. Writes docs/results/third-party-optimizers.md.
+test-third-party: install-dev
+	$(PIP) --no-deps -r requirements/third-party-optimizers.txt
+	OMP_NUM_THREADS=1 PYTHONPATH=src:. $(BIN)/python -m tests.third_party.optimizers
 
 # The museum: every planted pitfall must be caught and no fair row void, quiet and beside a neighbour that computes.
 # Writes docs/results/museum.md.

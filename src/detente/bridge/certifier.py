@@ -19,6 +19,7 @@ from torch import nn
 
 from detente.bridge import certify, short
 from detente.bridge.birth import Births
+from detente.bridge.capture.batch import flatten
 from detente.bridge.certificate import Certificate
 from detente.bridge.copies import copied
 from detente.bridge.graph import Graph
@@ -98,7 +99,9 @@ class Certifier:
     ) -> Open:
         """Called before the step runs. ``before()`` copies the state, and is asked for only where that is needed;
         ``value(name)`` copies one weight (None: the live module holds it)."""
-        batch, groups = copied(batch), numbers_of(self.optimizer)
+        # Only its tensors: a container need not know how to be copied, and is built again as the program's was.
+        tensors, layout = flatten(batch)
+        batch, groups = layout.build(copied(tensors)), numbers_of(self.optimizer)
         cut = None
         if self.options.certificate == "short":
             cut = short.cut(self.model, self.optimizer, variant.captured.graph, value)
@@ -110,7 +113,7 @@ class Certifier:
         if first.cut is not None:
             return self._short(first.cut, first)
         live = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
-        tensors = live if first.before is None else first.before.values
+        tensors = {**state_outside(state, live), **(live if first.before is None else first.before.values)}
         before = State({name: to_jax(tensors[name]) for name in state.names()}, {})
         before.arrange(first.variant.stacks)
         gradients = self.gradients(first.variant, before.values, first.arrays, first.count)
@@ -118,7 +121,7 @@ class Certifier:
         measured = self._measured(first, gradients, first.loss, state)
 
         def again(values: Mapping[str, torch.Tensor]) -> certify.Measured:
-            held = State({n: to_jax(values[n]) for n in state.names()}, self._optimizer_state(first, rule))
+            held = self._state_of(values, first, state, rule)
             held.arrange(first.variant.stacks)
             gradients = self.gradients(first.variant, held.values, first.arrays, first.count)
             numbers = np.uint32(self.options.seed), np.uint32(first.count)
@@ -140,6 +143,15 @@ class Certifier:
             restore,
         )
         return certify.certify(measured, self.model, self.loss, self.optimizer, then, again)
+
+    def state_before(self, first: Open, state: State, rule: Update) -> State:
+        """The state before the opened step: the copy that was made then, or what the live objects hold."""
+        live = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        return self._state_of(live if first.before is None else first.before.values, first, state, rule)
+
+    def _state_of(self, values: Mapping[str, Any], first: Open, state: State, rule: Update) -> State:
+        values = {**state_outside(state, values), **values}
+        return State({n: to_jax(values[n]) for n in state.names()}, self._optimizer_state(first, rule))
 
     def _measured(self, first: Open, gradients: Any, loss: Any, after: State) -> certify.Measured:
         compiled = first.variant.compiled
@@ -186,6 +198,11 @@ class Certifier:
             step = Step(cut.model, self.loss, cut.optimizer, first.batch, replace(options, form=None))
         step(first.batch)
         return replace(step.settled(), level="short", of=f"{cut.what}, {step.choice.form}")
+
+
+def state_outside(state: State, known: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """What the state holds of tensors that are not the module's: no step changes them."""
+    return {name: from_jax(state.value(name)) for name in state.names() if name not in known}
 
 
 def numbers_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

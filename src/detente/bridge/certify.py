@@ -4,7 +4,7 @@ Both are judged against the same step in float64 in torch eager: a tensor passes
 at most four times torch's own error at this precision, plus a floor (64 eps of the tensor's rms for
 gradients and buffers, 2e-5 of rms(update) for updates in float32, scaled by eps for other dtypes). Tensors
 whose float64 rms is under 1e-6 of the largest of their kind are listed, not judged: their gradient is
-rounding alone (key biases in attention).
+rounding alone (key biases in attention); not so where the program's own is more than rounding.
 torch's own error of a gradient of a few elements is luck (two rms errors of four elements each differ by more than the
 margin once in a hundred times): under 64 elements it counts as at least the median of its own relative errors over all
 gradients, of which there must be twenty.
@@ -29,9 +29,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from detente.bridge.capture.batch import flatten
 from detente.bridge.certificate import Certificate, Row
 from detente.bridge.copies import copied
 from detente.bridge.eager import EagerStep, eager_step
+from detente.bridge.interrupts import safe
+from detente.bridge.lent import Lender
+from detente.bridge.live import tensors_of
 from detente.bridge.refusal import Refused
 from detente.bridge.widened import widened
 
@@ -88,13 +92,15 @@ def certify(
 
     Raises nothing on a difference: see ``Certificate.ok``.
     """
-    rows, reference = _compared(measured, model, loss, optimizer, then, None, {})
+    lender = Lender(model, loss, optimizer)
+    rows, reference = _compared(measured, lender, then, None, {})
     own = _errors(rows)
     for count, seed in enumerate(NUDGES, 1):
         if again is None or all(row.ok for row in rows):
             break
-        values = _state_before(model, optimizer, then, seed)
-        rows, kind = _compared(again(values), model, loss, optimizer, then, seed, own)
+        safe()
+        values = _state_before(lender, then, seed)
+        rows, kind = _compared(again(values), lender, then, seed, own)
         own |= _errors(rows)
         reference = f"{kind}, from parameters off by one rounding ({count} tr{'y' if count == 1 else 'ies'})"
     return Certificate("full", reference, tuple(rows), {"torch": torch.__version__, "jax": _jax_version()})
@@ -107,17 +113,15 @@ def _errors(rows: Iterable[Row]) -> dict[tuple[str, str], float]:
 
 def _compared(
     measured: Measured,
-    model: nn.Module,
-    loss: Callable[[Any, Any], Any],
-    optimizer: torch.optim.Optimizer,
+    lender: Lender,
     then: Then,
     nudge: int | None,
     own: Mapping[tuple[str, str], float],
 ) -> tuple[list[Row], str]:
     """All rows, and what they were measured against."""
-    before = _state_before(model, optimizer, then, nudge)
-    plain = _copied_step(model, loss, optimizer, then, None, nudge=nudge)
-    exact, reference = _exact_step(model, loss, optimizer, then, nudge)
+    before = _state_before(lender, then, nudge)
+    plain = _eager_step(lender, then, None, nudge=nudge)
+    exact, reference = _exact_step(lender, then, nudge)
     if exact is None:
         exact = plain
     if plain.loss.isfinite() and not exact.loss.isfinite():
@@ -135,13 +139,11 @@ _REFERENCES: tuple[tuple[str, Callable[[], AbstractContextManager[None]] | None]
 )
 
 
-def _exact_step(
-    model: nn.Module, loss: Any, optimizer: Any, then: Then, nudge: int | None
-) -> tuple[EagerStep | None, str]:
+def _exact_step(lender: Lender, then: Then, nudge: int | None) -> tuple[EagerStep | None, str]:
     """The step in float64 and what it is called; None for a module that has no float64 form."""
     for reference, inside in _REFERENCES:
         try:
-            return _copied_step(model, loss, optimizer, then, torch.float64, inside, nudge), reference
+            return _eager_step(lender, then, torch.float64, inside, nudge), reference
         except Refused:
             raise
         except Exception:  # a module that names its dtypes multiplies float32 with float64
@@ -149,46 +151,55 @@ def _exact_step(
     return None, "torch eager at the same precision (the module does not run in float64)"
 
 
-def _state_before(
-    model: nn.Module, optimizer: torch.optim.Optimizer, then: Then, nudge: int | None
-) -> dict[str, torch.Tensor]:
-    if then.restore is not None or nudge is not None:
-        model, optimizer = copied((model, optimizer))
-    if then.restore is not None:
-        then.restore(model, optimizer)
-    if nudge is not None:
-        _nudge(model, nudge)
-    return {n: t.detach() for n, t in (*model.named_parameters(), *model.named_buffers())}
+def _state_before(lender: Lender, then: Then, nudge: int | None) -> dict[str, torch.Tensor]:
+    def held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+        if then.restore is not None:
+            then.restore(model, optimizer)
+        if nudge is not None:
+            _nudge(model, nudge)
+        return {n: t.detach() for n, t in (*model.named_parameters(), *model.named_buffers())}
+
+    if then.restore is None and nudge is None:
+        return held(lender.model, lender.optimizer)
+    return lender.run(held)
 
 
-def _copied_step(
-    model: nn.Module,
-    loss: Any,
-    optimizer: Any,
+def _eager_step(
+    lender: Lender,
     then: Then,
     dtype: torch.dtype | None,
     inside: Callable[[], AbstractContextManager[None]] | None = None,
     nudge: int | None = None,
 ) -> EagerStep:
-    model, optimizer, batch = copied((model, optimizer, then.batch))
-    if then.restore is not None:
-        then.restore(model, optimizer)
-    if nudge is not None:
-        _nudge(model, nudge)
-    for group, held in zip(optimizer.param_groups, then.groups, strict=True):
-        group.update(held)
-    for part, training in zip(model.modules(), then.mode, strict=True):
-        part.training = training
-    if dtype is not None:
-        model.to(dtype)
-        batch = pytree.tree_map(lambda x: x.to(dtype) if _floating(x) else x, batch)
-        for state in optimizer.state.values():
-            for key, value in state.items():
-                if key != "step" and _floating(value):
-                    state[key] = value.to(dtype)
-    with _no_autocast() if dtype is not None else nullcontext():
-        numbers = then.numbers() if inside is None else _joined(then.numbers(), inside)
-        return eager_step(model, loss, optimizer, batch, numbers, then.parts, then.clip)
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> EagerStep:
+        tensors, layout = flatten(then.batch)  # its container need not know how to be copied
+        batch = layout.build(copied(tensors))
+        if then.restore is not None:
+            then.restore(model, optimizer)
+        if nudge is not None:
+            _nudge(model, nudge)
+        for group, held in zip(optimizer.param_groups, then.groups, strict=True):
+            group.update(held)
+            for key in group.keys() - held.keys() - {"params"}:  # the step has put it there
+                del group[key]
+        for part, training in zip(model.modules(), then.mode, strict=True):
+            part.training = training
+        if dtype is not None:
+            if model is lender.model:  # in place: a closure may hold a buffer itself
+                for tensor in filter(_floating, tensors_of(model)):
+                    tensor.data = tensor.data.to(dtype)
+            else:
+                model.to(dtype)
+            batch = pytree.tree_map(lambda x: x.to(dtype) if _floating(x) else x, batch)
+            for state in optimizer.state.values():
+                for key, value in state.items():
+                    if key != "step" and _floating(value):
+                        state[key] = value.to(dtype)
+        with _no_autocast() if dtype is not None else nullcontext():
+            numbers = then.numbers() if inside is None else _joined(then.numbers(), inside)
+            return eager_step(model, lender.loss, optimizer, batch, numbers, then.parts, then.clip)
+
+    return lender.run(step)
 
 
 def _nudge(model: nn.Module, seed: int) -> None:
@@ -246,25 +257,29 @@ def _rows(
     yield _row(own, "loss", "loss", measured.loss, plain.loss, exact.loss, max(64 * eps, slack), 0.0)
     largest = max((_rms(g.double()) for g in exact.gradients.values() if g is not None), default=0.0)
     typical = _pooled(_pairs(plain, exact, NEGLIGIBLE * largest), 0.5)
+    telling: set[str] = set()  # parameters whose gradient is more than rounding
     for name, expected in exact.gradients.items():
         ours, theirs = measured.gradients.get(name), plain.gradients[name]
         if expected is None or theirs is None or ours is None:
             same = (ours is None) == (theirs is None)
+            telling.add(name)
             yield Row("gradient", name, 0.0 if same else float("inf"), 0.0, 0.0)
             continue
-        small = _rms(expected.double()) < NEGLIGIBLE * largest
+        small = _negligible(ours, theirs, expected, largest)
+        if not small:
+            telling.add(name)
         least = typical if expected.numel() < FEW else 0.0
         yield _row(own, "gradient", name, ours, theirs, expected, floor(theirs), 0.0, not small, least)
     rows: list[tuple[str, list[torch.Tensor], float, float, bool]] = []
     for name, expected in exact.values.items():
-        if name not in measured.values:
-            continue
-        ours, theirs, old = measured.values[name], plain.values[name], before[name]
-        if name in measured.buffers or not _floating(theirs):
+        theirs, old = plain.values[name], before[name]
+        # What the program does not write stays as it was: eager must leave it, too.
+        ours = measured.values.get(name, old)
+        if name in measured.buffers or name not in measured.values or not _floating(theirs):
             yield _row(own, "buffer", name, ours, theirs, expected, floor(theirs), 0.0)
             continue
         gradient = exact.gradients.get(name)
-        small = gradient is not None and _rms(gradient.double()) < NEGLIGIBLE * largest
+        small = gradient is not None and name not in telling
         moved = [t.double() - old.double() for t in (ours, theirs, expected)]
         if gradient is not None:
             sound = _well_conditioned(gradient.double())
@@ -275,6 +290,15 @@ def _rows(
     pooled = _pooled([(theirs, expected) for _, (_, theirs, expected), *_ in rows])
     for name, moved, share, stored, judged in rows:
         yield _row(own, "update", name, moved[0], moved[1], moved[2], share, stored, judged, pooled)
+
+
+def _negligible(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor, largest: float) -> bool:
+    """Whether a gradient is rounding alone: that of float64 next to nothing, and the program's no more than rounding
+    makes of that, here or in torch."""
+    rounding = max(NEGLIGIBLE, 64 * _eps(theirs)) * largest
+    return _rms(exact.double()) < NEGLIGIBLE * largest and _rms(ours.double()) <= max(
+        rounding, 10 * _rms(theirs.double())
+    )
 
 
 def _pairs(plain: EagerStep, exact: EagerStep, least: float) -> list[tuple[torch.Tensor, torch.Tensor]]:

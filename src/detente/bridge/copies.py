@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,9 @@ def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
     False
     """
     memo = {} if memo is None else memo
+    for part in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(part, torch.optim.Optimizer):
+            _optimizer(part, memo)
     for tensor in _tensors(value):
         if not tensor.is_leaf and id(tensor) not in memo:
             memo[id(tensor)] = tensor.detach().clone()
@@ -36,3 +40,21 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
                 yield from (v for v in held if isinstance(v, torch.Tensor))
         elif isinstance(leaf, torch.Tensor):
             yield leaf
+
+
+def _optimizer(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> None:
+    """Into ``memo``: torch's own way of copying one drops every attribute but groups, state and defaults, which the
+    optimizers of other packages read in their step. Parameters are copied with whatever comes later."""
+    double, own = bare(optimizer)
+    memo[id(optimizer)] = double
+    double.__dict__.update(copied(own, memo))
+
+
+def bare(optimizer: torch.optim.Optimizer) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
+    """A double of the same class that has nothing but empty hooks, and what the optimizer itself holds besides: not the
+    ``step`` that a learning rate scheduler has put on it, which is bound to the original."""
+    double = object.__new__(type(optimizer))
+    double._optimizer_step_pre_hooks = OrderedDict()
+    double._optimizer_step_post_hooks = OrderedDict()
+    left = {"step", *vars(double)}
+    return double, {name: held for name, held in vars(optimizer).items() if name not in left}

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from detente.bridge.examine import check
+from detente.bridge.interrupts import held_back
 from detente.bridge.meta import on_meta
 from detente.bridge.step import Step
 from detente.bridge.variants import Options
@@ -100,7 +101,8 @@ def compile(
         weights=weights,
         progress=progress,
     )
-    return Step(model, loss, optimizer, example_batch, options, share)
+    with held_back():
+        return Step(model, loss, optimizer, example_batch, options, share)
 
 
 __all__ = ["check", "compile"]

@@ -27,14 +27,52 @@ def from_jax(array: Any) -> torch.Tensor:
 @dataclass(frozen=True)
 class Placed:
     """A batch that is on the device already (``step.place``); ``original`` is kept for a capture or a
-    certificate."""
+    certificate, ``example`` for a capture where that is another one (``with_numbers``)."""
 
     layout: Layout
     arrays: list[Any]
     original: Any
+    example: Any = None
+
+    @property
+    def to_capture(self) -> Any:
+        return self.original if self.example is None else self.example
 
 
 def place(batch: Any) -> Placed:
     """A batch (any pytree of tensors and plain values) on JAX's default device."""
     tensors, layout = flatten(batch)
     return Placed(layout, [to_jax(t) for t in tensors], batch)
+
+
+def with_numbers(placed: Placed) -> Placed:
+    """The same batch with its Python floats as inputs: 0-d tensors of float64, which widen no result."""
+    numbers = {i for i, value in placed.layout.static if type(value) is float}
+    given = iter(placed.arrays)
+    arrays = [
+        next(given) if i not in dict(placed.layout.static) else None for i in range(len(placed.layout.order))
+    ]
+    example = placed.layout.build_with(
+        {i: torch.tensor(value, dtype=torch.float64) for i, value in placed.layout.static if i in numbers},
+        flatten(placed.original)[0],
+    )
+    tensors, layout = flatten(example)
+    known = [
+        array
+        if array is not None
+        else to_jax(torch.tensor(dict(placed.layout.static)[i], dtype=torch.float64))
+        for i, array in enumerate(arrays)
+        if array is not None or i in numbers
+    ]
+    assert len(known) == len(tensors)
+    return Placed(layout, known, placed.original, example)
+
+
+def but_floats(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a layout's key says but for the values of its floats."""
+    shape, avals, static = key
+    return (
+        shape,
+        avals,
+        tuple((i, kind) if kind == "float" else (i, kind, value) for i, kind, value in static),
+    )

@@ -178,9 +178,12 @@ class Compiled:
         self, values: Arrays, state: Any, batch: Sequence[Any], hyper: Any, seed: Any, count: Any
     ) -> tuple[Arrays, Any, Any, Any, Any]:
         """One step: ``(changed values, state, loss, aux, word)``. ``values`` and ``state`` are used up."""
-        own = {n: values[n] for n in self.own}
-        fixed = {n: values[n] for n in self.fixed} | self.constants
+        own, fixed = self.parts(values)
         return self.executable(own, state, fixed, batch, hyper, seed, count)
+
+    def parts(self, values: Arrays) -> tuple[Arrays, Arrays]:
+        """Of ``values`` what the executable uses up, and what it only reads."""
+        return {n: values[n] for n in self.own}, {n: values[n] for n in self.fixed} | self.constants
 
     @property
     def lowered(self) -> Any:

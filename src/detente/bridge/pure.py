@@ -9,7 +9,6 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from detente.bridge.capture import batch as batches
 from detente.bridge.capture.export import capture
@@ -66,9 +65,10 @@ class Functional:
         return loss, (given, {**held, **written})
 
     def _leaves(self, batch: Any) -> list[Any]:
-        leaves, spec = pytree.tree_flatten(batch)
-        if str(spec) != str(self.layout.spec):
-            raise refuse("batch", f"the batch is {spec}; the module was captured with {self.layout.spec}")
+        pairs, _, _, shape = batches.apart(batch)
+        leaves = [leaf for _, leaf in pairs]
+        if shape != self.layout.shape:
+            raise refuse("batch", f"the batch is {shape}; the module was captured with {self.layout.shape}")
         static = dict(self.layout.static)
         tensors = []
         for position, leaf in enumerate(leaves):

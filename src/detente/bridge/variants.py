@@ -17,7 +17,8 @@ from torch import nn
 from detente.bridge.cache import entry as cached
 from detente.bridge.cache.describe import Unknown
 from detente.bridge.capture.batch import Layout
-from detente.bridge.capture.export import Captured, capture
+from detente.bridge.capture.counters import only_counts
+from detente.bridge.capture.export import Captured, alike, capture
 from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.weights import Weights, weights
 from detente.bridge.certificate import Certificate
@@ -28,6 +29,7 @@ from detente.bridge.choose.forms import Shaped
 from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.choose.remember import recall
 from detente.bridge.graph import Graph
+from detente.bridge.interrupts import safe
 from detente.bridge.lower.driver import load_table, missing
 from detente.bridge.lower.precision import x64
 from detente.bridge.meta import stand_ins
@@ -39,6 +41,7 @@ from detente.bridge.place import Placed
 from detente.bridge.program import Compiled, Program, compile_step, shape_of
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stack, Stacks
+from detente.bridge.sources import Names, sources, standing_for
 from detente.bridge.state import State
 from detente.bridge.telling import telling
 
@@ -108,6 +111,9 @@ class Variants:
         options: Options,
     ) -> None:
         self.model, self.loss, self.optimizer, self.options = model, loss, optimizer, options
+        self.adopt: Callable[[tuple[str, ...]], None] = lambda names: None  # tensors that the loss holds
+        self.numbers: dict[str, torch.Tensor] = {}  # Python's numbers that change with the steps: inputs
+        self.ran: Names | None = None  # whose code names them
         self.folder = cached.folder() if options.cache else None
         self.choices = self.folder / "choices" if self.folder is not None else None  # what tuning measured
         self.made: dict[Any, Variant] = {}
@@ -136,12 +142,17 @@ class Variants:
 
     def example(self, placed: Placed) -> Any:
         """What one pass through the model sees: the batch, or its first micro-batch."""
-        return split(placed.original, self.options.accumulate)[0]
+        return split(placed.to_capture, self.options.accumulate)[0]
 
     def forget(self) -> None:
         """The optimizer has another rule: what was captured stays, what was compiled goes."""
         self.made.clear()
         self.certificates.clear()
+
+    def start_anew(self) -> None:
+        """The module is another one: what was captured goes, too."""
+        self.forget()
+        self.captured.clear()
 
     def key_of(self, variant: Variant) -> Any:
         """The key of ``made``."""
@@ -167,7 +178,9 @@ class Variants:
     ) -> Variant:
         """From the persistent cache, or made and put there."""
         name, uncached = None, "the cache is off"
-        if self.folder is not None:
+        if self.numbers:
+            uncached = "numbers of Python's are inputs of it"
+        elif self.folder is not None:
             shapes = (state.shapes()[1], jax.tree.map(shape_of, hyper))
             layout_key, mode = key
             try:
@@ -180,10 +193,14 @@ class Variants:
         if name is not None and self.folder is not None:
             entry = cached.load(self.folder, name, held, rule)
             if entry is not None and not self._outdated(entry, rule):
+                self.adopt(entry.captured.outside)
                 self.captured[key] = (entry.captured, 0.0)
                 return Variant(entry.captured, entry.compiled, entry.choice, entry.stacks, True, name=name)
         captured, seconds = self._captured(key, placed, held)
+        self.adopt(captured.outside)
         made = self._compile(captured, seconds, placed.arrays, rule, hyper, state)
+        if captured.writes:
+            name, uncached = None, f"forward writes {captured.writes[0].name}"
         if name is not None and self.folder is not None:
             entry = cached.Entry(captured, made.compiled, made.choice, made.stacks)
             if not cached.store(self.folder, name, entry):
@@ -212,20 +229,37 @@ class Variants:
         if key not in self.captured:
             self._check_structure(placed.layout)
             start = perf_counter()
-            with stand_ins(self.model):
-                captured = capture(self.model, self.loss, self.example(placed))
+            with stand_ins(self.model), standing_for(self.model, self.loss, self.numbers, self.ran):
+                # Another value of a number may give another answer: then each value is a program.
+                settle = not self.numbers and placed.example is None
+                captured = capture(self.model, self.loss, self.example(placed), settle=settle, inputs=True)
             captured = replace(captured, weights=held)
             reasons = missing(captured.graph)
             if reasons:
                 raise Refused(reasons)
             self.captured[key] = (captured, perf_counter() - start)
+            safe()
         return self.captured[key]
+
+    def only_counts(self, name: str, placed: Placed, ran: Names) -> bool:
+        """Whether the integer that is named only counts, in the program for this batch."""
+        slots = [s for s in sources(self.model, self.loss, ran).slots if s[3] == name and type(s[2]) is int]
+        if len(slots) != 1 or not isinstance(slots[0][0], dict | list):
+            return False
+        table, key, value, _ = slots[0]
+
+        def captured() -> Captured:
+            with stand_ins(self.model), standing_for(self.model, self.loss, self.numbers, self.ran):
+                return capture(self.model, self.loss, self.example(placed), inputs=True)
+
+        with telling(f"two more captures: does {name} only count?", self.options.progress):
+            return only_counts(captured, lambda a, b: alike(a.graph, b.graph, values=True), table, key, value)
 
     def _check_structure(self, layout: Layout) -> None:
         """A changed shape or dtype is another program; a changed structure is a mistake, said before
         exporting."""
         known = next((c.batch for c, _ in self.captured.values()), layout)
-        if str(known.spec) == str(layout.spec):
+        if known.shape == layout.shape:
             return
         absent, extra = set(known.paths) - set(layout.paths), set(layout.paths) - set(known.paths)
         what = [f"missing {', '.join(sorted(absent))}"] if absent else []
@@ -267,7 +301,9 @@ class Variants:
 
 def _graph(captured: Captured) -> Graph:
     """What is compiled of a captured program."""
-    return recognise_masks(without_dead(captured.graph), captured.weights.tensors)
+    # What the loss holds may change: nothing is recognised from it.
+    own = {n: t for n, t in captured.weights.tensors.items() if n not in captured.outside}
+    return recognise_masks(without_dead(captured.graph), own)
 
 
 def _stacked(rows: list[Any]) -> Any:

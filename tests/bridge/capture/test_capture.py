@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -146,6 +147,24 @@ def test_a_part_that_forward_replaces(same_function):
         torch.optim.SGD(model.parameters(), lr=0.1),
         example_batch=X,
     )
-    step(X), float(step(X))
-    assert step.certificate.ok and step.programs[0].captured.draws == 3
-    assert len(model.part) == 1 and not model.switched
+    step(X), float(step(X)), float(step(X))
+    assert len(model.part) == 2 and model.switched  # as in eager
+    assert step.certificate.ok and [p.captured.draws for p in step.programs] == [1]
+
+
+class Growing(Switching):
+    def forward(self, x):
+        self.part = nn.Sequential(nn.Linear(4, 4))
+        return self.part(x)
+
+
+def test_a_part_with_weights_of_its_own_is_refused():
+    model = Growing()
+    with pytest.raises(bridge.Refused, match=r"replaces model\.part by a part with tensors of its own"):
+        bridge.compile(
+            model,
+            lambda m, b: m(b).pow(2).mean(),
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            example_batch=X,
+        )
+    assert model.part[0].weight.requires_grad

@@ -90,20 +90,6 @@ class GlobalNorm(torch.optim.Optimizer):
                 p.sub_(p.grad / norm.clamp_min(1.0), alpha=group["lr"])
 
 
-class Forgetful(torch.optim.Optimizer):
-    """Keeps its count in the group, where a compiled step cannot keep it."""
-
-    def __init__(self, params):
-        super().__init__(params, {"lr": 0.1, "steps": 0})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            group["steps"] += 1
-            for p in group["params"]:
-                p.sub_(p.grad, alpha=group["lr"] / group["steps"])
-
-
 class Peeking(torch.optim.Optimizer):
     """Needs a tensor's value as a Python int."""
 
@@ -142,7 +128,6 @@ def test_ten_steps_equal_torch(make):
     ("cls", "says"),
     [
         (GlobalNorm, "one parameter's update depend on another's gradient"),
-        (Forgetful, "writes param_groups: steps"),
         (Peeking, r"Python float\n.*test_own_optimizers.py:\d+"),
     ],
 )

@@ -12,8 +12,8 @@ import pytest
 import torch
 import transformers as hf
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
+from detente.bridge.capture.batch import flatten
 from detente.bridge.capture.export import capture
 from detente.bridge.graph import Graph
 from detente.bridge.lower.precision import torch_numerics
@@ -209,7 +209,7 @@ def test_rolled_and_stacked_equals_written_out(family: Callable[[], Any]) -> Non
     assert [n.args[1] for n in rolled.nodes if n.op == ROLL] == FOUND[family]
     slim, stacks = stacked(rolled)
     values = {n: to_jax(t) for n, t in captured.weights.tensors.items()}
-    leaves = [to_jax(t) for t in pytree.tree_leaves(batch)]
+    leaves = [to_jax(t) for t in flatten(batch)[0]]
     with torch_numerics():
         want = gradients(graph, values, leaves, {})
         joined = stacks.join(values, jnp.stack)

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch import nn
 
-_PLAIN = (
+# values that hold nothing else
+PLAIN = (
     bool,
     int,
     float,
@@ -99,7 +100,7 @@ class _Writer:
         self.kept: list[Any] = []  # an id is only unique while its object lives
 
     def value(self, value: Any) -> str:
-        if isinstance(value, _PLAIN):
+        if isinstance(value, PLAIN):
             return f"{type(value).__name__} {value!r}"
         if isinstance(value, enum.Enum):
             return f"{type(value).__qualname__}.{value.name}"
@@ -153,7 +154,7 @@ class _Writer:
         """A class: its name, and the code of its own methods where they are the user's."""
         name = f"{kind.__module__}.{kind.__qualname__}"
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-        if id(kind) in self.seen or _library(file):
+        if id(kind) in self.seen or in_library(file):
             return f"class {name} {_stamp(file)}"
         self.seen[id(kind)] = len(self.seen)
         self.kept.append(kind)
@@ -170,16 +171,16 @@ class _Writer:
             return self.value(value.__func__)
         if isinstance(value, property):
             return self.value([f for f in (value.fget, value.fset) if f is not None])
-        if isinstance(value, (types.FunctionType, *_PLAIN)):
+        if isinstance(value, (types.FunctionType, *PLAIN)):
             return self.value(value)
         return type(value).__qualname__
 
     def function(self, function: Callable[..., Any]) -> str:
         code = function.__code__
         name = f"{function.__module__}.{function.__qualname__}"
-        if _library(code.co_filename):
+        if in_library(code.co_filename):
             return f"function {name} {_stamp(code.co_filename)}" + self.closure(function)
-        own = {n: function.__globals__[n] for n in sorted(_names(code)) if n in function.__globals__}
+        own = {n: function.__globals__[n] for n in sorted(names_in(code)) if n in function.__globals__}
         used = ",".join(f"{n}={self.value(v)}" for n, v in own.items())
         defaults = self.value([function.__defaults__, function.__kwdefaults__])
         return f"function {name} {_code(code)} uses[{used}] defaults{defaults}" + self.closure(function)
@@ -194,11 +195,11 @@ class _Writer:
         return f" closure[{','.join(cells)}]" if cells else ""
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
+def names_in(code: types.CodeType) -> Iterator[str]:
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from names_in(constant)
 
 
 def _code(code: types.CodeType) -> str:
@@ -211,7 +212,7 @@ def _code(code: types.CodeType) -> str:
     return found.hexdigest()
 
 
-def _library(file: str | None) -> bool:
+def in_library(file: str | None) -> bool:
     return file is None or any(part in file for part in _LIBRARIES)
 
 
@@ -220,7 +221,7 @@ def _stamp(file: str | None) -> str:
     if file is None:
         return ""
     try:
-        if _library(file):
+        if in_library(file):
             status = Path(file).stat()
             return f"{status.st_size}.{status.st_mtime_ns}"
         return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()

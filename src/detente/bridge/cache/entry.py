@@ -125,13 +125,14 @@ def _own_code() -> str:
     return digest(*(f"{p.relative_to(root)}{p.read_text()}" for p in sorted(root.rglob("*.py"))))
 
 
-def _held(entry_graph: Any, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+def _held(captured: Captured, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     """Contents of the buffers that no step writes, which masks may have been recognised from."""
-    written = {o.name for o in entry_graph.outputs if o.kind == "buffer"}
+    graph = captured.graph
+    passed = {*captured.outside, *(o.name for o in graph.outputs if o.kind == "buffer")}
     return {
         i.name: content(tensors[i.name])
-        for i in entry_graph.inputs
-        if i.kind == "buffer" and i.name not in written and i.name in tensors
+        for i in graph.inputs
+        if i.kind == "buffer" and i.name not in passed and i.name in tensors
     }
 
 
@@ -144,7 +145,7 @@ def store(place: Path, name: str, entry: Entry) -> bool:
         data = pickle.dumps(
             {
                 "captured": replace(captured, weights=None),  # type: ignore[arg-type]  (live tensors stay out)
-                "held": _held(captured.graph, captured.weights.tensors),
+                "held": _held(captured, captured.weights.tensors),
                 "compiled": compiled.stored(),
                 "choice": entry.choice,
                 "stacks": entry.stacks,
@@ -209,9 +210,11 @@ def load(place: Path, name: str, weights: Weights, rule: Any) -> Entry | None:
             warnings.simplefilter("ignore")  # torch's pytree deprecates its own pickled form
             stored = pickle.loads((place / f"{name}.program").read_bytes())
         captured = replace(stored["captured"], weights=weights)
-        if stored["held"] != _held(captured.graph, weights.tensors):
+        if stored["held"] != _held(captured, weights.tensors):
             return None
-        executable = serialize_executable.deserialize_and_load(*stored["executable"])
+        executable = serialize_executable.deserialize_and_load(
+            *stored["executable"], execution_devices=jax.devices()[:1]
+        )
     except Exception:  # written by another version, cut short, made for another machine: compile instead
         return None
     compiled = stored["compiled"].loaded(executable, rule)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import UserDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,27 +25,37 @@ _STATIC = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch
 @dataclass(frozen=True)
 class Layout:
     """How a pytree comes apart: ``spec`` its structure, ``avals`` one ``Aval`` per tensor leaf, ``paths``
-    their names, ``static`` the other leaves as ``(position, value)``. Equal layouts run the same program."""
+    their names, ``static`` the other leaves as ``(position, value)``. Equal layouts run the same program.
+
+    Leaves stand in an order that does not depend on that of a dictionary's keys: ``order`` says where each stands in
+    ``spec``, and ``shape`` is the structure in words, equal for the same keys in any order.
+    """
 
     spec: Any
     avals: tuple[Aval, ...]
     paths: tuple[str, ...]
     static: tuple[tuple[int, Any], ...]
+    order: tuple[int, ...]
+    shape: str
 
     def build(self, tensors: Sequence[Any]) -> Any:
         """The pytree again, from one value per tensor leaf."""
-        leaves: list[Any] = []
-        fixed = dict(self.static)
+        return self.build_with({}, tensors)
+
+    def build_with(self, others: Mapping[int, Any], tensors: Sequence[Any]) -> Any:
+        """The same with ``others`` (by position) in the place of plain values."""
+        fixed = dict(self.static) | dict(others)
         rest = iter(tensors)
-        for position in range(len(self.avals) + len(fixed)):
-            leaves.append(fixed[position] if position in fixed else next(rest))
+        leaves: list[Any] = [None] * len(self.order)
+        for position, place in enumerate(self.order):
+            leaves[place] = fixed[position] if position in fixed else next(rest)
         return pytree.tree_unflatten(leaves, self.spec)
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Hashable, equal for equal layouts (``1``, ``1.0`` and ``True`` are different values here)."""
         static = tuple((i, type(v).__name__, repr(v)) for i, v in self.static)
-        return (str(self.spec), self.avals, static)
+        return (self.shape, self.avals, static)
 
 
 def aval(tensor: torch.Tensor) -> Aval:
@@ -54,8 +65,7 @@ def aval(tensor: torch.Tensor) -> Aval:
 
 def flatten(tree: Any, name: str = "batch") -> tuple[list[torch.Tensor], Layout]:
     """Tensor leaves in order, and the layout. Raises Refused (``batch``) for leaves that may hide tensors."""
-    _register(tree)
-    pairs, spec = pytree.tree_flatten_with_path(tree)
+    pairs, spec, order, shape = apart(tree)
     tensors: list[torch.Tensor] = []
     paths: list[str] = []
     static: list[tuple[int, Any]] = []
@@ -81,28 +91,90 @@ def flatten(tree: Any, name: str = "batch") -> tuple[list[torch.Tensor], Layout]
             )
     if bad:
         raise Refused(bad)
-    return tensors, Layout(spec, tuple(aval(t) for t in tensors), tuple(paths), tuple(static))
+    return tensors, Layout(
+        spec, tuple(aval(t) for t in tensors), tuple(paths), tuple(static), tuple(order), shape
+    )
+
+
+def apart(tree: Any) -> tuple[list[tuple[Any, Any]], Any, list[int], str]:
+    """(path, leaf) of every leaf in the layout's order, the structure, where each stands in it, and its shape."""
+    _register(tree)
+    pairs, spec = pytree.tree_flatten_with_path(tree)
+    shape, order = _canonical(spec, 0)
+    return [pairs[place] for place in order], spec, order, shape
+
+
+def _canonical(spec: Any, start: int) -> tuple[str, list[int]]:
+    """The structure in words and the places of its leaves, ``start`` the first; dictionaries by sorted keys."""
+    if spec.is_leaf():
+        return "*", [start]
+    children = spec.children() if callable(getattr(spec, "children", None)) else spec.children_specs
+    parts: list[tuple[str, list[int]]] = []
+    for child in children:
+        parts.append(_canonical(child, start))
+        start += child.num_leaves
+    keys = [""] * len(parts)
+    # torch calls every named tuple by the function that makes them.
+    kind = spec.type if isinstance(spec.type, type) else object
+    unordered = kind is dict or issubclass(kind, UserDict | SimpleNamespace)
+    if unordered:
+        keys = [f"{type(key).__name__} {key!r}: " for key in spec.context]
+        both = sorted(zip(keys, parts, strict=True), key=lambda pair: pair[0])
+        keys, parts = [key for key, _ in both], [part for _, part in both]
+    inner = ", ".join(key + shape for key, (shape, _) in zip(keys, parts, strict=True))
+    context = "" if unordered else f" {spec.context!r}"
+    return f"{spec.type.__qualname__}{context}({inner})", [place for _, found in parts for place in found]
 
 
 def _register(tree: Any) -> None:
-    """Teach torch's pytree the mappings and dataclasses met in this batch (``BatchEncoding`` is a
-    ``UserDict``)."""
+    """Teach torch's pytree the containers met in this batch: dataclasses, namespaces, mappings (``BatchEncoding`` is a
+    ``UserDict``), and graphs of PyG."""
     for leaf in pytree.tree_leaves(tree):
         kind = type(leaf)
         if isinstance(leaf, UserDict):
-            pytree.register_pytree_node(
-                kind, lambda d: (list(d.values()), list(d.keys())), lambda v, k, t=kind: _rebuild(t, v, k)
-            )
+            _teach(kind, lambda d: d.items(), lambda v, k, t=kind: _rebuild(t, v, k))
             _register(list(leaf.values()))
+        elif isinstance(leaf, SimpleNamespace):
+            _teach(kind, lambda n: vars(n).items(), lambda v, k, t=kind: t(**dict(zip(k, v, strict=True))))
+            _register(list(vars(leaf).values()))
+        elif _is_graph(leaf):
+            _teach(
+                kind,
+                lambda g: g.to_dict().items(),
+                lambda v, k, t=kind: t.from_dict(dict(zip(k, v, strict=True))),
+            )
+            _register(list(leaf.to_dict().values()))
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             pytree.register_dataclass(kind)
             _register([getattr(leaf, f.name) for f in dataclasses.fields(leaf)])
 
 
+def _teach(kind: type, items: Any, build: Any) -> None:
+    """``items`` gives (name, value) pairs of a container, and ``build`` makes it again from values and names."""
+
+    def flat(container: Any) -> tuple[list[Any], list[Any]]:
+        pairs = list(items(container))
+        return [value for _, value in pairs], [name for name, _ in pairs]
+
+    def named(container: Any) -> tuple[list[Any], list[Any]]:
+        pairs = list(items(container))
+        return [(pytree.MappingKey(name), value) for name, value in pairs], [name for name, _ in pairs]
+
+    pytree.register_pytree_node(kind, flat, build, flatten_with_keys_fn=named)
+
+
+def _is_graph(leaf: Any) -> bool:
+    """PyG's Data and Batch, which need not be installed."""
+    return any(k.__module__.startswith("torch_geometric.data") for k in type(leaf).__mro__) and hasattr(
+        type(leaf), "from_dict"
+    )
+
+
 def _rebuild(kind: type, values: Sequence[Any], keys: Sequence[Any]) -> Any:
     made: Any = object.__new__(kind)
     made.data = dict(zip(keys, values, strict=True))
-    for attribute in ("_encodings", "_n_sequences"):  # transformers' BatchEncoding reads them
-        if not hasattr(made, attribute):
-            made.__dict__[attribute] = None
+    if any(k.__module__.startswith("transformers.") for k in kind.__mro__):
+        # What BatchEncoding reads of itself. Others are not asked: their ``__getattr__`` may raise KeyError.
+        vars(made).setdefault("_encodings", None)
+        vars(made).setdefault("_n_sequences", None)
     return made

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from detente.bridge.capture import batch as batches
 from detente.bridge.capture.causal import without_mask_hints
 from detente.bridge.capture.ctc import keep_ctc
 from detente.bridge.capture.functions import keep_functions, unkept
+from detente.bridge.capture.generators import Generators
+from detente.bridge.capture.held import Held, Left, standing_in
 from detente.bridge.capture.hooks import keep_hooks, rewire
 from detente.bridge.capture.neutral import convert
 from detente.bridge.capture.provenance import tag
@@ -24,49 +26,68 @@ from detente.bridge.capture.quiet import without_torchs_log
 from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
 from detente.bridge.capture.settled import Answers, Given, answers, unsettled
 from detente.bridge.capture.statistics import keep_statistics
-from detente.bridge.capture.weights import Weights, weights
+from detente.bridge.capture.weights import Weights, identity, weights
 from detente.bridge.capture.where import passed, raised_at, where
 from detente.bridge.graph import Graph
+from detente.bridge.live import plain, tensors_of
 from detente.bridge.refusal import Reason, Refused, refuse
+from detente.bridge.sources import Names, Ran, Sources, Write, sources
 
 Loss = Callable[[Any, Any], Any]
+Outside = Mapping[tuple[object, ...], str]  # identity of a tensor -> its name
 
 
 @dataclass(frozen=True)
 class Captured:
     """A captured step. ``graph`` maps parameters, buffers, constants and batch leaves to loss, aux leaves
     and mutated buffers; ``batch`` and ``aux`` say how the pytrees come apart; ``weights`` names the live
-    tensors; ``draws`` is how many random calls the program makes in eager order, dead ones included."""
+    tensors; ``draws`` is how many random calls the program makes in eager order, dead ones included. ``ran`` is the
+    code that ran in the capture, and ``writes`` what it wrote to Python's values, as a step of eager would have, too.
+    ``outside`` are tensors that the loss holds (a teacher's, class weights): inputs like the module's buffers."""
 
     graph: Graph
     batch: batches.Layout
     aux: batches.Layout | None
     weights: Weights
     draws: int
+    ran: Names = Names()
+    writes: tuple[Write, ...] = ()
+    outside: tuple[str, ...] = ()
 
 
 class _Told:
-    """The aux layout of the last trace."""
+    """The aux layout of the last trace, and the tensors that it left in attributes."""
 
     aux: batches.Layout | None = None
+    left: tuple[Left, ...] = ()
+    writes: Sequence[Write] = ()
 
 
 class _Program(nn.Module):
     """What is exported: loss of the model on a batch that arrives as flat tensors."""
 
-    def __init__(self, model: nn.Module, loss: Loss, layout: batches.Layout, answers: Answers | None) -> None:
+    def __init__(
+        self, model: nn.Module, loss: Loss, layout: batches.Layout, answers: Answers | None, before: Sources
+    ) -> None:
         super().__init__()
         self.model = model
         self.__dict__["loss"] = loss  # not a submodule, even when it is a Module: its tensors are constants
         self.layout = layout
-        self.__dict__["answers"] = answers
+        self.__dict__["answers"], self.__dict__["before"] = answers, before
+        self.__dict__["own"] = before, {id(tensor): place for tensor, *place in _places(model)}
         # what forward found out; not an attribute, because export takes attribute writes back
         self.__dict__["told"] = _Told()
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         given = self.__dict__["answers"]
-        with nullcontext() if given is None else Given(given):
+        held = Held(self.model)
+        with nullcontext() if given is None else Given(given), _same_tensors(*self.__dict__["own"]):
             value = self.__dict__["loss"](self.model, self.layout.build(tensors))
+        told = self.__dict__["told"]
+        told.left = held.written_in_place()
+        told.writes, grown = self.__dict__["before"].written()
+        if grown:
+            raise refuse("held-tensor", f"forward makes {', '.join(grown)} longer with every step")
         extra: list[torch.Tensor] = []
         if isinstance(value, tuple):
             if len(value) != 2:
@@ -82,30 +103,138 @@ class _Program(nn.Module):
         return [value, *extra]
 
 
-def capture(model: nn.Module, loss: Loss, batch: Any) -> Captured:
-    """The step's forward and loss as a neutral graph. ``model`` is read, never changed.
+def capture(
+    model: nn.Module, loss: Loss, batch: Any, *, settle: bool = True, inputs: bool = False
+) -> Captured:
+    """The step's forward and loss as a neutral graph. ``model`` is read, never changed. ``settle``: what Python asks of
+    values is answered by this batch, and checked in every step; else it is refused. ``inputs``: tensors that the loss
+    holds are inputs of the program (``outside``), where they are constants else.
 
     Raises Refused with every reason that could be found in one pass.
     """
-    with _same_parts(model):
-        return _capture(model, loss, batch)
+    before = sources(model, loss)
+    held = before.tensors.items() if inputs else ()
+    outside = {identity(tensor): name for name, tensor in held if _plain(tensor)}
+    try:
+        with _same_parts(model) as parts, plain([*tensors_of(model), *before.tensors.values()]), Ran() as ran:
+            captured = _settled_draws(lambda: _twice(model, loss, batch, outside, before, settle), before)
+    finally:
+        before.put_back()
+    names = {i.name for i in captured.graph.inputs if i.kind == "buffer"}
+    used = tuple(sorted(names & set(outside.values())))
+    return replace(captured, ran=ran.names(), outside=used, writes=(*captured.writes, *parts))
+
+
+def _places(model: nn.Module) -> Iterator[tuple[torch.Tensor, dict[str, Any], str]]:
+    """Every parameter and buffer with its table and its name there."""
+    for part in model.modules():
+        for table in (part._parameters, part._buffers):
+            yield from ((tensor, table, name) for name, tensor in table.items() if tensor is not None)
 
 
 @contextmanager
-def _same_parts(model: nn.Module) -> Iterator[None]:
-    """A forward may put another part in place (BigBird's attention for short sequences does). torch.export takes back
-    what it writes to attributes, and not this: half of a change would stay."""
-    before = [(part._modules, dict(part._modules)) for part in model.modules()]
+def _same_tensors(before: Sources, own: Mapping[int, Any]) -> Iterator[None]:
+    """A closure or an attribute that holds a parameter itself holds, while torch.export has its own tensors in the
+    module's tables, those: else the parameter would be a constant there, and take no gradient from that place."""
+    slots = [(t, k, v) for t, k, v, _ in before.slots if id(v) in own and isinstance(t, dict | list)]
+    cells = [(c, v) for c, v, _ in before.cells if id(v) in own]
     try:
+        for table, key, tensor in slots:
+            place, name = own[id(tensor)]
+            table[key] = place[name]
+        for cell, tensor in cells:
+            place, name = own[id(tensor)]
+            cell.cell_contents = place[name]
         yield
     finally:
-        for table, parts in before:
+        for table, key, tensor in slots:
+            table[key] = tensor
+        for cell, tensor in cells:
+            cell.cell_contents = tensor
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_meta and tensor.numel() > 0
+
+
+def _settled_draws(run: Callable[[], Captured], before: Sources) -> Captured:
+    """The program, once more where Python's or numpy's generators moved: a number that was drawn in the capture would
+    be the same one in every step."""
+    generators = Generators(before)
+    try:
+        captured = run()
+    finally:
+        moved = generators.moved()
+    if moved:
+        before.put_back()
+        with generators.elsewhere():
+            second = run()
+        if not alike(captured.graph, second.graph, values=True):
+            raise refuse("generator", f"the step draws from {' and '.join(moved)}")
+    return captured
+
+
+def _twice(
+    model: nn.Module, loss: Loss, batch: Any, outside: Outside, before: Sources, settle: bool
+) -> Captured:
+    """The program, once more where a trace left tensors behind: the next step would find them there, and must be the
+    same program."""
+    captured, left = _capture(model, loss, batch, outside, before, settle)
+    if left:
+        before.put_back()
+        with standing_in(left):
+            try:
+                second = _capture(model, loss, batch, outside, before, settle)[0].graph
+            except Refused:
+                second = None
+        if second is None or not alike(captured.graph, second):
+            raise Refused([one.reason for one in left])
+    return captured
+
+
+def alike(one: Graph, other: Graph, *, values: bool = False) -> bool:
+    """Whether two captures are one program, and read the same constants; ``values``: that hold the same."""
+    if one != other or one.constants.keys() != other.constants.keys():
+        return False
+    return not values or all(a.tobytes() == other.constants[n].tobytes() for n, a in one.constants.items())
+
+
+def _has_tensors(part: Any, known: set[int]) -> bool:
+    """Whether modules of it that are not ``known`` (by id) hold tensors."""
+    fresh = [inner for inner in part.modules() if id(inner) not in known]
+    return any(t is not None for p in fresh for table in (p._parameters, p._buffers) for t in table.values())
+
+
+@contextmanager
+def _same_parts(model: nn.Module) -> Iterator[list[Write]]:
+    """A forward may put another part in place (BigBird's attention for short sequences does). torch.export takes back
+    what it writes to attributes, and not this. It is taken back here, and what was put there is among what a step
+    writes: half of a change would stay else. Raises Refused for parts with tensors of their own, and for removals."""
+    before = [(path, part._modules, dict(part._modules)) for path, part in model.named_modules()]
+    own = {id(part) for part in model.modules()}
+    put: list[Write] = []
+    try:
+        yield put
+        for path, table, parts in before:
+            where = f"model.{path}" if path else "model"
+            for name in (n for n, part in parts.items() if part is not None and table.get(n) is None):
+                raise refuse("module-changed", f"forward removes {where}.{name}")
+            anew = [(name, part) for name, part in table.items() if part is not parts.get(name)]
+            for name, part in anew:
+                if _has_tensors(part, own):
+                    what = f"forward replaces {where}.{name} by a part with tensors of its own"
+                    raise refuse("module-changed", what)
+                put.append(Write(table, name, part, f"{where}.{name}"))
+    finally:
+        for _, table, parts in before:
             if table != parts:
                 table.clear()
                 table.update(parts)
 
 
-def _capture(model: nn.Module, loss: Loss, batch: Any) -> Captured:
+def _capture(
+    model: nn.Module, loss: Loss, batch: Any, outside: Outside, before: Sources, settle: bool
+) -> tuple[Captured, tuple[Left, ...]]:
     reasons: list[Reason] = list(unkept(model))
     held = weights(model)
     tensors, layout = batches.flatten(batch)
@@ -116,15 +245,19 @@ def _capture(model: nn.Module, loss: Loss, batch: Any) -> Captured:
     if devices:
         reasons.append(Reason("device", f"the module is on {', '.join(sorted(devices))}"))
     try:
-        captured = _export(model, loss, layout, tensors, held)
+        found = _export(model, loss, layout, tensors, held, outside, before)
     except Refused as refused:
-        second = None if reasons else _settled(model, loss, batch, layout, tensors, held, refused)
+        second = (
+            None
+            if reasons or not settle
+            else _settled(model, loss, batch, layout, tensors, held, outside, before, refused)
+        )
         if second is None:
             raise Refused([*reasons, *refused.reasons]) from refused.__cause__
-        captured = second
+        found = second
     if reasons:
         raise Refused(reasons)
-    return captured
+    return found
 
 
 _ASKED = {"control-flow", "dynamic-shape"}  # codes of what a question about values is refused with
@@ -137,22 +270,24 @@ def _settled(
     layout: batches.Layout,
     tensors: list[torch.Tensor],
     held: Weights,
+    outside: Outside,
+    before: Sources,
     refused: Refused,
-) -> Captured | None:
+) -> tuple[Captured, tuple[Left, ...]] | None:
     """The program for the answers that this batch gives to what Python asks of values, where nothing but the batch
     decides them; else None, and the refusal stands. Raises Refused for what is wrong besides the questions."""
     if not {reason.code for reason in refused.reasons} <= _ASKED:
         return None
     try:
         found = answers(model, loss, batch)
-        captured = _export(model, loss, layout, tensors, held, found)
+        captured, left = _export(model, loss, layout, tensors, held, outside, before, found)
     except Refused as second:
         if _ASKED.isdisjoint(reason.code for reason in second.reasons):
             raise  # with the answers given, something else stands in the way: that is what there is to mend
         return None
     except Exception:
         return None  # the first refusal says it
-    return None if unsettled(captured.graph) else captured
+    return None if unsettled(captured.graph) else (captured, left)
 
 
 def _export(
@@ -161,9 +296,11 @@ def _export(
     layout: batches.Layout,
     tensors: list[torch.Tensor],
     held: Weights,
+    outside: Outside,
+    before: Sources,
     given: Answers | None = None,
-) -> Captured:
-    program = _Program(model, loss, layout, given)
+) -> tuple[Captured, tuple[Left, ...]]:
+    program = _Program(model, loss, layout, given, before)
     flat = tuple(t.detach() for t in tensors)
     if not flat:
         raise refuse("batch", "the batch holds no tensor")
@@ -187,8 +324,9 @@ def _export(
                 functional = exported.run_decompositions({})
             except Exception as error:
                 raise _refusal(error) from error
-        graph = convert(functional, tags, held, layout, kept)
-    return Captured(graph, layout, program.__dict__["told"].aux, held, tags.draws)
+        graph = convert(functional, tags, held, layout, kept, outside)
+    told = program.__dict__["told"]
+    return Captured(graph, layout, told.aux, held, tags.draws, writes=tuple(told.writes)), told.left
 
 
 # what torch says -> our code, and a hint where the code's own is not enough; the first row whose words occur wins
@@ -199,6 +337,12 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
     ("leaf Variable that requires grad", "leaf-inplace", ""),
     ("leaf variable", "leaf-inplace", ""),
     ("DynamicOutputShape", "dynamic-shape", ""),
+    (
+        "is mutated in the forward method",
+        "held-tensor",
+        "a tensor that the loss or an attribute holds is written by the step: register it as a buffer of the model, or "
+        "put a module that the loss holds into eval mode (BatchNorm writes its statistics)",
+    ),
     ("a fake tensor in the exported program", "export", "does forward use x.data? write x.detach()"),
 )
 

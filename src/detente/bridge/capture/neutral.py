@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from detente.bridge.capture.batch import Layout, aval
 from detente.bridge.capture.functions import Kept
 from detente.bridge.capture.provenance import Tag, Tags, scope_of
 from detente.bridge.capture.ragged import Ragged
-from detente.bridge.capture.weights import Weights
+from detente.bridge.capture.weights import Weights, identity
 from detente.bridge.capture.where import where
 from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref, Where
 from detente.bridge.refusal import Reason, Refused, refuse
@@ -29,16 +30,29 @@ KEEP = "detente.keep_gradient"  # (old, new): the value of the second with the g
 _CHECKS = ("_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
 
 
-def convert(exported: Any, tags: Tags, held: Weights, layout: Layout, kept: dict[str, Kept]) -> Graph:
-    """The neutral graph of a functional ``ExportedProgram``. Raises Refused with every reason found."""
+def convert(
+    exported: Any,
+    tags: Tags,
+    held: Weights,
+    layout: Layout,
+    kept: dict[str, Kept],
+    outside: Mapping[tuple[object, ...], str],
+) -> Graph:
+    """The neutral graph of a functional ``ExportedProgram``. ``outside`` names tensors that the loss holds by their
+    ``identity``: they are inputs, as buffers are. Raises Refused with every reason found."""
     maker = _Maker(tags, kept)
     signature = exported.graph_signature
     module: GraphModule = exported.graph_module
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     paths = iter(layout.paths)
     constants, inputs = maker.constants, maker.inputs
+    own = {identity(tensor): name for name, tensor in held.tensors.items()}
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
         kind, target = spec.kind.name, (spec.target or "").removeprefix("model.")
+        if kind == "CONSTANT_TENSOR" and identity(exported.constants[spec.target]) in own:
+            # The module's own tensor, from a place that was not found (a tuple): torch.export knows it by the module's
+            # table alone.
+            kind, target = "PARAMETER", own[identity(exported.constants[spec.target])]
         if kind in ("PARAMETER", "BUFFER"):
             name = held.canonical(target)
             if name not in held.tensors:
@@ -52,6 +66,14 @@ def convert(exported: Any, tags: Tags, held: Weights, layout: Layout, kept: dict
             continue
         if kind == "USER_INPUT":
             item = Input(maker.number(), "batch", next(paths), maker.aval(node))
+        elif kind == "CONSTANT_TENSOR" and identity(exported.constants[spec.target]) in outside:
+            name = outside[identity(exported.constants[spec.target])]
+            known = next((i for i in inputs if i.name == name), None)
+            if known is None:
+                known = Input(maker.number(), "buffer", name, maker.aval(node))
+                inputs.append(known)
+            maker.values[node] = Ref(known.id)
+            continue
         elif kind == "CONSTANT_TENSOR":
             item = Input(maker.number(), "constant", target, maker.aval(node))
             constants[target] = to_numpy(exported.constants[spec.target])

@@ -27,6 +27,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from detente.bridge.capture.batch import flatten
 from detente.bridge.capture.guards import guard
 from detente.bridge.capture.where import here
 from detente.bridge.copies import copied
@@ -202,7 +203,9 @@ def _check(condition: torch.Tensor, message: str) -> None:
 
 def answers(model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> Answers:
     """Run the loss once in eager torch, on copies, with torch's generator put back, and write down what is asked."""
-    model, batch = copied((model, batch))
+    tensors, layout = flatten(batch)
+    model, tensors = copied((model, tensors))
+    batch = layout.build(tensors)
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), Asked() as asked:
         loss(model, batch)
     return asked.answers

@@ -18,6 +18,7 @@ from detente.bridge.choose.forms import FORMS, NO_LAYERS, Shaped, available, loo
 from detente.bridge.choose.memory import Memory, memory
 from detente.bridge.choose.remember import fingerprint, recall, remember
 from detente.bridge.graph import Graph
+from detente.bridge.interrupts import safe
 from detente.bridge.refusal import refuse
 from detente.bridge.roll.find import LAYERS
 from detente.bridge.roll.fold import roll
@@ -129,6 +130,7 @@ class _Work(Generic[Compiled]):
             start = perf_counter()
             compiled = self.build(shaped)
             self.made[form] = (shaped, compiled, memory(self.executable(compiled)), perf_counter() - start)
+            safe()
         return self.made[form][2]
 
     def fits(self, planned: Memory | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,14 +28,36 @@ def _params(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 def _hooks(optimizer: torch.optim.Optimizer) -> bool:
     return bool(
-        optimizer._optimizer_step_pre_hooks
-        or optimizer._optimizer_step_post_hooks
+        getattr(optimizer, "_optimizer_step_pre_hooks", None)
+        or getattr(optimizer, "_optimizer_step_post_hooks", None)
         or base._global_optimizer_pre_hooks
         or base._global_optimizer_post_hooks
     )
 
 
+def _wraps(optimizer: torch.optim.Optimizer) -> bool:
+    """Groups or state are another optimizer's (Lookahead, a schedule-free wrapper)."""
+    inner = [v for v in vars(optimizer).values() if isinstance(v, torch.optim.Optimizer)]
+    return bool(inner) or "param_groups" not in vars(optimizer)
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Its ``step`` has no way without one."""
+    asked = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return asked is not None and asked.default is inspect.Parameter.empty
+
+
 OBSTACLES: tuple[Obstacle, ...] = (
+    Obstacle(
+        _wraps,
+        "{name} wraps another optimizer and keeps state beside it, and one update rule is made of one optimizer",
+        "give the optimizer that it wraps; step.averages() with ema= is an average of the weights",
+    ),
+    Obstacle(
+        lambda o: not isinstance(o, torch.optim.LBFGS) and _needs_closure(o),
+        "{name} evaluates the loss inside of its step (a closure), and a compiled step evaluates it once",
+        "take the form of it that needs no closure, where it has one, or another optimizer",
+    ),
     Obstacle(
         lambda o: isinstance(o, torch.optim.LBFGS),
         "LBFGS evaluates the loss several times inside one step (a closure), and a compiled step evaluates it once",

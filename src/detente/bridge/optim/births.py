@@ -30,7 +30,7 @@ def births(first: Trace, step: Trace) -> dict[str, Graph] | None:
             graph = live(Graph(path.graph.inputs, path.graph.nodes, (Output("buffer", key, value),)))
             if _reads(graph, "grad"):
                 return None
-            if found.setdefault(key, graph) != graph and not _same(found[key], graph):
+            if found.setdefault(key, graph) != graph and not same_graph(found[key], graph):
                 return None
     return found
 
@@ -44,14 +44,17 @@ def _reads(graph: Graph, name: str) -> bool:
     return bool(ids & used)
 
 
-def _same(a: Graph, b: Graph) -> bool:
-    return _Match(a, b).outputs()
+def same_graph(a: Graph, b: Graph) -> bool:
+    """Whether two graphs are one but for the numbers of their values."""
+    return _Match(a, b, states=True).outputs()
 
 
 class _Match:
-    """A walk through two graphs at once, from the outputs down."""
+    """A walk through two graphs at once, from the outputs down. ``states``: state inputs are inputs like others, and
+    nothing is born."""
 
-    def __init__(self, first: Graph, step: Graph) -> None:
+    def __init__(self, first: Graph, step: Graph, *, states: bool = False) -> None:
+        self.states = states
         self.first, self.step = first, step
         self.made: tuple[dict[int, Node], dict[int, Node]] = (
             {node.id: node for node in first.nodes},
@@ -69,7 +72,7 @@ class _Match:
 
     def value(self, a: Any, b: Any) -> bool:
         if isinstance(b, Ref):
-            name = self.names[1].get(b.id, "")
+            name = "" if self.states else self.names[1].get(b.id, "")
             if name.startswith("state."):
                 return self.birth(name.removeprefix("state."), a)
             return isinstance(a, Ref) and self.refs(a, b)

@@ -7,13 +7,14 @@ one's new value must not depend on the second.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from detente.bridge.graph import Aval, Graph, node_refs, refs
-from detente.bridge.optim.program import Leaf
+from detente.bridge.graph import Aval, Graph, Output, node_refs, refs
+from detente.bridge.optim.births import same_graph
+from detente.bridge.optim.program import Leaf, Trace, live
 from detente.bridge.optim.tracer import trace_step
 from detente.bridge.refusal import refuse
 
@@ -24,11 +25,21 @@ def check_uncoupled(
     numbers: Mapping[str, float],
     param: Aval,
     leaves: tuple[Leaf, ...] | None,
+    alone: Trace,
 ) -> None:
-    """Raises Refused where the new value or state of one parameter depends on another parameter."""
+    """Raises Refused where the new value or state of one parameter depends on another parameter. ``alone`` is the trace
+    of one."""
     if type(optimizer).__module__.startswith("torch.optim"):
         return
     trace = trace_step(optimizer, group, numbers, (param, param), (leaves, leaves))
+    _check_branches(optimizer, trace)
+    one, two = ([due.value(dict(numbers)) for due in found.writes] for found in (alone, trace))
+    if one != two:
+        raise refuse(
+            "optimizer",
+            f"{type(optimizer).__name__}.step() writes {', '.join(due.key for due in trace.writes)} into param_groups "
+            "once per parameter",
+        )
     for path in trace.paths:
         met = _reached(path.graph) & {"param1", "grad1"}
         if met:
@@ -41,11 +52,31 @@ def check_uncoupled(
             )
 
 
-def _reached(graph: Graph) -> set[str]:
-    """Names of the inputs that the outputs depend on."""
+def _check_branches(optimizer: torch.optim.Optimizer, trace: Trace) -> None:
+    """A branch that the second parameter decides must leave the first as it is. Raises Refused."""
+    plain = {path.outcomes: _without_tests(path.graph) for path in trace.paths}
+    for path in trace.paths:
+        for index, output in enumerate(o for o in path.graph.outputs if o.kind == "aux"):
+            of_second = _reached(path.graph, (output,)) & {"param1", "grad1"}
+            turned = (*path.outcomes[:index], not path.outcomes[index])
+            others = [plain[k] for k in plain if k[: index + 1] == turned]
+            if of_second and not any(same_graph(plain[path.outcomes], other) for other in others):
+                raise refuse(
+                    "optimizer",
+                    f"{type(optimizer).__name__}.step() lets one parameter's update depend on a test of another's",
+                )
+
+
+def _without_tests(graph: Graph) -> Graph:
+    return live(Graph(graph.inputs, graph.nodes, tuple(o for o in graph.outputs if o.kind != "aux")))
+
+
+def _reached(graph: Graph, outputs: Sequence[Output] | None = None) -> set[str]:
+    """Names of the inputs that the outputs depend on, by default all but the tests."""
+    outputs = [o for o in graph.outputs if o.kind != "aux"] if outputs is None else outputs
     made = {node.id: node for node in graph.nodes}
     names = {item.id: item.name for item in graph.inputs}
-    todo = [ref.id for output in graph.outputs for ref in refs(output.value)]
+    todo = [ref.id for output in outputs for ref in refs(output.value)]
     seen: set[int] = set()
     while todo:
         current = todo.pop()

@@ -6,7 +6,7 @@ schedulers keep working. Everything else (flags, names, integers such as Muon's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,15 @@ class Stale(Exception):
     became non-zero, a parameter was added)."""
 
 
-def numbers(group: Mapping[str, Any]) -> dict[str, float]:
-    """Every float of a group by name (``lr``, ``betas.0``), 0-d tensors read; ``lr`` also when it is an int."""
+def numbers(group: Mapping[str, Any], written: Collection[str] = ()) -> dict[str, float]:
+    """Every float of a group by name (``lr``, ``betas.0``), 0-d tensors read; ``lr`` also when it is an int, and so are
+    those that the step itself writes (``k``)."""
     out: dict[str, float] = {}
     for key, value in group.items():
-        if key in IGNORED:
+        if key in IGNORED and key not in written:
+            continue
+        if key in written:
+            out[key] = float(value)
             continue
         if isinstance(value, tuple | list):
             out.update({f"{key}.{i}": float(v) for i, v in enumerate(value) if _is_float(v)})
@@ -38,18 +42,24 @@ def numbers(group: Mapping[str, Any]) -> dict[str, float]:
     return out
 
 
-def literals(group: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+def literals(group: Mapping[str, Any], written: Collection[str] = ()) -> tuple[tuple[str, Any], ...]:
     """Everything else of a group that can shape the graph, as a hashable signature."""
-    names = numbers(group)
+    names = numbers(group, written)
     out: list[tuple[str, Any]] = []
     for key, value in sorted(group.items()):
         if key in IGNORED or key in names:
             continue
         if isinstance(value, tuple | list):
-            out.append((key, tuple(None if f"{key}.{i}" in names else v for i, v in enumerate(value))))
+            out.append(
+                (key, tuple(None if f"{key}.{i}" in names else _hashable(v) for i, v in enumerate(value)))
+            )
         else:
             out.append((key, value if isinstance(value, int | str | None) else repr(value)))
     return tuple(out)
+
+
+def _hashable(value: Any) -> Any:
+    return value if isinstance(value, int | float | str | None) else repr(value)
 
 
 def traced_group(group: Mapping[str, Any]) -> dict[str, Any]:

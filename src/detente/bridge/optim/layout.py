@@ -22,6 +22,8 @@ def leaves_of(live: Mapping[str, Any]) -> tuple[Leaf, ...]:
     for key, value in live.items():
         if isinstance(value, torch.Tensor):
             leaves.append(Leaf(key, Aval(tuple(value.shape), str(value.dtype).removeprefix("torch."))))
+        elif value is None:
+            leaves.append(Leaf(key, Aval((), "float64"), "none"))
         elif isinstance(value, int | float):
             leaves.append(Leaf(key, Aval((), "float64"), "int" if isinstance(value, int) else "float"))
         else:
@@ -50,6 +52,9 @@ def into_torch(
     A new 0-d leaf lands on the CPU as torch would have put it, unless the group is capturable or fused.
     """
     for leaf in leaves:
+        if leaf.kind == "none":
+            target[leaf.key] = None
+            continue
         value = np.asarray(entry[leaf.key])
         if leaf.kind != "tensor":
             target[leaf.key] = int(value) if leaf.kind == "int" else float(value)
@@ -71,7 +76,7 @@ def into_torch(
 
 def _array(value: Any) -> jax.Array:
     if not isinstance(value, torch.Tensor):
-        return jnp.asarray(float(value), jnp.float64)
+        return jnp.asarray(0.0 if value is None else float(value), jnp.float64)
     value = value.detach().cpu().contiguous()
     if value.dtype == torch.bfloat16:  # numpy has no bfloat16 of its own
         return jnp.array(value.view(torch.int16).numpy().view(jnp.bfloat16), copy=True)

@@ -100,6 +100,8 @@ class Number:
     def has_hint(self) -> bool:
         return False
 
+    _hint = None  # what statically_known_true reads: nothing is known, and nothing is guarded on
+
     def _nothing(self) -> None:
         return None
 

@@ -13,7 +13,8 @@ from detente.bridge.graph import Aval, Graph, node_refs, refs
 @dataclass(frozen=True)
 class Leaf:
     """One entry of ``optimizer.state[p]``. ``kind`` is ``tensor``, or ``int`` / ``float`` for a Python number
-    (kept as a 0-d float64 value inside a step, and given back to torch as the Python number)."""
+    (kept as a 0-d float64 value inside a step, and given back to torch as the Python number), or ``none`` for a None
+    that stays one."""
 
     key: str
     aval: Aval
@@ -45,12 +46,26 @@ class Guard:
 
 
 @dataclass(frozen=True)
+class Due:
+    """A number that the step writes into its group, as a function of the group's numbers before it."""
+
+    key: str
+    now: Callable[[Any], Any]
+    whole: bool  # an int in the group, and not a float
+
+    def value(self, values: dict[str, float]) -> int | float:
+        found = self.now(values)
+        return int(found) if self.whole else float(found)
+
+
+@dataclass(frozen=True)
 class Trace:
     """One call of ``step()`` on one parameter: every path through it, and the state that it leaves."""
 
     leaves: tuple[Leaf, ...]
     paths: tuple[Path, ...]
     guards: tuple[Guard, ...] = field(default=(), compare=False)
+    writes: tuple[Due, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from detente.bridge.optim.hyper import Stale, encode, literals, numbers, traced_
 from detente.bridge.optim.layout import from_torch, into_torch, leaves_of
 from detente.bridge.optim.program import Leaf, Program
 from detente.bridge.optim.run import STARTED, born, decode, update
-from detente.bridge.optim.tracer import aval_of, trace_step
+from detente.bridge.optim.tracer import Written, aval_of, trace_step
 from detente.bridge.refusal import refuse
 
 State = dict[str, dict[str, Any]]
@@ -33,6 +33,7 @@ class Group:
     names: tuple[str, ...]
     literals: tuple[tuple[str, Any], ...]
     members: tuple[str, ...]
+    written: frozenset[str] = frozenset()  # numbers that the step itself writes
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Rule:
             raise Stale(f"the parameter groups of {self.name} changed since it was compiled")
         out = []
         for index, (group, mine) in enumerate(zip(groups, self.groups, strict=True)):
-            values = numbers(group)
-            if tuple(values) != mine.names or literals(group) != mine.literals:
+            values = numbers(group, mine.written)
+            if tuple(values) != mine.names or literals(group, mine.written) != mine.literals:
                 raise Stale(
                     f"group {index} of {self.name} changed more than its numbers since it was compiled"
                 )
@@ -78,6 +79,16 @@ class Rule:
             out.append(encode(values, mine.names))
         optimizer._opt_called = True  # type: ignore[attr-defined]
         return tuple(out)
+
+    def due(self, optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any], str, int | float]]:
+        """(group, key, value) of the numbers that a step from here writes into ``param_groups``."""
+        out = []
+        for group, mine in zip(optimizer.param_groups, self.groups, strict=True):
+            last = next((self.programs[n] for n in reversed(mine.members) if n in self.programs), None)
+            if last is not None and last.step.writes:
+                values = numbers(group, mine.written)
+                out += [(group, due.key, due.value(values)) for due in last.step.writes]
+        return out
 
     # -- state ------------------------------------------------------------------------------------------------
 
@@ -138,12 +149,15 @@ class Rule:
         self, optimizer: torch.optim.Optimizer, state: State, params: Mapping[str, torch.Tensor]
     ) -> None:
         """Put ``state`` into the live optimizer, so that ``optimizer.state_dict()`` is what torch itself would
-        have made. Tensors that exist are written in place; names that ``state`` lacks are left alone."""
-        for name, entry in state.items():
+        have made, in its order. Tensors that exist are written in place; names that ``state`` lacks are left alone."""
+        order = {id(p): i for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
+        for name, entry in sorted(state.items(), key=lambda item: order.get(id(params[item[0]]), len(order))):
             param = params[name]
             if STARTED in entry and not bool(entry[STARTED]):
                 optimizer.state.pop(param, None)
                 continue
+            if not self.programs[name].leaves and param not in optimizer.state:
+                continue  # nothing is kept, and asking for it would make an entry
             group = optimizer.param_groups[self.group_of[name]]
             into_torch(optimizer.state[param], entry, self.programs[name].leaves, param, group)
 
@@ -228,24 +242,46 @@ def trace(optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str
                 hint="build the optimizer from the parameters of the module that is compiled",
             )
         members = tuple(names[id(p)] for p in group["params"])
-        groups.append(Group(tuple(numbers(group)), literals(group), members))
-        for name, param in zip(members, group["params"], strict=True):
-            if not param.requires_grad:
-                continue
-            group_of[name] = index
-            lead = aval_of(next(p for p in group["params"] if p.requires_grad)).dtype
-            key = (groups[-1].literals, groups[-1].names, lead, aval_of(param), _layout(optimizer, param))
-            found = next((p for p in known.get(key, ()) if _fits(p, group)), None)
-            if found is None:
-                found = _program(optimizer, group, aval_of(param), key[-1])
-                known.setdefault(key, []).append(found)
-            programs[name] = found
+        written: frozenset[str] = frozenset()
+        while True:  # until every number that the step writes is known for one
+            mine = Group(tuple(numbers(group, written)), literals(group, written), members, written)
+            try:
+                found = _programs(optimizer, group, mine, known)
+                break
+            except Written as more:
+                written |= more.keys
+        groups.append(mine)
+        programs |= found
+        group_of |= dict.fromkeys(found, index)
     return Rule(type(optimizer).__name__, tuple(groups), group_of, programs)
 
 
-def _fits(program: Program, group: Mapping[str, Any]) -> bool:
+def _programs(
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], mine: Group, known: dict[Any, list[Program]]
+) -> dict[str, Program]:
+    """By name, of the group's parameters that are trained; ``known`` are those of earlier ones, by what they depend
+    on."""
+    programs: dict[str, Program] = {}
+    trained = [(n, p) for n, p in zip(mine.members, group["params"], strict=True) if p.requires_grad]
+    for name, param in trained:
+        key = (
+            mine.literals,
+            mine.names,
+            aval_of(trained[0][1]).dtype,
+            aval_of(param),
+            _layout(optimizer, param),
+        )
+        found = next((p for p in known.get(key, ()) if _fits(p, group, mine.written)), None)
+        if found is None:
+            found = _program(optimizer, group, aval_of(param), key[-1], mine.written)
+            known.setdefault(key, []).append(found)
+        programs[name] = found
+    return programs
+
+
+def _fits(program: Program, group: Mapping[str, Any], written: frozenset[str]) -> bool:
     """Whether this group takes the branches that the program was traced along."""
-    values = numbers(group)
+    values = numbers(group, written)
     return all(guard.holds(values) for guard in program.guards)
 
 
@@ -255,18 +291,21 @@ def _layout(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> tuple[Leaf
 
 
 def _program(
-    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], param: Aval, leaves: tuple[Leaf, ...] | None
+    optimizer: torch.optim.Optimizer,
+    group: Mapping[str, Any],
+    param: Aval,
+    leaves: tuple[Leaf, ...] | None,
+    written: frozenset[str],
 ) -> Program:
-    plain, symbols = traced_group(group), numbers(group)
+    plain, symbols = traced_group(group), numbers(group, written)
     if isinstance(optimizer, torch.optim.Adafactor) and group["eps"][0] is None:
         # its loop overwrites eps1 at the group's first parameter, whose dtype then serves all of them
         lead = next(p for p in group["params"] if p.requires_grad)
         plain["eps"] = (torch.finfo(lead.dtype).eps, group["eps"][1])
-    check_uncoupled(optimizer, plain, symbols, param, leaves)
+    first = trace_step(optimizer, plain, symbols, (param,), (leaves,))
+    check_uncoupled(optimizer, plain, symbols, param, leaves, first)
     if leaves is not None:
-        step = trace_step(optimizer, plain, symbols, (param,), (leaves,))
-        return Program(param, tuple(symbols), step, None, None)
-    first = trace_step(optimizer, plain, symbols, (param,), (None,))
+        return Program(param, tuple(symbols), first, None, None)
     step = trace_step(optimizer, plain, symbols, (param,), (first.leaves,))
     made = births(first, step)
     return Program(param, tuple(symbols), step, None if made is not None else first, made or {})

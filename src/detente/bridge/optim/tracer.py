@@ -8,8 +8,9 @@ fused nor capturable), whose scalars are Python doubles; the other paths compute
 
 from __future__ import annotations
 
+import math
 import sys
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,10 +18,11 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from detente.bridge.copies import bare
 from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref, Where
 from detente.bridge.optim.lifting import Factories, lifted_builtins, spaces_of
 from detente.bridge.optim.number import Number, is_number, number_of
-from detente.bridge.optim.program import Guard, Leaf, Path, Trace, live
+from detente.bridge.optim.program import Due, Guard, Leaf, Path, Trace, live
 from detente.bridge.refusal import Refused, refuse
 
 MAX_PATHS = 32
@@ -40,6 +42,14 @@ FILLS: dict[str, int | float] = {
 }
 FILLS_WITH: dict[str, int] = {"aten.full_like.default": 1, "aten.new_full.default": 2, "aten.full.default": 1,
                               "aten.scalar_tensor.default": 0}  # fmt: skip
+# what the double has of its own, and what torch itself writes to an optimizer
+OWN = {"param_groups", "state", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"}
+TORCHS = OWN | {
+    "_opt_called",
+    "_step_count",
+    "_zero_grad_profile_name",
+    "_warned_capturable_if_run_uncaptured",
+}
 DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
 
 
@@ -65,6 +75,7 @@ def trace_step(
     paths: list[Path] = []
     guards: dict[tuple[str, Any], Guard] = {}
     layout: tuple[Leaf, ...] | None = None
+    writes: tuple[Due, ...] | None = None
     while pending:
         forced = pending.pop()
         run = _Run(optimizer, numbers, forced)
@@ -72,13 +83,29 @@ def trace_step(
         if layout is not None and found != layout:
             raise refuse("optimizer", f"{run.name} keeps a different state on different branches of step()")
         layout = found
+        mine = {due.key: due.value(run.numbers) for due in run.writes}
+        if writes is not None and mine != {due.key: due.value(run.numbers) for due in writes}:
+            raise refuse(
+                "optimizer",
+                f"{run.name} writes {', '.join(mine) or 'nothing'} into param_groups on one branch of step(), and "
+                "something else on another",
+            )
+        writes = tuple(run.writes)
         outcomes = tuple(outcome for _, outcome in run.decisions)
         paths.append(Path(outcomes, graph))
         pending += [(*outcomes[:i], False) for i in range(len(forced), len(outcomes))]
         guards.update({(guard.place, guard.expected): guard for guard in run.guards})
         if len(paths) + len(pending) > MAX_PATHS:
             raise refuse("optimizer", f"{run.name} branches on run-time values in more than {MAX_PATHS} ways")
-    return Trace(layout or (), tuple(paths), tuple(guards.values()))
+    return Trace(layout or (), tuple(paths), tuple(guards.values()), writes or ())
+
+
+class Written(Exception):
+    """The step writes these numbers of its group, which were taken for constants."""
+
+    def __init__(self, keys: set[str]) -> None:
+        super().__init__(f"writes {sorted(keys)}")
+        self.keys = keys
 
 
 class _Run(TorchDispatchMode):
@@ -94,6 +121,7 @@ class _Run(TorchDispatchMode):
         self.forced = forced
         self.decisions: list[tuple[Ref, bool]] = []
         self.guards: list[Guard] = []
+        self.writes: list[Due] = []
         self.inputs: list[Input] = []
         self.nodes: list[Node] = []
         self.next_id = 0
@@ -118,12 +146,17 @@ class _Run(TorchDispatchMode):
             prefix = f"state{index or ''}"
             states.append(None if known is None else {k.key: self._state(prefix, k) for k in known})
         hyper = {name: self._hyper(name) for name in self.numbers}
+        self.given = group
         box: dict[str, Any] = {}
 
         def body(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             clone, attributes = self._clone()
-            mine = {**group, **_nested(group, hyper), "params": list(tensors[: 2 * len(params) : 2])}
-            written = dict(mine)
+            mine = {
+                **{key: _separate(value) for key, value in group.items() if key != "params"},
+                **_nested(group, hyper),
+                "params": list(tensors[: 2 * len(params) : 2]),
+            }
+            written = {key: _separate(value) for key, value in mine.items()}
             clone.param_groups = [mine]
             clone.state = defaultdict(dict)
             rest = iter(tensors[2 * len(params) :])
@@ -144,7 +177,7 @@ class _Run(TorchDispatchMode):
         try:
             with torch.no_grad(), lifted_builtins(self.optimizer), self, Factories():
                 results = torch.func.functionalize(body)(*tensors, *flat)
-        except Refused:
+        except (Refused, Written):
             raise
         except Exception as error:
             raise refuse(
@@ -166,6 +199,10 @@ class _Run(TorchDispatchMode):
                 leaf, value = Leaf(key, aval_of(tensor)), self._ref(tensor)
             else:
                 entry = box["state"][key]
+                if entry is None:
+                    leaves.append(Leaf(key, Aval((), "float64"), "none"))
+                    outputs.append(Output("buffer", key, 0.0))
+                    continue
                 if not isinstance(entry, int | float) and not is_number(entry):
                     raise refuse(
                         "optimizer",
@@ -181,13 +218,10 @@ class _Run(TorchDispatchMode):
         return tuple(leaves), live(Graph(tuple(self.inputs), tuple(self.nodes), tuple(outputs)))
 
     def _clone(self) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
-        """The optimizer's double: same class and attributes, own groups and state. The instance's own ``step``
-        is left out: a learning rate scheduler puts one there, bound to the original."""
-        clone = object.__new__(type(self.optimizer))
-        attributes = {k: v for k, v in vars(self.optimizer).items() if k != "step"}
-        clone.__dict__.update(attributes)
-        clone._optimizer_step_pre_hooks = OrderedDict()
-        clone._optimizer_step_post_hooks = OrderedDict()
+        """The optimizer's double with its attributes, and these; groups and state are the trace's own."""
+        clone, held = bare(self.optimizer)
+        attributes = {k: v for k, v in held.items() if k not in OWN}
+        clone.__dict__.update({k: _separate(v) for k, v in attributes.items()})
         return clone, attributes
 
     def _unwritten(
@@ -197,15 +231,47 @@ class _Run(TorchDispatchMode):
         group: dict[str, Any],
         before: dict[str, Any],
     ) -> None:
-        """A step that keeps state outside ``optimizer.state`` cannot be a function of that state."""
+        """What the step writes outside of ``optimizer.state``: numbers of its group that follow from its numbers
+        are ``writes``, which the caller does after each step. Raises Written for those that it has to be asked for
+        as numbers, and Refused for all else: such a step is no function of its state."""
         plain = (int, float, bool, str, torch.SymFloat)
-        for place, old, new in (("self.", attributes, vars(clone)), ("param_groups: ", before, group)):
-            for key, value in new.items():
-                if isinstance(value, plain) and not key.startswith("_") and value is not old.get(key, value):
-                    raise refuse(
-                        "optimizer",
-                        f"{self.name}.step() writes {place}{key}; only optimizer.state can change in a step",
-                    )
+        told = [
+            *(
+                f"self.{key}"
+                for key, value in vars(clone).items()
+                if key not in TORCHS and _moved(attributes, key, value)
+            ),
+            *(
+                f"param_groups: {key}"
+                for key, value in group.items()
+                if not isinstance(value, plain) and _moved(before, key, value)
+            ),
+        ]
+        if told:
+            raise refuse(
+                "optimizer",
+                f"{self.name}.step() writes {', '.join(told)}; only optimizer.state and numbers of param_groups can "
+                "change in a step",
+            )
+        moved = {
+            key for key, value in group.items() if isinstance(value, plain) and _moved(before, key, value)
+        }
+        # One that was not there before is a constant of a group's first step; the next one finds it in the group.
+        fresh = {key for key in moved if isinstance(before.get(key), int | float)} - self.numbers.keys()
+        if fresh:
+            raise Written(fresh)
+        for key in sorted(moved):
+            number = number_of(group[key])
+            now = number.now if number is not None else lambda values, fixed=group[key]: fixed
+            if now is None or (number is None and not isinstance(group[key], int | float)):
+                raise refuse(
+                    "optimizer",
+                    f"{self.name}.step() writes param_groups: {key}, from a tensor's value; what a step computes "
+                    "belongs into optimizer.state",
+                    hint="an optimizer that estimates its step size from gradients is not taken; give a step size to "
+                    "one that does not (AdamW)",
+                )
+            self.writes.append(Due(key, now, isinstance(self.given.get(key, group[key]), int)))
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
@@ -223,6 +289,8 @@ class _Run(TorchDispatchMode):
     def _state(self, prefix: str, leaf: Leaf) -> Any:
         if leaf.kind == "tensor":
             return self._input("buffer", f"{prefix}.{leaf.key}", leaf.aval)
+        if leaf.kind == "none":
+            return None
         item = Input(self._new(), "buffer", f"{prefix}.{leaf.key}", leaf.aval)
         self.inputs.append(item)
         return torch.SymFloat(Number(self, Ref(item.id), None))
@@ -278,6 +346,13 @@ class _Run(TorchDispatchMode):
         concrete_args, concrete_kwargs = pytree.tree_map(
             lambda a: 0.5 if is_number(a) else a, (list(args), dict(kwargs))
         )
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise refuse(
+                "optimizer",
+                f"{self.name}.step() draws random numbers ({name}), and only forward has numbers of its own",
+                self._where(),
+                hint="give the optimizer's option that draws none, or another optimizer",
+            )
         out = func(*concrete_args, **concrete_kwargs)
         if name in SAME:
             self._know(out, self._ref(args[0]))
@@ -292,7 +367,7 @@ class _Run(TorchDispatchMode):
         if name == "aten._to_copy.default" and args[0].dtype == out.dtype:
             self._know(out, self._ref(args[0]))
             return out
-        self._know(out, self._call(name, args, kwargs, aval_of(out)))
+        self._know(out, self._call(_functional(func), args, kwargs, aval_of(out)))
         return out
 
     def filled(self, fill: Any, aval: Aval) -> Ref:
@@ -369,6 +444,45 @@ class _Run(TorchDispatchMode):
         while frame is not None and frame.f_code.co_filename not in self.files:
             frame = frame.f_back
         return Where(frame.f_code.co_filename, frame.f_lineno) if frame else Where()
+
+
+def _functional(func: Any) -> str:
+    """The name, of an operator in place that of the one it is in place of: a composite of torch's may write to what it
+    has made itself, below functionalize."""
+    base, _, overload = str(func).removeprefix("aten.").partition(".")
+    in_place = base.endswith("_") and func._schema.arguments[0].alias_info is not None
+    return f"aten.{base.removesuffix('_')}.{overload}" if in_place else str(func)
+
+
+def _separate(value: Any) -> Any:
+    """Containers of their own with the same things in them: a trace leaves nothing in the user's."""
+    if type(value) in (list, tuple, set, deque):
+        items = [_separate(item) for item in value]
+        return deque(items, value.maxlen) if isinstance(value, deque) else type(value)(items)
+    if type(value) in (dict, OrderedDict):
+        return type(value)((key, _separate(item)) for key, item in value.items())
+    return value
+
+
+def _moved(before: Mapping[str, Any], key: str, now: Any) -> bool:
+    """Whether something is new, or another value than before. Of things of other kinds: another object."""
+    if key not in before:
+        return True
+    return not _same(before[key], now)
+
+
+def _same(old: Any, new: Any) -> bool:
+    if old is new:
+        return True
+    if is_number(old) or is_number(new) or isinstance(old, torch.Tensor) or type(old) is not type(new):
+        return False
+    if isinstance(old, int | float | bool | str):
+        return old == new or (isinstance(old, float) and math.isnan(old))
+    if isinstance(old, list | tuple | deque):
+        return len(old) == len(new) and all(map(_same, old, new))
+    if isinstance(old, dict):
+        return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
+    return isinstance(old, set) and old == new
 
 
 def _off() -> Any:

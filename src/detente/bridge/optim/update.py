@@ -63,6 +63,10 @@ class Update:
     def hyper(self, optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
         return self.rule.hyper(optimizer)
 
+    def due(self, optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any], str, int | float]]:
+        """As ``Rule.due``."""
+        return self.rule.due(optimizer)
+
     def stackable(self, members: Iterable[str]) -> bool:
         return self.rule.stackable(members)
 

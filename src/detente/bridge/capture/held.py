@@ -1,0 +1,106 @@
+"""Tensors that forward puts into the module: a buffer that is bound anew is written, anything else must not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from detente.bridge.refusal import Reason, refuse
+
+
+@dataclass(frozen=True)
+class Left:
+    """A tensor that a trace left under ``key`` of a part's own table."""
+
+    table: dict[str, Any]
+    key: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    name: str
+
+    @property
+    def reason(self) -> Reason:
+        return Reason(
+            "held-tensor",
+            f"forward keeps a tensor in {self.name}, and with it there the next step is another program",
+        )
+
+
+class Held:
+    """What a module holds when its forward begins."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.buffers = [
+            (part._buffers, key, tensor, f"{path}.{key}" if path else key)
+            for path, part in model.named_modules()
+            for key, tensor in part._buffers.items()
+        ]
+        self.parameters = [
+            (part._parameters, dict(part._parameters), path) for path, part in model.named_modules()
+        ]
+        self.own = [(vars(part), dict(vars(part)), path) for path, part in model.named_modules()]
+
+    def written_in_place(self) -> tuple[Left, ...]:
+        """Called when the forward is over: what was bound anew is written into the buffer that was there, which is what
+        the next step reads. Returns the tensors that were left in attributes."""
+        for table, before, path in self.parameters:
+            for key in table.keys() | before.keys():
+                if table.get(key) is not before.get(key):
+                    name = f"{path}.{key}" if path else key
+                    raise refuse("parameter", f"forward puts another parameter in the place of {name}")
+        for table, key, before, name in self.buffers:
+            now = table.get(key)
+            if now is before:
+                continue
+            if before is None or not isinstance(now, torch.Tensor):
+                raise refuse(
+                    "held-tensor", f"forward sets buffer {name}, which was {_said(before)}, to {_said(now)}"
+                )
+            if now.shape != before.shape or now.dtype != before.dtype:
+                raise refuse(
+                    "held-tensor", f"forward sets buffer {name} from {_said(before)} to {_said(now)}"
+                )
+            before.copy_(now.detach())
+            table[key] = before
+        left = []
+        for table, before, path in self.own:
+            for key, now in list(table.items()):
+                if not isinstance(now, torch.Tensor) or now is before.get(key):
+                    continue
+                name = f"{path}.{key}" if path else key
+                if key in before:
+                    table[key] = before[key]
+                else:
+                    del table[key]
+                left.append(Left(table, key, tuple(now.shape), now.dtype, name))
+        return tuple(left)
+
+
+@contextmanager
+def standing_in(left: Sequence[Left]) -> Iterator[None]:
+    """Zeros where a trace left tensors, and what was there before at the end."""
+    before = [(one.table, one.key, one.table.get(one.key, _NOTHING)) for one in left]
+    for one in left:
+        one.table[one.key] = torch.zeros(one.shape, dtype=one.dtype)
+    try:
+        yield
+    finally:
+        for table, key, then in before:
+            if then is _NOTHING:
+                table.pop(key, None)
+            else:
+                table[key] = then
+
+
+_NOTHING = object()
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,270 @@
+"""Who reads or writes the live module while a step trains copies of its tensors on the device?
+
+A parameter that anybody may touch is given a subclass of its own class, which sees every operation on it: a read of a
+value that is older than the step's asks the step to write its values back first; access to memory that leaves no
+version behind (``.data``, ``numpy()``, ``data_ptr()``) is remembered. A step itself pays nothing for it. What was taken
+before (an alias, a view in numpy) is not seen; neither is a tensor whose class is another one already.
+
+How it can fail: a library that asks ``type(p) is torch.nn.Parameter`` sees a subclass. ``plain`` puts the own classes
+back for as long as such code runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from detente.bridge.interrupts import held_back
+
+# Asking for these reads no value and gives no way to write one.
+FREE = frozenset(
+    {
+        "shape", "dtype", "device", "ndim", "layout", "size", "dim", "numel", "nelement", "element_size", "stride",
+        "storage_offset", "is_contiguous", "requires_grad", "set:requires_grad", "requires_grad_", "is_leaf", "grad_fn",
+        "grad", "set:grad", "retains_grad", "is_floating_point", "is_complex", "is_meta", "is_sparse", "is_cuda",
+        "is_cpu", "is_quantized", "is_nested", "is_mkldnn", "is_xla", "is_mps", "is_xpu", "is_inference", "is_signed",
+        "names", "_version", "output_nr", "_base", "__hash__", "__len__", "_backward_hooks", "set:_backward_hooks",
+        "register_hook", "register_post_accumulate_grad_hook", "_post_accumulate_grad_hooks",
+        "set:_post_accumulate_grad_hooks", "_is_view", "is_shared", "get_device", "itemsize", "nbytes",
+        "_has_symbolic_sizes_strides", "has_names", "is_conj", "is_neg", "name", "__instancecheck__",
+    }
+)  # fmt: skip
+# These give a way to write that moves no version counter.
+ALIASES = frozenset(
+    {
+        "data", "set:data", "numpy", "__array__", "untyped_storage", "storage", "_typed_storage", "storage_type",
+        "data_ptr", "__dlpack__", "to_dlpack", "_to_dlpack", "set_", "share_memory_", "set_data",
+        "__cuda_array_interface__",
+    }
+)  # fmt: skip
+
+_GUARDS = "_detente_guards"
+
+
+class Guard:
+    """What one step is told of the live tensors that it watches.
+
+    behind   the live values are older than the step's: the next read asks for them (``read``)
+    exposed  ids of the tensors that may have been written without a version since the step last looked
+    calls    the step's own functions that run: they see nothing
+    """
+
+    __slots__ = ("__weakref__", "behind", "calls", "exposed", "read")
+    inside: list[FrameType] = []  # noqa: RUF012  (of every step: what one does is no write to another)
+
+    def __init__(self, read: Callable[[], None]) -> None:
+        self.read: Callable[[], Callable[[], None] | None] = weakref.WeakMethod(read)  # type: ignore[arg-type]
+        self.behind = False
+        self.calls: list[FrameType] = []
+        self.exposed: set[int] = set()
+
+    @property
+    def off(self) -> bool:
+        """Whether a call of the step's own is running."""
+        return _running(self.calls)
+
+    def touched(self, tensor: torch.Tensor, name: str) -> None:
+        if self.off:
+            return
+        if self.behind:
+            read = self.read()
+            if read is not None:
+                read()
+        # Behind the read, which begins a new account. What another step's own code does writes nothing.
+        if name in ALIASES and not _running(Guard.inside):
+            self.exposed.add(id(tensor))
+
+
+class Away:
+    """While the function that enters this runs, it is the step's own code: its guards see nothing.
+
+    The function's frame is what is remembered, and not a count: an interrupt can come between an exit and its count,
+    and a guard that stays blind loses every later write. A frame that no longer runs counts no more, whatever ended it.
+    Ctrl-C is held back meanwhile.
+    """
+
+    __slots__ = ("_calls", "_frame", "_held")
+
+    def __init__(self, *guards: Guard) -> None:
+        self._calls = (Guard.inside, *(guard.calls for guard in guards))
+        self._held = held_back()
+
+    def __enter__(self) -> None:
+        self._held.__enter__()
+        self._frame = sys._getframe(1)
+        for calls in self._calls:
+            calls.append(self._frame)
+
+    def __exit__(self, *error: object) -> None:
+        for calls in self._calls:
+            if calls and calls[-1] is self._frame:
+                calls.pop()
+        del self._frame
+        self._held.__exit__(*error)
+
+
+def _running(calls: list[FrameType]) -> bool:
+    """Whether one of these functions still runs; those that do not are forgotten."""
+    while calls:
+        try:
+            calls[-1].clear()  # of a frame that runs this is an error, and changes nothing
+        except RuntimeError:
+            return True
+        calls.pop()
+    return False
+
+
+def watch(tensors: Iterable[torch.Tensor], guard: Guard) -> None:
+    """``guard`` is told of every operation on these tensors from now on. Those that cannot be seen stay as they are."""
+    mine = weakref.ref(guard)
+    for tensor in tensors:
+        if tensor.is_meta:
+            continue
+        seen = _SEEN.get(type(tensor))
+        if seen is not None:
+            setattr(tensor, _GUARDS, [mine])
+            tensor.__class__ = seen
+        elif type(tensor) in _OWN:
+            guards = [r for r in getattr(tensor, _GUARDS) if r() is not None]
+            if all(r() is not guard for r in guards):
+                guards.append(mine)
+            setattr(tensor, _GUARDS, guards)
+
+
+def release(tensors: Iterable[torch.Tensor], guard: Guard | None) -> None:
+    """``guard`` is told no more; a tensor that nobody watches has its own class again."""
+    for tensor in tensors:
+        own = _OWN.get(type(tensor))
+        if own is None:
+            continue
+        left = [r for r in getattr(tensor, _GUARDS) if r() not in (None, guard)]
+        if left:
+            setattr(tensor, _GUARDS, left)
+        else:
+            tensor.__class__ = own
+            delattr(tensor, _GUARDS)
+
+
+@contextmanager
+def plain(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """The tensors have their own classes meanwhile, and nobody sees anything: for torch.export and for copies."""
+    changed = []
+    for tensor in tensors:
+        own = _OWN.get(type(tensor))
+        if own is not None:
+            changed.append((tensor, type(tensor), tensor.__dict__.pop(_GUARDS)))
+            tensor.__class__ = own
+    try:
+        yield
+    finally:
+        for tensor, seen, guards in changed:
+            tensor.__class__ = seen
+            setattr(tensor, _GUARDS, guards)
+
+
+def tensors_of(model: nn.Module) -> list[torch.Tensor]:
+    """Every parameter and buffer, tied ones as often as they are named."""
+    return [
+        tensor
+        for part in model.modules()
+        for table in (part._parameters, part._buffers)
+        for tensor in table.values()
+        if tensor is not None
+    ]
+
+
+def _called(func: Any) -> str:
+    """``data`` for reading ``.data``, ``set:data`` for setting it, else the function's own name."""
+    name = getattr(func, "__name__", "")
+    if name in ("__get__", "__set__", "__delete__"):
+        what = getattr(getattr(func, "__self__", None), "__name__", "")
+        return what if name == "__get__" else f"set:{what}"
+    return name
+
+
+def _tell(args: Iterable[Any], name: str, depth: int = 0) -> None:
+    for value in args:
+        if type(value) in _OWN:
+            for guard in value.__dict__[_GUARDS]:
+                alive = guard()
+                if alive is not None:
+                    alive.touched(value, name)
+        elif depth < 3 and isinstance(value, list | tuple):
+            _tell(value, name, depth + 1)
+        elif depth < 3 and isinstance(value, dict):
+            _tell(value.values(), name, depth + 1)
+
+
+def _seen(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    kwargs = kwargs or {}
+    name = _called(func)
+    if name not in FREE:
+        _tell(args, name)
+        _tell(kwargs.values(), name)
+    found = _plainly(func, *args, **kwargs)
+    if name == "detach" and sys._getframe(1).f_code is _MAKING:
+        # ``nn.Parameter(p)`` of a class that it does not know wants that class from detach().
+        found.__class__, found.__dict__[_GUARDS] = cls, []
+        return found
+    if name not in FREE and isinstance(found, torch.Tensor):
+        for value in _plainly(_aliased, args, found):
+            _tell((value,), "data")
+    return found
+
+
+def _plainly(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """``function`` with no ``__torch_function__`` asked. In C, and not a ``with``, which an interrupt can leave by a
+    way on which nothing is switched on again."""
+    return torch._C._disabled_torch_function_impl(function, (), args, kwargs)
+
+
+def _aliased(args: Iterable[Any], found: torch.Tensor) -> list[torch.Tensor]:
+    """Those whose memory ``found`` shows: a view has their version counter, and what numpy makes of the view has
+    none."""
+    return [
+        value
+        for value in args
+        if type(value) in _OWN
+        and found is not value
+        and found.layout == value.layout == torch.strided
+        and found.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
+    ]
+
+
+_MAKING = nn.Parameter.__new__.__code__
+
+
+class SeenParameter(nn.Parameter):
+    """A parameter that tells its guards."""
+
+    __torch_function__ = classmethod(_seen)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        _tell((self,), "__deepcopy__")
+        with plain((self,)):
+            return copy.deepcopy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        _tell((self,), "__reduce_ex__")
+        with plain((self,)):
+            return self.__reduce_ex__(protocol)
+
+
+class SeenTensor(torch.Tensor):
+    """A buffer that tells its guards."""
+
+    __torch_function__ = classmethod(_seen)
+    __deepcopy__ = SeenParameter.__deepcopy__
+    __reduce_ex__ = SeenParameter.__reduce_ex__
+
+
+_SEEN: dict[type, type] = {nn.Parameter: SeenParameter, torch.Tensor: SeenTensor}
+_OWN: dict[type, type] = {seen: own for own, seen in _SEEN.items()}

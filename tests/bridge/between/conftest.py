@@ -1,0 +1,34 @@
+"""Most of these loops are long to run (each compiles a program or more): `make test-between` runs them all, `make test`
+one of each kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+# What `make test` runs, by the end of its name: what strangers were hurt by most, and each watcher's own kind.
+CORE = (
+    "test_a_loop_is_eagers[clips_through_data]",
+    "test_a_loop_is_eagers[reads_norms]",
+    "test_a_loop_is_eagers[schedules_momentum]",
+    "test_a_loop_is_eagers[thaws_layer_by_layer]",
+    "test_annealed_dropout_draws_from_the_rate_of_its_step",
+    "test_a_mean_teacher_in_the_loss_is_the_teacher_of_that_step[no_grad]",
+    "test_the_loss_holds_a_weight_that_moves",
+    "test_a_number_that_only_counts_compiles_nothing",
+    "test_a_buffer_that_forward_binds_anew_is_written[attribute]",
+    "test_numbers_that_are_not_torchs_are_refused_by_name[numpy]",
+    "test_a_write_survives[freezes_a_layer]",
+    "test_a_loss_that_names_the_model",
+    "test_nothing_is_lost[certificate]",
+    "test_every_code_is_tried",
+    "test_what_is_done_to_it_is_done_to_the_step[4-clears]",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and not item.nodeid.endswith(CORE):
+            item.add_marker(pytest.mark.between)

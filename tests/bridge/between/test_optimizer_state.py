@@ -1,0 +1,129 @@
+"""The live optimizer's state, read and written directly between steps."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+
+from detente import bridge
+from tests.bridge.between.loops import World, batches, equal, run
+
+
+def change_at(number: int, change: Any) -> Any:
+    def loop(world: World) -> list[float]:
+        losses = []
+        for i, batch in enumerate(batches()):
+            if i == number:
+                losses += change(world) or []
+            losses.append(world.step(batch))
+        return losses
+
+    return loop
+
+
+def zeroes(world: World) -> None:
+    for state in world.optimizer.state.values():
+        state["exp_avg"].zero_()
+
+
+def puts_another_tensor(world: World) -> None:
+    for p in world.model.parameters():
+        world.optimizer.state[p]["exp_avg_sq"] = torch.full_like(p, 1e-3)
+
+
+def writes_data(world: World) -> None:
+    for state in world.optimizer.state.values():
+        state["exp_avg"].data.mul_(0.5)
+
+
+def writes_by_numpy(world: World) -> None:
+    world.optimizer.state[world.model.last.bias]["exp_avg"].numpy()[:] = 0
+
+
+def clears(world: World) -> None:
+    world.optimizer.state.clear()
+
+
+def forgets_one(world: World) -> None:
+    del world.optimizer.state[world.model.last.bias]
+
+
+def replaces_the_table(world: World) -> None:
+    from collections import defaultdict
+
+    world.optimizer.state = defaultdict(dict)
+
+
+def reads(world: World) -> list[float]:
+    return [float(s["exp_avg"].norm()) for s in world.optimizer.state.values()]
+
+
+def asks_who_has_one(world: World) -> list[float]:
+    return [float(p in world.optimizer.state) for p in world.model.parameters()]
+
+
+def copies(world: World) -> list[float]:
+    held = copy.deepcopy(world.optimizer.state)
+    assert type(held).__name__ == "defaultdict"
+    return [float(s["exp_avg"].sum()) for s in held.values()]
+
+
+CHANGES = (
+    zeroes, puts_another_tensor, writes_data, writes_by_numpy, clears, forgets_one, replaces_the_table, reads,
+    asks_who_has_one, copies,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("number", [1, 4])
+def test_what_is_done_to_it_is_done_to_the_step(change: Any, number: int) -> None:
+    equal(change_at(number, change))
+
+
+def test_a_tensor_that_was_handed_out_earlier_is_still_the_optimizers() -> None:
+    def loop(world: World) -> list[float]:
+        losses, held = [], None
+        for i, batch in enumerate(batches()):
+            if i == 2:
+                held = world.optimizer.state[world.model.last.bias]["exp_avg"]
+            if i in (4, 6):
+                assert held is not None
+                losses.append(float(held.norm()))
+                held.mul_(0.5)
+            losses.append(world.step(batch))
+        return losses
+
+    equal(loop)
+
+
+def test_a_write_that_cannot_be_seen_is_refused_and_the_training_is_kept() -> None:
+    def loop(world: World) -> list[float]:
+        losses, alias = [], None
+        for i, batch in enumerate(batches()):
+            if i == 2:
+                alias = world.optimizer.state[world.model.last.bias]["exp_avg"].detach()
+            if i == 4:
+                assert alias is not None
+                alias.zero_()
+                with pytest.raises(bridge.Refused, match="optimizer's state was written"):
+                    world.step(batch)
+                world.more["compiled"].sync_to_torch()
+            losses.append(world.step(batch))
+        return losses
+
+    wanted, *_ = run(change_at(-1, zeroes), bridge=True)
+    losses, *_ = run(loop, bridge=True)
+    assert losses == pytest.approx(wanted, rel=1e-6)
+
+
+def test_an_optimizer_is_pickled_with_what_was_trained() -> None:
+    def loop(world: World) -> list[float]:
+        losses = [world.step(batch) for batch in batches()]
+        held = pickle.loads(pickle.dumps(world.optimizer)).state
+        return [*losses, *sorted(float(s["exp_avg"].norm()) for s in held.values())]
+
+    equal(loop)

@@ -1,0 +1,89 @@
+"""Batches as libraries make them: containers of many kinds, and dictionaries whose keys come in another order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, UserDict, namedtuple
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from detente import bridge
+from detente.bridge.capture.batch import flatten
+
+X, Y = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1])
+Pair = namedtuple("Pair", ["x", "y"])
+
+
+@dataclasses.dataclass
+class Row:
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+class Encoding(UserDict):
+    def __getattr__(self, name: str) -> Any:
+        return self.data[name]
+
+
+def of(made: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return (made["x"], made["y"]) if isinstance(made, dict | UserDict) else (made.x, made.y)
+
+
+def trained(*batches: Any, count: int = 1) -> tuple[list[float], Any]:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    step = bridge.compile(
+        model,
+        lambda m, b: nn.functional.cross_entropy(m(of(b)[0]), of(b)[1]),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        example_batch=batches[0],
+        cache=False,
+    )
+    losses = [float(step(batch)) for batch in batches]
+    assert len(step.programs) == count
+    return losses, step
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Pair, Row, lambda x, y: SimpleNamespace(x=x, y=y), lambda x, y: Encoding({"x": x, "y": y})],
+    ids=["namedtuple", "dataclass", "namespace", "mapping"],
+)
+def test_a_batch_of_any_container_trains_alike(kind: Any) -> None:
+    wanted, _ = trained({"x": X, "y": Y}, {"x": X, "y": Y})
+    found, _ = trained(kind(X, Y), kind(X, Y))
+    assert found == wanted
+
+
+def test_the_same_keys_in_another_order_are_the_same_batch() -> None:
+    wanted, _ = trained({"x": X, "y": Y}, {"x": X, "y": Y})
+    assert trained({"x": X, "y": Y}, {"y": Y, "x": X})[0] == wanted
+    assert trained(SimpleNamespace(x=X, y=Y), SimpleNamespace(y=Y, x=X))[0] == wanted
+
+
+def test_nested_ones_too_and_what_is_built_is_what_was_taken_apart() -> None:
+    one = {"b": {"z": X, "a": [Y, 1.5]}, "a": (X, None)}
+    other = {"a": (X, None), "b": {"a": [Y, 1.5], "z": X}}
+    (mine, layout), (theirs, same) = flatten(one), flatten(other)
+    assert layout.key == same.key
+    assert all(a is b for a, b in zip(mine, theirs, strict=True))
+    for made, wanted in ((layout.build(mine), one), (same.build(mine), other)):
+        assert list(made) == list(wanted) and made["b"]["a"] == [Y, 1.5] and made["b"]["z"] is X
+        assert made["a"] == (X, None)
+
+
+def test_an_ordered_dictionary_keeps_its_order() -> None:
+    one, other = OrderedDict(x=X, y=Y), OrderedDict(y=Y, x=X)
+    assert flatten(one)[1].key != flatten(other)[1].key
+
+
+def test_a_pure_function_takes_them_in_any_order() -> None:
+    model = nn.Linear(3, 2)
+    made = bridge.functional(
+        model, lambda m, b: nn.functional.cross_entropy(m(b["x"]), b["y"]), {"x": X, "y": Y}
+    )
+    assert float(made.loss(made.params, {"y": Y, "x": X})) == float(made.loss(made.params, {"x": X, "y": Y}))

@@ -1,0 +1,264 @@
+"""What optimizers of other packages do that torch's own do not: attributes, counts in their groups, state that is None.
+
+Each is a small optimizer of that habit, for several steps beside eager; docs/results/third-party-optimizers.md has the
+real ones.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from detente import bridge
+
+
+class Plain(torch.optim.Optimizer):
+    """Gradient descent; subclasses say what else they do."""
+
+    def __init__(self, params: Any, lr: float = 0.05, **more: Any) -> None:
+        super().__init__(params, {"lr": lr, **more})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            self.begin(group)
+            for p in group["params"]:
+                if p.grad is not None:
+                    self.one(p, group)
+
+    def begin(self, group: dict[str, Any]) -> None:
+        pass
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        p.add_(p.grad, alpha=-group["lr"])
+
+
+class Attribute(Plain):
+    """Its step reads what its constructor has put on it."""
+
+    def __init__(self, params: Any) -> None:
+        self.decoupled, self.more = 0.1, {"factor": [0.5]}
+        super().__init__(params)
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        p.mul_(1 - self.decoupled * self.more["factor"][0] * group["lr"])
+        super().one(p, group)
+
+
+class Counts(Plain):
+    """Its group has a count from the first step on."""
+
+    def begin(self, group: dict[str, Any]) -> None:
+        group["step"] = group.get("step", 0) + 1
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        p.add_(p.grad, alpha=-group["lr"] / (1 - 0.9 ** group["step"]))
+
+
+class Averages(Plain):
+    """As schedule-free optimizers do: a count, a largest rate and a sum of weights, in the group."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, k=0, weight_sum=0.0, lr_max=-1.0)
+
+    def begin(self, group: dict[str, Any]) -> None:
+        lr = group["lr_max"] = max(group["lr"], group["lr_max"])
+        weight = (group["k"] + 1) * lr**2
+        group["weight_sum"] += weight
+        self.share = weight / group["weight_sum"]
+        group["k"] += 1
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        state = self.state[p]
+        if not state:
+            state["z"] = p.clone()
+        state["z"].add_(p.grad, alpha=-group["lr"])
+        share = (group["k"]) * group["lr_max"] ** 2 / group["weight_sum"]
+        p.lerp_(state["z"], share)
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        del self.share
+
+
+class Nothing(Plain):
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        self.state[p].setdefault("momentum_buffer", None)
+        super().one(p, group)
+
+
+class AsksItself(Plain):
+    """Each parameter asks about itself; none about another (AdamP)."""
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        lengths = p.norm().clamp_min_(torch.full_like(p.norm(), 1e-3))
+        update = p.grad
+        if (p * p.grad).sum().abs() / lengths < 0.02:
+            update = p.grad - p * (p * p.grad).sum() / lengths**2
+        p.add_(update, alpha=-group["lr"])
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x)))
+
+
+def loss(model: Any, batch: Any) -> torch.Tensor:
+    return model(batch).square().mean()
+
+
+def given(count: int = 6) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    "kind", [Attribute, Counts, Averages, Nothing, AsksItself], ids=lambda kind: kind.__name__
+)
+def test_it_trains_as_eager_does(kind: Any) -> None:
+    theirs, mine = Net(), Net()
+    plain, optimizer = kind(theirs.parameters()), kind(mine.parameters())
+    step = bridge.compile(mine, loss, optimizer, example_batch=given()[0], cache=False)
+    for i, batch in enumerate(given()):
+        if i == 4:  # a schedule goes on working
+            for group in (plain.param_groups[0], optimizer.param_groups[0]):
+                group["lr"] = 0.2
+        plain.zero_grad()
+        value = loss(theirs, batch)
+        value.backward()
+        plain.step()
+        assert float(step(batch)) == pytest.approx(float(value), rel=1e-12)
+    step.sync_to_torch()
+    assert step.certificate is not None and step.certificate.ok, str(step.certificate)
+    for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-12)
+    numbers = [{k: v for k, v in o.param_groups[0].items() if k != "params"} for o in (plain, optimizer)]
+    assert numbers[0] == pytest.approx(numbers[1])
+    state = [[dict(entry) for entry in o.state.values()] for o in (plain, optimizer)]
+    assert [list(e) for e in state[0]] == [list(e) for e in state[1]]
+
+
+def test_a_count_in_the_group_makes_two_programs_and_no_more() -> None:
+    model = Net()
+    optimizer = Counts(model.parameters())
+    step = bridge.compile(model, loss, optimizer, example_batch=given()[0], cache=False)
+    made = []
+    for batch in given():
+        step(batch)
+        made.append(step.programs[0])
+    assert len({id(program) for program in made[1:]}) == 1
+
+
+class Hidden(Plain):
+    """Keeps a count where nobody looks."""
+
+    def begin(self, group: dict[str, Any]) -> None:
+        self._calls = getattr(self, "_calls", 0) + 1
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        p.add_(p.grad, alpha=-group["lr"] / self._calls)
+
+
+class InAList(Plain):
+    def __init__(self, params: Any) -> None:
+        self.seen: Any = deque([1.0], maxlen=3)
+        super().__init__(params)
+
+    def begin(self, group: dict[str, Any]) -> None:
+        self.seen.append(self.seen[-1] * 0.9)
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        p.add_(p.grad, alpha=-group["lr"] * self.seen[-1])
+
+
+class Estimates(Plain):
+    """A step size from the gradients, in the group (D-adaptation)."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, d=1.0)
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        group["d"] = max(group["d"], p.grad.norm().item())
+        p.add_(p.grad, alpha=-group["lr"] * group["d"])
+
+
+class OncePerParameter(Plain):
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, k=0)
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        group["k"] += 1
+        p.add_(p.grad, alpha=-group["lr"] / group["k"])
+
+
+class Draws(Plain):
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        p.add_(p.grad + 1e-3 * torch.randn_like(p), alpha=-group["lr"])
+
+
+class AsksAnother(Plain):
+    """Whether the one before had a large gradient decides about the next."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            scale = 1.0
+            for p in reversed(group["params"]):
+                p.add_(p.grad, alpha=-group["lr"] * scale)
+                if p.grad.abs().max() > 0.1:
+                    scale *= 0.5
+
+
+class Wraps(Plain):
+    def __init__(self, params: Any) -> None:
+        params = list(params)
+        super().__init__(params)
+        self.inner = torch.optim.SGD(params, lr=0.1)
+
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+
+
+class AsksForAClosure(Plain):
+    def step(self, closure: Any) -> None:  # type: ignore[override]
+        closure()
+        super().step()
+
+
+REFUSED = {
+    Hidden: r"writes self\._calls",
+    InAList: r"writes self\.seen",
+    Estimates: "writes param_groups: d, from a tensor's value",
+    OncePerParameter: "once per parameter",
+    Draws: "draws random numbers",
+    Wraps: "wraps another optimizer",
+    AsksForAClosure: "evaluates the loss inside of its step",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+def test_it_is_refused_by_name(kind: Any) -> None:
+    model = Net()
+    optimizer = kind(model.parameters())
+    before = copy.copy(vars(optimizer).get("seen"))
+    with pytest.raises(bridge.Refused, match=REFUSED[kind]) as refused:
+        bridge.compile(model, loss, optimizer, example_batch=given()[0], cache=False)
+    assert {reason.code for reason in refused.value.reasons} == {"optimizer"}
+    assert vars(optimizer).get("seen") == before and not optimizer.state
+
+
+def test_one_that_asks_about_another_is_refused() -> None:
+    model = Net()
+    with pytest.raises(bridge.Refused, match="update depend on"):
+        bridge.compile(model, loss, AsksAnother(model.parameters()), example_batch=given()[0], cache=False)
