@@ -47,7 +47,8 @@ def measure(layers: int, hidden: int) -> dict[str, Any]:
     import torch
 
     import detente
-    from detente.bridge import program, variants
+    from detente.bridge.program import program
+    from detente.bridge.step import variants
 
     # the bridge's own phases, in both clocks
     program.perf_counter = variants.perf_counter = now  # type: ignore[assignment]

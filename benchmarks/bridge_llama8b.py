@@ -101,7 +101,7 @@ def plan(graph: Any, model: Any, optimizer: Any, form: str, device: Any) -> dict
     from detente.bridge.lower.precision import torch_numerics
     from detente.bridge.optim.rule import trace
     from detente.bridge.passes.connected import connected
-    from detente.bridge.program import Program
+    from detente.bridge.program.program import Program
 
     rule = trace(optimizer, model.named_parameters())
     shaped = shape(graph, FORMS[form], alike_of(rule))

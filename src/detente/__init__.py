@@ -12,17 +12,17 @@ __version__ = "0.1.0"
 
 # What an editor and a type checker see; at run time the table below imports them one by one.
 if TYPE_CHECKING:
-    from detente.bridge.entry import compile as compile
-    from detente.bridge.extension import extend as extend
-    from detente.bridge.pure import functional as functional
+    from detente.bridge.doors.entry import compile as compile
+    from detente.bridge.doors.extension import extend as extend
+    from detente.bridge.doors.pure import functional as functional
     from detente.session.compare import compare as compare
 
 # Public name -> (module, attribute).
 _PUBLIC: dict[str, tuple[str, str]] = {
     "compare": ("detente.session.compare", "compare"),
-    "compile": ("detente.bridge.entry", "compile"),
-    "functional": ("detente.bridge.pure", "functional"),
-    "extend": ("detente.bridge.extension", "extend"),
+    "compile": ("detente.bridge.doors.entry", "compile"),
+    "functional": ("detente.bridge.doors.pure", "functional"),
+    "extend": ("detente.bridge.doors.extension", "extend"),
 }
 
 __all__ = ["__version__", "compare", "compile", "extend", "functional"]

@@ -49,7 +49,7 @@ def same_function():
 
     def compare(model, loss, batch, optimizer=None, steps=3, tolerance=1e-9, dtype=torch.float64):
         from detente import bridge
-        from detente.bridge.eager import eager_step
+        from detente.bridge.certify.eager import eager_step
         from detente.bridge.random import twin
 
         optimizer = optimizer or (lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9))

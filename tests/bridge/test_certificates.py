@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from detente import bridge
-from detente.bridge import certify, short
 from detente.bridge.capture.export import capture
-from detente.bridge.eager import EagerStep
+from detente.bridge.certify import certify, short
+from detente.bridge.certify.eager import EagerStep
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -203,7 +203,7 @@ def test_updates_are_judged_as_the_referee_judges_them():
 SCRIPT = """
 import sys; sys.path.insert(0, {here!r})
 import torch, test_certificates as case
-from detente.bridge import certify
+from detente.bridge.certify import certify
 ran = []
 real = certify.certify
 certify.certify = lambda *given: (ran.append(1), real(*given))[1]

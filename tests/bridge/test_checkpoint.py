@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from detente import bridge
-from detente.bridge.program import exported
+from detente.bridge.program.program import exported
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from detente import bridge
-from detente.bridge import meta
+from detente.bridge.state import meta
 
 IDS = torch.randint(0, 96, (2, 12), generator=torch.Generator().manual_seed(0))
 TEXT = {"input_ids": IDS, "labels": IDS}

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from detente import bridge
+from detente.bridge.certify.widened import ReadsBits, widened
 from detente.bridge.random import twin
-from detente.bridge.widened import ReadsBits, widened
 
 X = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
 

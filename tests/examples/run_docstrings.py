@@ -13,7 +13,11 @@ FRAMEWORKS = {"torch", "jax", "flax", "optax", "transformers", "tensorflow"}
 
 def given(module: str) -> dict[str, Any]:
     """The model, loss and batch that the bridge's two doors speak of."""
-    if module not in ("detente.bridge.entry", "detente.bridge.pure", "detente.bridge.extension"):
+    if module not in (
+        "detente.bridge.doors.entry",
+        "detente.bridge.doors.pure",
+        "detente.bridge.doors.extension",
+    ):
         return {}
     import jax
     import torch

@@ -10,10 +10,10 @@ import importlib
 from typing import Any
 
 _PUBLIC = {
-    "compile": "detente.bridge.entry",
-    "check": "detente.bridge.entry",
-    "extend": "detente.bridge.extension",
-    "functional": "detente.bridge.pure",
+    "compile": "detente.bridge.doors.entry",
+    "check": "detente.bridge.doors.entry",
+    "extend": "detente.bridge.doors.extension",
+    "functional": "detente.bridge.doors.pure",
     "Refused": "detente.bridge.refusal",
     "Reason": "detente.bridge.refusal",
 }

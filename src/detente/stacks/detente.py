@@ -69,7 +69,7 @@ class DetenteRunning:
             self.region.reload()
 
     def place(self, batch: Arrays) -> Any:
-        from detente.bridge.place import place
+        from detente.bridge.state.place import place
 
         tensors = {n: self.torch.from_numpy(np.array(a)) for n, a in batch.items()}
         placed = place({n: t.to(self.dtype) if t.is_floating_point() else t for n, t in tensors.items()})
@@ -215,7 +215,7 @@ class _Pure:
     """``forward`` and ``gradient``: a captured program without an optimizer."""
 
     def __init__(self, running: DetenteRunning, batch: Any) -> None:
-        from detente.bridge.region import compile_region
+        from detente.bridge.doors.region import compile_region
 
         region = running.contract.region
         self.running = running
@@ -257,7 +257,7 @@ class Detente(JaxJit):
 
         torch.set_num_threads(threads)  # the export and the user's module run in torch
         # An import, like jax's own, and no part of a first step.
-        importlib.import_module("detente.bridge.entry")
+        importlib.import_module("detente.bridge.doors.entry")
         return super().start(device, precision, threads)
 
     def versions(self) -> dict[str, str]:

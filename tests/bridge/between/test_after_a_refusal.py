@@ -16,7 +16,7 @@ from torch import nn
 
 import detente
 from detente import bridge
-from detente.bridge import certify
+from detente.bridge.certify import certify
 from detente.bridge.refusal import CODES
 from tests.bridge.between.loops import Net, batches, cross_entropy, eager
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from detente import bridge
-from detente.bridge import live, step, watch
-from detente.bridge.sources import Sources
+from detente.bridge.live import guard as live
+from detente.bridge.live import watch
+from detente.bridge.live.sources import Sources
+from detente.bridge.step import step
 from tests.bridge.between import test_further_loops as further
 from tests.bridge.between import test_loops as loops
 from tests.bridge.between import test_optimizer_state as states

@@ -18,9 +18,9 @@ from detente.bridge.graph import Graph
 from detente.bridge.lower.precision import x64
 from detente.bridge.optim.rule import trace
 from detente.bridge.passes.connected import connected
-from detente.bridge.place import to_jax
-from detente.bridge.program import Compiled, Program, compile_step
+from detente.bridge.program.program import Compiled, Program, compile_step
 from detente.bridge.refusal import Refused
+from detente.bridge.state.place import to_jax
 
 
 class Layer(nn.Module):

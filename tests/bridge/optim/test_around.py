@@ -17,7 +17,7 @@ from detente.bridge.optim.accumulate import accumulated, microbatches
 from detente.bridge.optim.clip import clip_norm, clip_value, total_norm
 from detente.bridge.optim.rule import trace
 from detente.bridge.optim.update import Update
-from detente.bridge.program import Program
+from detente.bridge.program.program import Program
 from detente.bridge.random import twin
 from detente.bridge.random.keys import step_key
 

@@ -12,7 +12,7 @@ from torch import nn
 from detente.bridge.capture.export import capture
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.optim.optax_rule import OptaxRule
-from detente.bridge.program import Program
+from detente.bridge.program.program import Program
 
 
 class Residual(nn.Module):

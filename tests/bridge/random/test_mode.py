@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from detente.bridge.capture.export import capture
 from detente.bridge.lower.precision import torch_numerics
-from detente.bridge.program import Program
+from detente.bridge.program.program import Program
 from detente.bridge.random import twin
 from detente.bridge.random.keys import step_key
 

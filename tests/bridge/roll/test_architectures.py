@@ -20,12 +20,12 @@ from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.passes.connected import connected
 from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.masks import recognise_masks
-from detente.bridge.place import to_jax
-from detente.bridge.program import Program
+from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
 from detente.bridge.roll.fold import ROLL, roll
 from detente.bridge.roll.lower import with_remat
 from detente.bridge.roll.stacks import stacked
+from detente.bridge.state.place import to_jax
 
 IDS = torch.randint(0, 64, (2, 8), generator=torch.Generator().manual_seed(0))
 WIDTHS = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 64}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from detente import bridge
-from detente.bridge.eager import eager_step
+from detente.bridge.certify.eager import eager_step
 from detente.bridge.random import twin
 
 Pair = namedtuple("Pair", "left right")

@@ -11,7 +11,7 @@ from torch import nn
 
 from detente.bridge.capture.export import capture
 from detente.bridge.lower.precision import x64
-from detente.bridge.program import Program
+from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
 
 INF = float("inf")

@@ -13,7 +13,7 @@ from detente.bridge.capture.export import capture
 from detente.bridge.lower.precision import x64
 from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.masks import ATTENTION, recognise_masks
-from detente.bridge.program import Program
+from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
 
 G = torch.Generator().manual_seed(0)

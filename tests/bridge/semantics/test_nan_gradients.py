@@ -12,7 +12,7 @@ from torch import nn
 from detente.bridge.capture.export import capture
 from detente.bridge.lower.gradient import with_gradient
 from detente.bridge.lower.precision import x64
-from detente.bridge.program import Program
+from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
 
 NAN = float("nan")

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from detente import bridge
 from detente.bridge.capture.export import capture
 from detente.bridge.lower.precision import x64
-from detente.bridge.program import Program
+from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from detente import bridge
 from detente.bridge.lower.precision import x64
-from detente.bridge.place import from_jax
+from detente.bridge.state.place import from_jax
 
 NAN = float("nan")
 G = torch.Generator().manual_seed(0)

@@ -14,7 +14,7 @@ import hashlib
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +22,8 @@ import numpy as np
 import torch
 from torch import nn
 
-# values that hold nothing else
-PLAIN = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.Size,
-    slice,
-    range,
-)
-_LIBRARIES = (
-    "site-packages",
-    "dist-packages",
-    str(Path(torch.__file__ or "torch").parent),
-    str(Path(types.__file__ or "types").parent),
-)
+from detente.bridge.live.python import PLAIN, in_library, names_in
+
 # parts of every module that hold other modules, tensors or bookkeeping; all of them are described elsewhere
 _MEMO = frozenset(
     {"_original_object_hash"}
@@ -86,7 +67,7 @@ def describe(value: Any) -> str:
 
 def content(tensor: torch.Tensor) -> str:
     """A hash of a tensor's values."""
-    from detente.bridge.capture.arrays import to_numpy
+    from detente.bridge.arrays import to_numpy
 
     array = to_numpy(tensor)
     return hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()
@@ -195,13 +176,6 @@ class _Writer:
         return f" closure[{','.join(cells)}]" if cells else ""
 
 
-def names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from names_in(constant)
-
-
 def _code(code: types.CodeType) -> str:
     """A hash of what a function does; line numbers and file names do not count."""
     found = hashlib.blake2b(code.co_code, digest_size=16)
@@ -210,10 +184,6 @@ def _code(code: types.CodeType) -> str:
         found.update(text.encode())
     found.update(repr((code.co_names, code.co_varnames, code.co_freevars)).encode())
     return found.hexdigest()
-
-
-def in_library(file: str | None) -> bool:
-    return file is None or any(part in file for part in _LIBRARIES)
 
 
 def _stamp(file: str | None) -> str:

@@ -24,9 +24,9 @@ from detente.bridge.cache.describe import content, describe, describe_module, di
 from detente.bridge.cache.trust import trusted
 from detente.bridge.capture.export import Captured
 from detente.bridge.capture.weights import Weights
-from detente.bridge.certificate import Certificate
+from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
-from detente.bridge.program import Compiled
+from detente.bridge.program.program import Compiled
 from detente.bridge.roll.stacks import Stacks
 
 SCHEMA = 1

@@ -29,9 +29,9 @@ from detente.bridge.capture.statistics import keep_statistics
 from detente.bridge.capture.weights import Weights, identity, weights
 from detente.bridge.capture.where import passed, raised_at, where
 from detente.bridge.graph import Graph
-from detente.bridge.live import plain, tensors_of
+from detente.bridge.live.guard import plain, tensors_of
+from detente.bridge.live.sources import Names, Ran, Sources, Write, sources
 from detente.bridge.refusal import Reason, Refused, refuse
-from detente.bridge.sources import Names, Ran, Sources, Write, sources
 
 Loss = Callable[[Any, Any], Any]
 Outside = Mapping[tuple[object, ...], str]  # identity of a tensor -> its name

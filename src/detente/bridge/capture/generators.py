@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from detente.bridge.sources import Sources
+from detente.bridge.live.sources import Sources
 
 
 class Generators:

@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
+from detente.bridge.arrays import to_numpy
 from detente.bridge.capture import functions, ragged, strides
-from detente.bridge.capture.arrays import to_numpy
 from detente.bridge.capture.batch import Layout, aval
 from detente.bridge.capture.functions import Kept
 from detente.bridge.capture.provenance import Tag, Tags, scope_of

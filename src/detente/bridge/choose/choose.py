@@ -18,7 +18,7 @@ from detente.bridge.choose.forms import FORMS, NO_LAYERS, Shaped, available, loo
 from detente.bridge.choose.memory import Memory, memory
 from detente.bridge.choose.remember import fingerprint, recall, remember
 from detente.bridge.graph import Graph
-from detente.bridge.interrupts import safe
+from detente.bridge.live.interrupts import safe
 from detente.bridge.refusal import refuse
 from detente.bridge.roll.find import LAYERS
 from detente.bridge.roll.fold import roll

@@ -42,7 +42,6 @@ def load_table() -> None:
     for module in pkgutil.iter_modules(ops.__path__):
         importlib.import_module(f"{ops.__name__}.{module.name}")
     importlib.import_module("detente.bridge.lower.function")  # detente.function
-    importlib.import_module("detente.bridge.roll.lower")  # detente.roll
 
 
 def graphs_in(value: Any) -> Iterable[Graph]:

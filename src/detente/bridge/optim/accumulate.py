@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-# ``f(values, batch, key) -> ((loss, (aux, buffers, word)), gradients)``: detente.bridge.program.Program.gradients
+# ``f(values, batch, key) -> ((loss, (aux, buffers, word)), gradients)``: as ``Program.gradients`` gives
 Gradients = Callable[[dict[str, Any], Sequence[Any], Any], tuple[Any, dict[str, Any]]]
 
 

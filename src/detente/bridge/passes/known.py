@@ -35,7 +35,7 @@ def known(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> dict[int, Any]:
 
 
 def _constant(array: Any) -> torch.Tensor:
-    from detente.bridge.capture.arrays import to_torch
+    from detente.bridge.arrays import to_torch
 
     return to_torch(array)
 

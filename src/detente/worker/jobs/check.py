@@ -19,7 +19,7 @@ def run(job: Job, events: Events) -> Evidence:
     events.phase("import")
     import torch
 
-    from detente.bridge.entry import check
+    from detente.bridge.doors.entry import check
 
     events.phase("build")
     workload = find_workload(job.cell.workload)

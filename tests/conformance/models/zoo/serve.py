@@ -33,7 +33,7 @@ def prepare() -> None:
     import tqdm
     import transformers
 
-    import detente.bridge.entry  # noqa: F401
+    import detente.bridge.doors.entry  # noqa: F401
     from detente.bridge.capture.export import capture
     from detente.bridge.lower.driver import load_table
 

@@ -11,9 +11,9 @@ from torch.utils import _pytree as pytree
 from detente import bridge
 from detente.bridge.capture.export import capture
 from detente.bridge.lower.precision import x64
-from detente.bridge.place import from_jax, place
-from detente.bridge.program import Program
+from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
+from detente.bridge.state.place import from_jax, place
 from suite.case import Case, Moment, Observed, Run, error_of
 
 

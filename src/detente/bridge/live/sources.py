@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from detente.bridge.cache.describe import PLAIN, in_library, names_in
+from detente.bridge.live.python import PLAIN, in_library, names_in
 
 # Tables of a module that are watched by themselves: tensors, children, the training flag.
 _SKIPPED = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"})

@@ -17,19 +17,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from detente.bridge import certify, short
-from detente.bridge.birth import Births
 from detente.bridge.capture.batch import flatten
-from detente.bridge.certificate import Certificate
+from detente.bridge.certify import certify, short
+from detente.bridge.certify.certificate import Certificate
 from detente.bridge.copies import copied
 from detente.bridge.graph import Graph
 from detente.bridge.lower.driver import every_node
 from detente.bridge.lower.precision import x64
-from detente.bridge.meta import fill
-from detente.bridge.place import from_jax, to_jax
 from detente.bridge.refusal import Refused
-from detente.bridge.state import State
-from detente.bridge.variants import Options, Variant
+from detente.bridge.state.birth import Births
+from detente.bridge.state.meta import fill
+from detente.bridge.state.place import from_jax, to_jax
+from detente.bridge.state.state import State
+from detente.bridge.step.variants import Options, Variant
 
 if TYPE_CHECKING:
     from detente.bridge.optim.update import Update
@@ -78,13 +78,14 @@ class Open:
 @dataclass(frozen=True)
 class Certifier:
     """Makes certificates for the programs of one step. ``gradients(variant, values, arrays, count)`` are the compiled
-    program's, by torch's names."""
+    program's, by torch's names; ``step_of`` makes a step of the arguments of ``Step``."""
 
     model: nn.Module
     loss: Callable[[Any, Any], Any]
     optimizer: torch.optim.Optimizer
     options: Options
     gradients: Callable[..., dict[str, torch.Tensor | None]]
+    step_of: Callable[..., Any]
 
     def open(
         self,
@@ -186,16 +187,14 @@ class Certifier:
     def _short(self, cut: short.Cut, first: Open) -> Certificate:
         """The full certificate of the model with two repeats of each block: in the same form, unless two repeats are
         too little to roll."""
-        from detente.bridge.step import Step
-
         options = replace(self.options, certificate="full", tune=False, weights=None)
         try:
             wanted = replace(options, form=first.variant.choice.form)
-            step = Step(cut.model, self.loss, cut.optimizer, first.batch, wanted)
+            step = self.step_of(cut.model, self.loss, cut.optimizer, first.batch, wanted)
         except Refused as refused:
             if any(reason.code != "form" for reason in refused.reasons):
                 raise
-            step = Step(cut.model, self.loss, cut.optimizer, first.batch, replace(options, form=None))
+            step = self.step_of(cut.model, self.loss, cut.optimizer, first.batch, replace(options, form=None))
         step(first.batch)
         return replace(step.settled(), level="short", of=f"{cut.what}, {step.choice.form}")
 

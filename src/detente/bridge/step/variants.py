@@ -20,8 +20,9 @@ from detente.bridge.capture.batch import Layout
 from detente.bridge.capture.counters import only_counts
 from detente.bridge.capture.export import Captured, alike, capture
 from detente.bridge.capture.functions import unkept
+from detente.bridge.capture.micro import split
 from detente.bridge.capture.weights import Weights, weights
-from detente.bridge.certificate import Certificate
+from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
 from detente.bridge.choose.choose import alike_of, choose
 from detente.bridge.choose.choose import name as choice_name
@@ -29,20 +30,19 @@ from detente.bridge.choose.forms import Shaped
 from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.choose.remember import recall
 from detente.bridge.graph import Graph
-from detente.bridge.interrupts import safe
+from detente.bridge.live.interrupts import safe
+from detente.bridge.live.sources import Names, sources, standing_for
 from detente.bridge.lower.driver import load_table, missing
 from detente.bridge.lower.precision import x64
-from detente.bridge.meta import stand_ins
-from detente.bridge.micro import split
 from detente.bridge.passes.connected import connected
 from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.masks import recognise_masks
-from detente.bridge.place import Placed
-from detente.bridge.program import Compiled, Program, compile_step, shape_of
+from detente.bridge.program.program import Compiled, Program, compile_step, shape_of
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stack, Stacks
-from detente.bridge.sources import Names, sources, standing_for
-from detente.bridge.state import State
+from detente.bridge.state.meta import stand_ins
+from detente.bridge.state.place import Placed
+from detente.bridge.state.state import State
 from detente.bridge.telling import telling
 
 

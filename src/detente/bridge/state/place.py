@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import torch
 
-from detente.bridge.capture.arrays import to_numpy, to_torch
+from detente.bridge.arrays import to_numpy, to_torch
 from detente.bridge.capture.batch import Layout, flatten
 from detente.bridge.lower.precision import x64
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from detente.bridge.place import Placed
-from detente.bridge.variants import Variants
-from detente.bridge.watch import Surroundings
+from detente.bridge.live.watch import Surroundings
+from detente.bridge.state.place import Placed
+from detente.bridge.step.variants import Variants
 
 
 class Moving:

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from detente.bridge.birth import Birth, stacked
 from detente.bridge.lower.precision import x64
-from detente.bridge.program import shape_of
+from detente.bridge.program.program import shape_of
 from detente.bridge.roll.stacks import Stacks
+from detente.bridge.state.birth import Birth, stacked
 
 Arrays = dict[str, Any]
 

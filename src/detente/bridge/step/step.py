@@ -15,33 +15,33 @@ import numpy as np
 import torch
 from torch import nn
 
-from detente.bridge import checkpoint
-from detente.bridge.birth import Births
 from detente.bridge.capture.weights import weights
-from detente.bridge.certificate import Certificate, refusal
-from detente.bridge.certifier import Before, Certifier, Open
+from detente.bridge.certify.certificate import Certificate, refusal
+from detente.bridge.certify.eager import eager_step
 from detente.bridge.choose.choice import Choice
-from detente.bridge.eager import eager_step
-from detente.bridge.examine import check
 from detente.bridge.graph import Aval, Ref
-from detente.bridge.live import Away, Guard, plain, release, tensors_of, watch
-from detente.bridge.meta import Source, fill, on_meta, source, stand_ins
-from detente.bridge.moving import Moving
+from detente.bridge.live.guard import Away, Guard, plain, release, tensors_of, watch
+from detente.bridge.live.optimizer_state import see, tensors_in, unseen
+from detente.bridge.live.sources import put, sources
+from detente.bridge.live.watch import Surroundings, Watch, ambient
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
-from detente.bridge.optim.seen_state import see, tensors_in, unseen
 from detente.bridge.optim.update import Update
-from detente.bridge.pending import Pending
-from detente.bridge.place import Placed, but_floats, from_jax, place, to_jax, with_numbers
-from detente.bridge.program import exported
+from detente.bridge.program.program import exported
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stacks
-from detente.bridge.sharing import Sharing, same_tensors
-from detente.bridge.sources import put, sources
-from detente.bridge.state import State
+from detente.bridge.state import checkpoint
+from detente.bridge.state.birth import Births
+from detente.bridge.state.meta import Source, fill, on_meta, source, stand_ins
+from detente.bridge.state.pending import Pending
+from detente.bridge.state.place import Placed, but_floats, from_jax, place, to_jax, with_numbers
+from detente.bridge.state.state import State
+from detente.bridge.step.certifier import Before, Certifier, Open
+from detente.bridge.step.examine import check
+from detente.bridge.step.moving import Moving
+from detente.bridge.step.sharing import Sharing, same_tensors
+from detente.bridge.step.variants import Options, Variant, Variants
 from detente.bridge.telling import telling
-from detente.bridge.variants import Options, Variant, Variants
-from detente.bridge.watch import Surroundings, Watch, ambient
 
 Loss = Callable[[Any, Any], Any]
 
@@ -67,7 +67,7 @@ class Step:
         self._open: Open | None = None
         # a step whose results are not in their place yet
         self._ran: tuple[Variant, int, list[Any], Any] | None = None
-        self._certifier = Certifier(model, loss, optimizer, options, self._gradients)
+        self._certifier = Certifier(model, loss, optimizer, options, self._gradients, type(self))
         placed = example_batch if isinstance(example_batch, Placed) else place(example_batch)
         self._variants = Variants(model, loss, optimizer, options)
         self._source: Source | None = None

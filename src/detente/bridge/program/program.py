@@ -19,6 +19,7 @@ from detente.bridge.lower.faults import Sites
 from detente.bridge.lower.precision import torch_numerics, x64
 from detente.bridge.optim.accumulate import accumulated
 from detente.bridge.passes.connected import connected
+from detente.bridge.program.inside import update_inside
 from detente.bridge.random.keys import step_key
 
 Arrays = dict[str, Any]
@@ -140,8 +141,6 @@ class Program:
         meant to be donated.
         """
         if self.inside:
-            from detente.bridge.choose.inside import update_inside
-
             return update_inside(self, rule, names)
         gradients = self.step_gradients(names)
 

@@ -16,10 +16,10 @@ from detente.bridge.lower.driver import missing
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.masks import recognise_masks
-from detente.bridge.place import Placed, to_jax
-from detente.bridge.program import Program
+from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
 from detente.bridge.refusal import Refused
+from detente.bridge.state.place import Placed, to_jax
 
 
 @dataclass

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from detente.bridge.cache.describe import PLAIN
+from detente.bridge.live.python import PLAIN
+from detente.bridge.live.sources import Names, Sources, sources
 from detente.bridge.refusal import refuse
-from detente.bridge.sources import Names, Sources, sources
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from detente.bridge.interrupts import held_back
+from detente.bridge.live.interrupts import held_back
 
 # Asking for these reads no value and gives no way to write one.
 FREE = frozenset(

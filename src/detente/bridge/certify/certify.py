@@ -30,14 +30,14 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from detente.bridge.capture.batch import flatten
-from detente.bridge.certificate import Certificate, Row
+from detente.bridge.certify.certificate import Certificate, Row
+from detente.bridge.certify.eager import EagerStep, eager_step
+from detente.bridge.certify.lent import Lender
+from detente.bridge.certify.widened import widened
 from detente.bridge.copies import copied
-from detente.bridge.eager import EagerStep, eager_step
-from detente.bridge.interrupts import safe
-from detente.bridge.lent import Lender
-from detente.bridge.live import tensors_of
+from detente.bridge.live.guard import tensors_of
+from detente.bridge.live.interrupts import safe
 from detente.bridge.refusal import Refused
-from detente.bridge.widened import widened
 
 Numbers = Callable[[], Callable[[int], AbstractContextManager[Any] | None] | None]
 

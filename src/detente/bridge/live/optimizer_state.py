@@ -1,7 +1,7 @@
 """``optimizer.state`` while a step trains a copy of it: who asks for it gets what was trained, and writes count.
 
 Loops read moments to log them, set those of dead neurons to zero, clear all of them. The table itself is seen here; the
-tensors that it hands out are watched like the module's (bridge/live.py).
+tensors that it hands out are watched like the module's (bridge/live/guard.py).
 
 How it can fail: a reader that goes past the methods of a dictionary, in C.
 """

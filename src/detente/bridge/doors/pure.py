@@ -16,10 +16,10 @@ from detente.bridge.lower.driver import missing
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.masks import recognise_masks
-from detente.bridge.place import to_jax
-from detente.bridge.program import Program
+from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
 from detente.bridge.refusal import Refused, refuse
+from detente.bridge.state.place import to_jax
 
 Arrays = dict[str, Any]
 _NARROW = {"int64": "int32", "float64": "float32"}
@@ -97,7 +97,7 @@ class Functional:
     def state_dict(self, params: Arrays, buffers: Arrays | None = None) -> dict[str, torch.Tensor]:
         """Torch tensors under torch's names, tied names included, ready for ``load_state_dict(...,
         strict=False)``."""
-        from detente.bridge.place import from_jax
+        from detente.bridge.state.place import from_jax
 
         values = {**(self.buffers if buffers is None else buffers), **params}
         host = {name: from_jax(value) for name, value in values.items()}

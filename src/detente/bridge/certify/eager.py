@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from detente.bridge.micro import joined, split
+from detente.bridge.capture.micro import joined, split
 from detente.bridge.refusal import refuse
 
 

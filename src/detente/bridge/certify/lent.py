@@ -20,8 +20,8 @@ from torch import nn
 
 from detente.bridge.capture.generators import Generators
 from detente.bridge.copies import copied
-from detente.bridge.live import plain, release, tensors_of, watch
-from detente.bridge.sources import Sources, sources
+from detente.bridge.live.guard import plain, release, tensors_of, watch
+from detente.bridge.live.sources import Sources, sources
 
 
 class CalledOriginal(BaseException):

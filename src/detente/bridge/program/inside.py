@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
 from detente.bridge.lower.driver import Trace
-from detente.bridge.program import Program
 from detente.bridge.random.keys import step_key
 from detente.bridge.roll import backward
+
+if TYPE_CHECKING:
+    from detente.bridge.program.program import Program
 
 
 def update_inside(program: Program, rule: Any, names: Sequence[str]) -> Callable[..., Any]:

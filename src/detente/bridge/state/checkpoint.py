@@ -14,9 +14,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from detente.bridge.place import from_jax, to_jax
 from detente.bridge.refusal import refuse
-from detente.bridge.state import State
+from detente.bridge.state.place import from_jax, to_jax
+from detente.bridge.state.state import State
 
 SCHEMA = "detente/checkpoint/1"
 _OPTIMIZER = "optimizer:"

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from detente.bridge.examine import check
-from detente.bridge.interrupts import held_back
-from detente.bridge.meta import on_meta
-from detente.bridge.step import Step
-from detente.bridge.variants import Options
+from detente.bridge.live.interrupts import held_back
+from detente.bridge.state.meta import on_meta
+from detente.bridge.step.examine import check
+from detente.bridge.step.step import Step
+from detente.bridge.step.variants import Options
 
 
 def compile(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from detente.bridge.capture.arrays import to_torch
+from detente.bridge.arrays import to_torch
 from detente.bridge.graph import Aval
 
 # what is known without waiting

@@ -13,7 +13,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from detente.bridge.step import Step
+    from detente.bridge.step.step import Step
 
 _clock = itertools.count(1)
 _live: weakref.WeakSet[Step] = weakref.WeakSet()

@@ -17,10 +17,10 @@ from torch import nn
 
 from detente.bridge.copies import copied
 from detente.bridge.graph import Graph
-from detente.bridge.meta import fill
 from detente.bridge.passes.dead import without_dead
 from detente.bridge.roll.fold import roll
 from detente.bridge.roll.stacks import stacked
+from detente.bridge.state.meta import fill
 
 KEPT = 2
 

@@ -1,0 +1,1 @@
+"""Certificates: a step beside eager PyTorch, tensor by tensor."""

@@ -1,0 +1,1 @@
+"""What users call: ``compile``, ``check``, ``functional``, ``extend``, and a region of a module."""

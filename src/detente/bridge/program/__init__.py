@@ -1,0 +1,1 @@
+"""A captured graph as compiled functions: loss, gradients, and the whole step."""
