@@ -62,7 +62,7 @@ def key(model: Any, loss: Any, optimizer: Any, layout_key: Any, mode: Any, optio
         k: v
         for k, v in sorted(vars(options).items())
         # a tuned program takes the place of the rule's, under the same name
-        if k not in ("seed", "certificate", "nonfinite", "weights", "tune", "progress")
+        if k not in ("seed", "certificate", "nonfinite", "weights", "tune", "quiet")
     }
     return digest(
         str(SCHEMA),

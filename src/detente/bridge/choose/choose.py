@@ -22,6 +22,7 @@ from detente.bridge.live.interrupts import safe
 from detente.bridge.refusal import refuse
 from detente.bridge.roll.find import LAYERS
 from detente.bridge.roll.fold import roll
+from detente.bridge.telling import phase
 
 Compiled = TypeVar("Compiled")
 
@@ -74,7 +75,8 @@ def choose(
     Raises Refused for a ``form`` that this program cannot run in. When nothing fits ``limit_bytes`` the smallest
     form is returned and ``choice.why`` says so: the plan is an estimate on some backends, and the device decides.
     """
-    rolled = roll(graph)
+    with phase("lower"):
+        rolled = roll(graph)
     refused = available(graph, whole, rolled)
     if form is not None:
         if form not in FORMS:
@@ -169,12 +171,16 @@ class _Work(Generic[Compiled]):
     def measured(self, tune: Callable[[Compiled], float]) -> Chosen[Compiled]:
         """Compile every form, measure those that fit, in turn, take the fastest."""
         possible = [form for form, reason in self.refused.items() if not reason]
-        fitting = [form for form in possible if self.fits(self.make(form))]
+        fitting = []
+        for number, form in enumerate(possible, start=1):
+            with phase("tune", f"{form} ({number} of {len(possible)})"):
+                fitting += [form] if self.fits(self.make(form)) else []
         if not fitting:
             return self.by_rule()
-        for _ in range(ROUNDS):
+        for turn in range(1, ROUNDS + 1):
             for form in fitting:
-                seconds = tune(self.made[form][1])
+                with phase("tune", f"{form} (measured {turn} of {ROUNDS})"):
+                    seconds = tune(self.made[form][1])
                 self.seconds[form] = min(seconds, self.seconds.get(form, seconds))
         best = min(self.seconds, key=lambda f: self.seconds[f])
         several = f"the fastest of {len(fitting)} measured forms"

@@ -15,6 +15,7 @@ from detente.bridge.state.meta import on_meta
 from detente.bridge.step.examine import check
 from detente.bridge.step.step import Step
 from detente.bridge.step.variants import Options
+from detente.bridge.telling import telling
 
 
 def compile(
@@ -36,7 +37,7 @@ def compile(
     ema: float | None = None,
     weights: str | Path | None = None,
     share: Step | None = None,
-    progress: bool | None = None,
+    quiet: bool = False,
 ) -> Step:
     """The training step of ``model`` as one compiled program: forward, backward and optimizer.
 
@@ -68,8 +69,9 @@ def compile(
     GAN's generator beside its discriminator): before either runs, it takes over what the other has changed. Without it
     every step trains weights of its own.
 
-    ``progress``: one line on standard error while a program is exported and compiled, and while the certificate is
-    made; by default where standard error is a terminal. ``False`` says nothing, ``True`` also into a file.
+    ``quiet``: say nothing. By default a call that takes longer than a second (this one, the second step, which makes
+    the certificate, a step that needs another program) says what it does: on standard error where that is a terminal or
+    a notebook, to the logger ``detente`` elsewhere.
 
     Raises Refused with every reason, each with the user's file and line.
 
@@ -99,9 +101,9 @@ def compile(
         accumulate=accumulate,
         ema=ema,
         weights=weights,
-        progress=progress,
+        quiet=quiet,
     )
-    with held_back():
+    with held_back(), telling(f"step of {type(model).__name__}", quiet):
         return Step(model, loss, optimizer, example_batch, options, share)
 
 

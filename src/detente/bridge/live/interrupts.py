@@ -60,6 +60,11 @@ class held_back:  # noqa: N801  (a context, written as one; a generator costs th
             _tell()
 
 
+def waiting() -> bool:
+    """Whether an interrupt waits for a safe place. Any thread may ask."""
+    return _Pressed.now is not None
+
+
 def safe() -> None:
     """Nothing is half done here: an interrupt that waits is raised now."""
     waits = _Pressed.now is not None and signal.getsignal(signal.SIGINT) is _note

@@ -21,6 +21,7 @@ from detente.bridge.optim.accumulate import accumulated
 from detente.bridge.passes.connected import connected
 from detente.bridge.program.inside import update_inside
 from detente.bridge.random.keys import step_key
+from detente.bridge.telling import phase
 
 Arrays = dict[str, Any]
 EMBED = 1 << 14  # elements; bigger constants are arguments, so that the compiler does not carry them about
@@ -213,7 +214,7 @@ class Compiled:
                 return loss, grads
 
             shapes = jax.tree.map(shape_of, (used, list(batch), seed, count))
-            with torch_numerics(self.program.matmul):
+            with phase("compile"), torch_numerics(self.program.matmul):
                 self.extra["gradients"] = jax.jit(run).lower(*shapes).compile()
         return self.extra["gradients"](used, list(batch), seed, count)
 
@@ -237,9 +238,11 @@ def compile_step(program: Program, rule: Any, values: Arrays, state: Any, batch:
         number,
     )
     start = perf_counter()
-    lowered = lower_step(program, rule, names, arguments)
+    with phase("lower"):
+        lowered = lower_step(program, rule, names, arguments)
     middle = perf_counter()
-    executable = lowered.compile()
+    with phase("compile"):
+        executable = lowered.compile()
     seconds = {"lower": middle - start, "compile": perf_counter() - middle}
     extra = {"lowered": lowered}
     return Compiled(program, executable, arguments, own, fixed, names, constants, seconds, extra, rule)

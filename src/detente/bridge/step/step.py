@@ -41,7 +41,7 @@ from detente.bridge.step.examine import check
 from detente.bridge.step.moving import Moving
 from detente.bridge.step.sharing import Sharing, same_tensors
 from detente.bridge.step.variants import Options, Variant, Variants
-from detente.bridge.telling import telling
+from detente.bridge.telling import phase, telling
 
 Loss = Callable[[Any, Any], Any]
 
@@ -823,11 +823,11 @@ class Step:
             return
         if first.before is None and first.cut is None and self._watch.changed:
             return  # the live module no longer holds the state before that step: the next one is certified
-        told = "certificate: the first step again in eager PyTorch"
+        told = f"certificate of the step of {type(self.model).__name__}"
         with self._away(), self._around.as_it_was() as whole:
             if not whole:
                 return  # Python is not as that step found it: the next one is certified
-            with telling(told, self.options.progress):
+            with telling(told, self.options.quiet), phase("certify"):
                 certificate = self._certifier.settle(first, self._state, self._rule)
             if not certificate.ok:
                 self._roll_back(first)

@@ -43,7 +43,7 @@ from detente.bridge.roll.stacks import Stack, Stacks
 from detente.bridge.state.meta import stand_ins
 from detente.bridge.state.place import Placed
 from detente.bridge.state.state import State
-from detente.bridge.telling import telling
+from detente.bridge.telling import phase, telling
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Options:
     accumulate: int = 1
     ema: float | None = None
     weights: str | Path | None = None
-    progress: bool | None = None
+    quiet: bool = False
 
     @property
     def whole(self) -> str:
@@ -136,7 +136,7 @@ class Variants:
         key = (placed.layout.key, mode)
         if key not in self.made:
             name = type(self.model).__name__
-            with telling(f"one program of the step of {name}: export, compile", self.options.progress):
+            with telling(f"a program of the step of {name}", self.options.quiet):
                 self.made[key] = self._stored(key, placed, rule, hyper, held, state)
         return self.made[key]
 
@@ -229,7 +229,8 @@ class Variants:
         if key not in self.captured:
             self._check_structure(placed.layout)
             start = perf_counter()
-            with stand_ins(self.model), standing_for(self.model, self.loss, self.numbers, self.ran):
+            named = standing_for(self.model, self.loss, self.numbers, self.ran)
+            with phase("capture"), stand_ins(self.model), named:
                 # Another value of a number may give another answer: then each value is a program.
                 settle = not self.numbers and placed.example is None
                 captured = capture(self.model, self.loss, self.example(placed), settle=settle, inputs=True)
@@ -252,7 +253,7 @@ class Variants:
             with stand_ins(self.model), standing_for(self.model, self.loss, self.numbers, self.ran):
                 return capture(self.model, self.loss, self.example(placed), inputs=True)
 
-        with telling(f"two more captures: does {name} only count?", self.options.progress):
+        with telling(f"two more captures: does {name} only count?", self.options.quiet):
             return only_counts(captured, lambda a, b: alike(a.graph, b.graph, values=True), table, key, value)
 
     def _check_structure(self, layout: Layout) -> None:
