@@ -247,7 +247,7 @@ def test_two_interrupts_stop_at_once_and_leave_no_ticker() -> None:
 
 def test_a_step_and_its_parts_are_a_line_each() -> None:
     step = made(quiet=True)
-    assert repr(step).startswith("<Step of Linear: 2 taken, [<Program ") and len(repr(step)) < 300
+    assert repr(step).startswith("<Step of Linear, SGD: 2 steps taken; ") and len(repr(step)) < 300
     for part, kind in (
         (step.choice, "Choice"),
         (step.programs[0], "Program"),

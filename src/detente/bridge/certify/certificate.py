@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from detente.bridge.refusal import Reason, Refused
+from detente.bridge.shown import table
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,30 @@ class Certificate:
         said = "passed" if self.ok else f"failed in {len(self.failed)}"
         return f"<Certificate {self.level}, {said}, {len(self.rows)} tensors; print() shows them>"
 
+    def _repr_html_(self) -> str:
+        rows = []
+        for kind, found in self._by_kind().items():
+            judged = [r for r in found if r.judged]
+            worst = max((r.error / r.allowed for r in judged if r.allowed), default=0.0)
+            failed = [r.name for r in found if not r.ok]
+            more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
+            said = f"FAILED: {', '.join(failed[:5])}{more}" if failed else "passed"
+            if found:
+                rows.append([kind, f"{len(judged)} of {len(found)}", f"{worst:.2f}", said])
+        state = "passed" if self.ok else f"FAILED ({len(self.failed)} tensors)"
+        caption = (
+            f"Certificate {self.level}{f' of {self.of}' if self.of else ''} {state}, against {self.reference}"
+        )
+        return table(caption, rows, ("tensors", "judged", "worst, of allowed", ""))
+
+    def _by_kind(self) -> dict[str, list[Row]]:
+        order = ("loss", "gradient", "buffer", "update")
+        kinds = dict.fromkeys((*order, *(row.kind for row in self.rows)))
+        return {kind: [row for row in self.rows if row.kind == kind] for kind in kinds}
+
     def __str__(self) -> str:
-        kinds = {
-            kind: [r for r in self.rows if r.kind == kind]
-            for kind in ("loss", "gradient", "buffer", "update")
-        }
         parts = []
-        for kind, rows in kinds.items():
+        for kind, rows in self._by_kind().items():
             judged = [r for r in rows if r.judged]
             if rows:
                 worst = max((r.error / r.allowed for r in judged if r.allowed), default=0.0)

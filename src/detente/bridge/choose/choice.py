@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from detente.bridge.shown import size, table
+
 
 @dataclass(frozen=True)
 class Considered:
@@ -36,12 +38,24 @@ class Choice:
     measured: bool = False
 
     @property
-    def peak_bytes(self) -> int | None:
+    def peaksize(self) -> int | None:
         """The chosen form's planned peak."""
         return next((c.peak_bytes for c in self.considered if c.form == self.form), None)
 
     def __repr__(self) -> str:
         return f"<Choice {self.form}, of {len(self.considered)} considered; print() shows them>"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for row in self.considered:
+            planned = "" if row.peak_bytes is None else size(row.peak_bytes)
+            temporary = "" if row.temp_bytes is None else size(row.temp_bytes)
+            measured = "" if row.seconds is None else f"{row.seconds * 1e3:.3g} ms"
+            note = f"not possible: {row.refused}" if row.refused else "" if planned else "not compiled"
+            chosen = "this one" if row.form == self.form else note
+            rows.append([row.form, planned, temporary, measured, chosen])
+        head = ("form", "planned peak", "of it temporary", "a step", "")
+        return table(f"Choice: {self.form}, {self.why}", rows, head)
 
     def __str__(self) -> str:
         lines = [f"{self.form}: {self.why}"]
@@ -49,24 +63,10 @@ class Choice:
             if row.refused:
                 lines.append(f"  {row.form:<16} not possible: {row.refused}")
                 continue
-            cells = ["not compiled" if row.peak_bytes is None else f"peak {_bytes(row.peak_bytes)}"]
+            cells = ["not compiled" if row.peak_bytes is None else f"peak {size(row.peak_bytes)}"]
             if row.temp_bytes is not None:
-                cells.append(f"of it temporary {_bytes(row.temp_bytes)}")
+                cells.append(f"of it temporary {size(row.temp_bytes)}")
             if row.seconds is not None:
                 cells.append(f"{row.seconds * 1e3:.3g} ms per step")
             lines.append(f"  {row.form:<16} " + ", ".join(cells))
         return "\n".join(lines)
-
-
-def _bytes(count: int) -> str:
-    """Three significant digits in binary units.
-
-    >>> _bytes(16_600_000_000)
-    '15.5 GiB'
-    """
-    value, unit = float(count), "B"
-    for bigger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1000:
-            break
-        value, unit = value / 1024, bigger
-    return f"{value:.3g} {unit}"

@@ -36,6 +36,7 @@ from detente.bridge.state.meta import Source, fill, on_meta, source, stand_ins
 from detente.bridge.state.pending import Pending
 from detente.bridge.state.place import Placed, but_floats, from_jax, place, to_jax, with_numbers
 from detente.bridge.state.state import State
+from detente.bridge.step import shown
 from detente.bridge.step.certifier import Before, Certifier, Open
 from detente.bridge.step.examine import check
 from detente.bridge.step.moving import Moving
@@ -465,8 +466,10 @@ class Step:
         return self.certificates[0] if self.programs else None
 
     def __repr__(self) -> str:
-        proved = "no certificate yet" if self.certificate is None else repr(self.certificate)
-        return f"<Step of {type(self.model).__name__}: {self.count} taken, {list(self.programs)}, {proved}>"
+        return shown.line(self)
+
+    def _repr_html_(self) -> str:
+        return shown.html(self)
 
     @property
     def certificates(self) -> tuple[Certificate | None, ...]:
