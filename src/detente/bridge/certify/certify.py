@@ -185,16 +185,14 @@ def _eager_step(
         for part, training in zip(model.modules(), then.mode, strict=True):
             part.training = training
         if dtype is not None:
-            if model is lender.model:  # in place: a closure may hold a buffer itself
-                for tensor in filter(_floating, tensors_of(model)):
-                    tensor.data = tensor.data.to(dtype)
-            else:
-                model.to(dtype)
-            batch = pytree.tree_map(lambda x: x.to(dtype) if _floating(x) else x, batch)
+            # In place: a closure may hold a buffer itself. Not ``model.to(dtype)``, which makes complex buffers real.
+            for tensor in tensors_of(model):
+                tensor.data = _as(tensor.data, dtype)
+            batch = pytree.tree_map(lambda x: _as(x, dtype), batch)
             for state in optimizer.state.values():
                 for key, value in state.items():
-                    if key != "step" and _floating(value):
-                        state[key] = value.to(dtype)
+                    if key != "step":
+                        state[key] = _as(value, dtype)
         with _no_autocast() if dtype is not None else nullcontext():
             numbers = then.numbers() if inside is None else _joined(then.numbers(), inside)
             return eager_step(model, lender.loss, optimizer, batch, numbers, then.parts, then.clip)
@@ -241,6 +239,18 @@ def _floating(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
+def _as(value: Any, dtype: torch.dtype) -> Any:
+    """A real tensor in ``dtype``, a complex one in the complex numbers of that width, anything else as it is."""
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        return value.to(dtype.to_complex())
+    return value.to(dtype) if _floating(value) else value
+
+
+def _double(tensor: torch.Tensor) -> torch.Tensor:
+    """In 64 bits; a complex tensor stays one, or nothing would be compared of its imaginary part."""
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
 def _rows(
     measured: Measured,
     before: Any,
@@ -255,7 +265,7 @@ def _rows(
         return max(factor * _eps(tensor), slack)
 
     yield _row(own, "loss", "loss", measured.loss, plain.loss, exact.loss, max(64 * eps, slack), 0.0)
-    largest = max((_rms(g.double()) for g in exact.gradients.values() if g is not None), default=0.0)
+    largest = max((_rms(_double(g)) for g in exact.gradients.values() if g is not None), default=0.0)
     typical = _pooled(_pairs(plain, exact, NEGLIGIBLE * largest), 0.5)
     telling: set[str] = set()  # parameters whose gradient is more than rounding
     for name, expected in exact.gradients.items():
@@ -280,12 +290,12 @@ def _rows(
             continue
         gradient = exact.gradients.get(name)
         small = gradient is not None and name not in telling
-        moved = [t.double() - old.double() for t in (ours, theirs, expected)]
+        moved = [_double(t) - _double(old) for t in (ours, theirs, expected)]
         if gradient is not None:
-            sound = _well_conditioned(gradient.double())
+            sound = _well_conditioned(_double(gradient))
             moved = [t[sound] for t in moved]
         # the stored sum is rounded to the parameter's dtype, whatever the update is
-        stored = _eps(theirs) * _rms(old.double())
+        stored = _eps(theirs) * _rms(_double(old))
         rows.append((name, moved, floor(theirs, 2e-5 / 2**-23), stored, not small))
     pooled = _pooled([(theirs, expected) for _, (_, theirs, expected), *_ in rows])
     for name, moved, share, stored, judged in rows:
@@ -296,15 +306,15 @@ def _negligible(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor, l
     """Whether a gradient is rounding alone: that of float64 next to nothing, and the program's no more than rounding
     makes of that, here or in torch."""
     rounding = max(NEGLIGIBLE, 64 * _eps(theirs)) * largest
-    return _rms(exact.double()) < NEGLIGIBLE * largest and _rms(ours.double()) <= max(
-        rounding, 10 * _rms(theirs.double())
+    return _rms(_double(exact)) < NEGLIGIBLE * largest and _rms(_double(ours)) <= max(
+        rounding, 10 * _rms(_double(theirs))
     )
 
 
 def _pairs(plain: EagerStep, exact: EagerStep, least: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """torch's own and the exact gradients whose rms is not under ``least``."""
     found = ((plain.gradients[name], gradient) for name, gradient in exact.gradients.items())
-    wide = [(t.double(), g.double()) for t, g in found if t is not None and g is not None]
+    wide = [(_double(t), _double(g)) for t, g in found if t is not None and g is not None]
     return [(t, g) for t, g in wide if _rms(g) >= least]
 
 
@@ -331,8 +341,8 @@ def _row(
     pooled: float = 0.0,
 ) -> Row:
     """One tensor, with torch's own error at least what was ``seen`` of it before."""
-    ours, exact = ours.double(), exact.double()
-    own = max(_rms(theirs.double() - exact), seen.get((kind, name), 0.0))
+    ours, exact = _double(ours), _double(exact)
+    own = max(_rms(_double(theirs) - exact), seen.get((kind, name), 0.0))
     error, size = _rms(ours - exact), _rms(exact)
     return Row(kind, name, error, own, MARGIN * max(own, pooled * size) + floor * size + extra, judged)
 
@@ -346,12 +356,12 @@ def _well_conditioned(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _rms(tensor: torch.Tensor) -> float:
-    value = float(tensor.square().mean().sqrt()) if tensor.numel() else 0.0
+    value = float(tensor.abs().square().mean().sqrt()) if tensor.numel() else 0.0
     return float("inf") if math.isnan(value) else value
 
 
 def _eps(tensor: torch.Tensor) -> float:
-    return float(torch.finfo(tensor.dtype).eps) if tensor.is_floating_point() else 0.0
+    return float(torch.finfo(tensor.dtype).eps) if tensor.is_floating_point() or tensor.is_complex() else 0.0
 
 
 def _jax_version() -> str:

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from detente.bridge.graph import Aval, Graph, Node, Ref, node_refs, refs
+from detente.bridge.lower.dtypes import NotForComplex
 from detente.bridge.lower.faults import NO_FAULT, Sites
 from detente.bridge.lower.table import TABLE
 from detente.bridge.refusal import Reason, Refused
@@ -204,6 +205,15 @@ def _run_node(node: Node, values: dict[Any, Any], trace: Trace) -> None:
             result = entry.lower(call, *args, **kwargs)
     except (Refused, LoweringError):
         raise
+    except NotForComplex:
+        what = f"{node.op} of complex numbers"
+        hint = "compute it from x.real and x.imag, or register a lowering with detente.extend"
+        raise Refused([Reason("op", what, node.where, hint)]) from None
+    except jax.errors.ConcretizationTypeError:
+        # Python decides by a number that the program computes (``pow(x, loss.item())``).
+        what = f"{node.op} with a number that the program computes (.item()), where it needs Python's"
+        hint = "give it a tensor where it takes one, or a Python number"
+        raise Refused([Reason("op", what, node.where, hint)]) from None
     except Exception as error:
         raise LoweringError(
             f"the lowering of {node.op} failed: {type(error).__name__}: {error}\n    at {node.where}\n"

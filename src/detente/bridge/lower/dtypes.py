@@ -40,6 +40,17 @@ def wide(dtype: Any) -> np.dtype:
     return jnp.dtype(jnp.float32) if dtype.name in _REDUCED else dtype
 
 
+def compute(operand: Any, dtype: Any) -> np.dtype:
+    """The dtype that an operand of a result of ``dtype`` is computed in. A complex operand of a real result (a size, a
+    distance) stays complex: in the result's dtype it would lose its imaginary part."""
+    kind = getattr(operand, "dtype", None)
+    return jnp.dtype(kind) if kind is not None and is_complex(kind) and not is_complex(dtype) else wide(dtype)
+
+
+class NotForComplex(TypeError):
+    """The entry was not written for complex numbers: it would lose the imaginary part, or take another branch."""
+
+
 def spread(x: jax.Array, shape: Sequence[int]) -> jax.Array:
     """``x`` broadcast to ``shape``. The gradient of what is broadcast is a sum, and ATen sums 16-bit floats in float32
     and rounds once; JAX's transpose sums in the dtype that was broadcast."""
@@ -66,15 +77,18 @@ def is_integer(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.integer))
 
 
-def cast(value: Any, dtype: Any) -> jax.Array:
+def cast(value: Any, dtype: Any, *, real_part: bool = False) -> jax.Array:
     """``value`` (array or Python number) in ``dtype``. Float to integer follows ATen on CPU where C defines it
-    (towards zero, modulo the width); NaN and what leaves int64 are undefined there and saturate here."""
+    (towards zero, modulo the width); NaN and what leaves int64 are undefined there and saturate here. Complex to real
+    is meant only where the user asks for it (``real_part``); else it raises NotForComplex."""
     if not isinstance(value, jax.Array | np.ndarray | np.generic):
         return jnp.asarray(value, dtype)
     dtype = jnp.dtype(dtype)
     if value.dtype == dtype:
         return jnp.asarray(value)
     if is_complex(value.dtype) and not is_complex(dtype) and not is_bool(dtype):
+        if not real_part:
+            raise NotForComplex(f"{value.dtype.name} would be cast to {dtype.name}")
         value = jnp.real(value)
     if is_integer(dtype) and dtype.itemsize < 4 and is_float(value.dtype):
         # XLA saturates; C++ goes through a wider integer and keeps the low bits, and so does ATen.

@@ -16,6 +16,7 @@ from jax import lax
 from jax.scipy import special
 
 from detente.bridge.lower.dtypes import (
+    NotForComplex,
     cast,
     is_bool,
     is_complex,
@@ -207,7 +208,9 @@ _logaddexp2 = derived(
 
 
 def _logaddexp(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.logaddexp(a, b) if is_complex(a.dtype) else log_add(a, b)
+    if is_complex(a.dtype):  # torch takes the branch of the larger operand, and no further than that
+        raise NotForComplex("logaddexp")
+    return log_add(a, b)
 
 
 def _atan2(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from detente.bridge.lower.dtypes import cast, out_dtype, wide
+from detente.bridge.lower.dtypes import cast, compute, out_dtype, wide
 from detente.bridge.lower.ops.reduce import vector_norm
 from detente.bridge.lower.table import lowers
 
@@ -32,7 +32,7 @@ def _pairwise_distance(
     call: Any, a: jax.Array, b: jax.Array, p: float = 2, eps: float = 1e-6, keepdim: bool = False
 ) -> jax.Array:
     dtype = out_dtype(call)
-    away = cast(a, wide(dtype)) - cast(b, wide(dtype)) + eps
+    away = cast(a, compute(a, dtype)) - cast(b, compute(b, dtype)) + eps
     return cast(vector_norm(away, float(p), (away.ndim - 1,), keepdim), dtype)
 
 

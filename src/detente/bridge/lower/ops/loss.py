@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from detente.bridge.lower.dtypes import cast, is_float, out_dtype, wide
+from detente.bridge.lower.dtypes import cast, compute, is_float, out_dtype, wide
 from detente.bridge.lower.ops.activation import log_sigmoid
 from detente.bridge.lower.ops.arithmetic import _xlogy
 from detente.bridge.lower.ops.pointwise import absolute
@@ -150,8 +150,9 @@ def _pair(function: Any) -> Any:
     """An entry for ``function(x, target, *numbers)`` elementwise, with a reduction code in ``position``."""
 
     def lower(call: Any, x: jax.Array, target: jax.Array, *args: Any, **named: Any) -> jax.Array:
-        kind = wide(out_dtype(call))
-        losses, reduction = function(cast(x, kind), cast(target, kind), *args, **named)
+        kind = out_dtype(call)
+        operands = (cast(v, compute(v, kind)) for v in (x, target))
+        losses, reduction = function(*operands, *args, **named)
         return reduced(call, losses, reduction)
 
     return lower

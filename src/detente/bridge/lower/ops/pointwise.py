@@ -14,7 +14,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy import special
 
-from detente.bridge.lower.dtypes import cast, is_bool, is_complex, is_float, is_integer, out_dtype, wide
+from detente.bridge.lower.dtypes import (
+    cast,
+    compute,
+    is_bool,
+    is_complex,
+    is_float,
+    is_integer,
+    out_dtype,
+    wide,
+)
 from detente.bridge.lower.gradient import derived
 from detente.bridge.lower.table import lowers
 
@@ -24,7 +33,7 @@ def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def lower(call: Any, *operands: Any) -> jax.Array:
         dtype = out_dtype(call)
-        return cast(function(*(cast(x, wide(dtype)) for x in operands)), dtype)
+        return cast(function(*(cast(x, compute(x, dtype)) for x in operands)), dtype)
 
     lower.__name__ = getattr(function, "__name__", "pointwise")
     return lower

@@ -15,7 +15,9 @@ import numpy as np
 from jax import lax
 
 from detente.bridge.lower.dtypes import (
+    NotForComplex,
     cast,
+    compute,
     highest,
     is_bool,
     is_complex,
@@ -320,14 +322,14 @@ def _cumprod(call: Any, x: jax.Array, dim: int, dtype: Any = None) -> jax.Array:
 @lowers("aten.logcumsumexp.default")
 def _logcumsumexp(call: Any, x: jax.Array, dim: int) -> jax.Array:
     kind = out_dtype(call)
+    if is_complex(kind):
+        raise NotForComplex("logcumsumexp")  # the branch of a logarithm
     if x.ndim == 0:
         return x
     return cast(lax.associative_scan(_log_add, cast(x, wide(kind)), axis=dim % x.ndim), kind)
 
 
 def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
-    if is_complex(a.dtype):
-        return jnp.log(jnp.exp(a) + jnp.exp(b))
     return log_add(a, b)
 
 
@@ -380,7 +382,7 @@ def _diff(
 @lowers("aten.dist.default")
 def _dist(call: Any, a: jax.Array, b: jax.Array, p: float = 2) -> jax.Array:
     kind = out_dtype(call)
-    away = cast(a, wide(kind)) - cast(b, wide(kind))
+    away = cast(a, compute(a, kind)) - cast(b, compute(b, kind))
     return cast(vector_norm(away, float(p), tuple(range(away.ndim)), False), kind)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from detente.bridge.lower.dtypes import cast, is_integer, out_dtype
 from detente.bridge.lower.table import lowers
@@ -72,8 +73,8 @@ def _sym_sum(call: Any, values: Any) -> jax.Array:
 
 @lowers("aten.item.default", "aten._local_scalar_dense.default")
 def _item(call: Any, x: jax.Array) -> jax.Array:
-    """A Python number: int64 or float64 whatever the tensor's dtype."""
-    return cast(x.reshape(()), out_dtype(call))
+    """A Python number: int64 or float64 whatever the tensor's dtype. A number carries no gradient."""
+    return cast(lax.stop_gradient(x).reshape(()), out_dtype(call))
 
 
 @lowers("aten._assert_scalar.default", note="torch._check and assert on a number that the program computes")

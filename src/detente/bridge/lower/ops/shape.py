@@ -48,12 +48,12 @@ def _detach(call: Any, x: jax.Array) -> jax.Array:
     "aten.type_as.default",
 )
 def _to_copy(call: Any, x: jax.Array, *_: Any, **__: Any) -> jax.Array:
-    return cast(x, out_dtype(call))
+    return cast(x, out_dtype(call), real_part=True)
 
 
 @lowers("aten.copy.default")
 def _copy(call: Any, x: jax.Array, source: jax.Array, non_blocking: bool = False) -> jax.Array:
-    return jnp.broadcast_to(cast(source, x.dtype), x.shape)
+    return jnp.broadcast_to(cast(source, x.dtype, real_part=True), x.shape)
 
 
 @lowers(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from detente.bridge.lower.dtypes import cast, is_float, out_dtype, wide
+from detente.bridge.lower.dtypes import cast, is_complex, is_float, out_dtype, wide
 from detente.bridge.lower.table import lowers
 
 
@@ -103,6 +103,11 @@ def _logsumexp(call: Any, x: jax.Array, dim: Any, keepdim: bool = False) -> jax.
     dtype = out_dtype(call)
     x = cast(x, wide(dtype) if is_float(dtype) else dtype)
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    if is_complex(dtype):
+        x = x.reshape(1) if x.ndim == 0 else x
+        top = lax.stop_gradient(jnp.max(jnp.real(x), dims, keepdims=True)) if x.size else 0
+        total = jnp.log(jnp.sum(jnp.exp(x - top), dims, keepdims=True)) + top
+        return total.reshape(call.out.shape)
     if x.ndim == 0:
         return cast(x, dtype)
     return cast(log_sum_exp(x, tuple(d % x.ndim for d in dims) or tuple(range(x.ndim)), keepdim), dtype)
