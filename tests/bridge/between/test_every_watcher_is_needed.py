@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from detente import bridge
 from detente.bridge.live import guard as live
 from detente.bridge.live import watch
 from detente.bridge.live.sources import Sources
-from detente.bridge.step import step
+from detente.bridge.step import exchange
 from tests.bridge.between import test_further_loops as further
 from tests.bridge.between import test_loops as loops
 from tests.bridge.between import test_optimizer_state as states
@@ -80,8 +81,8 @@ def without(part: str) -> Patch:
 
 
 def no_optimizer_table(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(step, "see", lambda optimizer, asked: False)
-    patch.setattr(step, "unseen", lambda optimizer: False)
+    patch.setattr(exchange, "see", lambda optimizer, asked: False)
+    patch.setattr(exchange, "unseen", lambda optimizer: False)
 
 
 def a_closure_moves() -> dict[str, Any]:
@@ -103,6 +104,26 @@ def a_closure_moves() -> dict[str, Any]:
     return {"loop": loop, "loss": loss}
 
 
+class Empty(loops.Net):
+    """A dictionary that somebody may fill."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more: dict[str, float] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.more.get("by", 1.0)
+
+
+def fills_a_table(world: Any) -> list[float]:
+    losses = []
+    for i, batch in enumerate(loops.batches(6)):
+        if i == 4:
+            world.model.more["by"] = 0.25
+        losses.append(world.step(batch))
+    return losses
+
+
 NEEDED: dict[str, tuple[Patch, dict[str, Any]]] = {
     "access to memory": (no_aliases, {"loop": loops.clips_through_data}),
     "reads": (no_reads, {"loop": loops.reads_norms}),
@@ -111,7 +132,8 @@ NEEDED: dict[str, tuple[Patch, dict[str, Any]]] = {
     "what is trained": (no_module, {"loop": loops.freezes_and_thaws}),
     "train and eval": (no_mode, {"loop": further.freezes_statistics}),
     "values in tables": (without("slots"), {"loop": loops.moves_an_attribute}),
-    "tables that were empty": (without("empty"), {"loop": loops.adds_a_hook}),
+    "hooks": (without("hooks"), {"loop": loops.adds_a_hook}),
+    "tables that were empty": (without("empty"), {"loop": fills_a_table, "build": Empty}),
     "closures": (without("cells"), a_closure_moves()),
     "arrays": (without("arrays"), {"loop": further.writes_a_mask, "build": further.Masked}),
     "the optimizer's state": (no_optimizer_table, {"loop": states.change_at(4, states.clears)}),

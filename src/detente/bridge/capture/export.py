@@ -30,7 +30,10 @@ from detente.bridge.capture.weights import Weights, identity, weights
 from detente.bridge.capture.where import passed, raised_at, where
 from detente.bridge.graph import Graph
 from detente.bridge.live.guard import plain, tensors_of
-from detente.bridge.live.sources import Names, Ran, Sources, Write, sources
+from detente.bridge.live.ran import Names, Ran
+from detente.bridge.live.sources import Sources
+from detente.bridge.live.walk import sources
+from detente.bridge.live.writes import Write
 from detente.bridge.refusal import Reason, Refused, refuse
 
 Loss = Callable[[Any, Any], Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from detente.bridge.refusal import Reason, Refused
@@ -40,7 +41,7 @@ class Certificate:
     of: str = ""
     stored: str = ""
 
-    @property
+    @cached_property  # asked before every step
     def ok(self) -> bool:
         return all(row.ok for row in self.rows)
 

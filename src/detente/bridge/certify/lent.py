@@ -21,7 +21,8 @@ from torch import nn
 from detente.bridge.capture.generators import Generators
 from detente.bridge.copies import copied
 from detente.bridge.live.guard import plain, release, tensors_of, watch
-from detente.bridge.live.sources import Sources, sources
+from detente.bridge.live.sources import Sources
+from detente.bridge.live.walk import sources
 
 
 class CalledOriginal(BaseException):

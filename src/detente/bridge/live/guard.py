@@ -209,18 +209,18 @@ def _seen(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -
     if name not in FREE:
         _tell(args, name)
         _tell(kwargs.values(), name)
-    found = _plainly(func, *args, **kwargs)
+    found = plainly(func, *args, **kwargs)
     if name == "detach" and sys._getframe(1).f_code is _MAKING:
         # ``nn.Parameter(p)`` of a class that it does not know wants that class from detach().
         found.__class__, found.__dict__[_GUARDS] = cls, []
         return found
     if name not in FREE and isinstance(found, torch.Tensor):
-        for value in _plainly(_aliased, args, found):
+        for value in plainly(_aliased, args, found):
             _tell((value,), "data")
     return found
 
 
-def _plainly(function: Any, *args: Any, **kwargs: Any) -> Any:
+def plainly(function: Any, *args: Any, **kwargs: Any) -> Any:
     """``function`` with no ``__torch_function__`` asked. In C, and not a ``with``, which an interrupt can leave by a
     way on which nothing is switched on again."""
     return torch._C._disabled_torch_function_impl(function, (), args, kwargs)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from detente.bridge.live.watch import Surroundings
+from detente.bridge.live.around import Surroundings
 from detente.bridge.state.place import Placed
 from detente.bridge.step.variants import Variants
 

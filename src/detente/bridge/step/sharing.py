@@ -13,24 +13,24 @@ import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from detente.bridge.step.step import Step
+    from detente.bridge.step.exchange import Exchange
 
 _clock = itertools.count(1)
-_live: weakref.WeakSet[Step] = weakref.WeakSet()
+_live: weakref.WeakSet[Exchange] = weakref.WeakSet()
 
 
 class Sharing:
     """A step's place in its group; a step that shares with none is a group of one."""
 
-    def __init__(self, step: Step, other: Step | None) -> None:
+    def __init__(self, step: Exchange, other: Exchange | None) -> None:
         self.step = weakref.ref(step)
         # The newest value of a tensor may be any member's, so they keep one another alive.
-        self.others: list[Step] = [] if other is None else [other, *other.sharing.others]
+        self.others: list[Exchange] = [] if other is None else [other, *other.sharing.others]
         for member in self.others:
             member.sharing.others.append(step)
         self.moved, self.seen = 0, 0  # when this step last changed something, and last looked at the others
         self.whole = False  # whether it changed everything (it was loaded), and not only what it trains
-        self.apart: weakref.WeakSet[Step] = weakref.WeakSet()
+        self.apart: weakref.WeakSet[Exchange] = weakref.WeakSet()
         self.warned = False
         for stranger in _live:
             if stranger not in self.others and trained(stranger, step) | trained(step, stranger):
@@ -38,7 +38,7 @@ class Sharing:
                 stranger.sharing.apart.add(step)
         _live.add(step)
 
-    def newer(self) -> list[Step]:
+    def newer(self) -> list[Exchange]:
         """The members that changed something since this one looked, the oldest change first."""
         found = [member for member in self.others if member.sharing.moved > self.seen]
         return sorted(found, key=lambda member: member.sharing.moved)
@@ -68,13 +68,13 @@ class Sharing:
                 )
 
 
-def same_tensors(one: Step, other: Step) -> dict[str, str]:
+def same_tensors(one: Exchange, other: Exchange) -> dict[str, str]:
     """Names in ``one`` -> names in ``other`` of the tensors that both hold."""
     theirs = {id(tensor): name for name, tensor in other.weights.tensors.items()}
     return {name: theirs[id(t)] for name, t in one.weights.tensors.items() if id(t) in theirs}
 
 
-def trained(one: Step, other: Step) -> set[str]:
+def trained(one: Exchange, other: Exchange) -> set[str]:
     """Names in ``one`` of what its optimizer trains and ``other`` holds."""
     held = {id(p) for group in one.optimizer.param_groups for p in group["params"]}
     return {name for name in same_tensors(one, other) if id(one.weights.tensors[name]) in held}

@@ -31,7 +31,8 @@ from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.choose.remember import recall
 from detente.bridge.graph import Graph
 from detente.bridge.live.interrupts import safe
-from detente.bridge.live.sources import Names, sources, standing_for
+from detente.bridge.live.ran import Names
+from detente.bridge.live.walk import sources, standing_for
 from detente.bridge.lower.driver import load_table, missing
 from detente.bridge.lower.precision import x64
 from detente.bridge.passes.connected import connected

@@ -1,0 +1,126 @@
+"""What Python and torch say around a step: values that programs were captured with, and torch's own switches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from detente.bridge.live.python import PLAIN
+from detente.bridge.live.ran import Names
+from detente.bridge.live.sources import Sources
+from detente.bridge.live.walk import sources
+from detente.bridge.refusal import refuse
+
+
+def ambient() -> tuple[str, ...]:
+    """torch's own switches around this call, as far as a program depends on them. Raises Refused for those that a step
+    would not obey: eager would train in other numbers under them, or not at all."""
+    if torch.is_autocast_enabled("cpu"):
+        raise refuse(
+            "around", f"torch.autocast to {torch.get_autocast_dtype('cpu')} is on around the call of the step"
+        )
+    if not torch.is_grad_enabled():
+        raise refuse(
+            "around",
+            "gradients are switched off around the call of the step (torch.no_grad or inference_mode), where eager has "
+            "nothing to train",
+            hint="call the step outside of it; step.evaluate(batch) computes without gradients",
+        )
+    return (str(torch.get_default_dtype()),)
+
+
+class Surroundings:
+    """What Python said when the programs were captured, and what it says now."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Any]) -> None:
+        self.model, self.loss = model, loss
+        self._ran = Names()
+        self._sources = Sources().ready()
+        self._now: dict[str, str] = {}
+        self._first: dict[str, str] = {}  # what the first programs were captured with
+        self._others = 0
+        self.inputs: set[str] = set()  # names of numbers that programs take as inputs
+
+    def captured(self, ran: Names) -> None:
+        """A program was captured; ``ran`` is the code that did it."""
+        self._ran |= ran
+        self._sources = sources(self.model, self.loss, self._ran)
+
+    def look(self) -> dict[str, tuple[Any, Any]]:
+        """What moved since the last look: name -> (then, now). Nothing but flat passes where nothing did."""
+        if not self._sources.moved():
+            return {}
+        found = self._sources.changes()
+        if not found:
+            self._sources.refresh()
+            return {}
+        for name, (then, now) in found.items():
+            self._first.setdefault(name, self._said(name, then))
+            self._now[name] = self._said(name, now)
+        if self._sources.are_values(found):
+            self._sources.refresh()  # the tables are what they were: no walk over everything
+        else:
+            self._sources = sources(self.model, self.loss, self._ran)
+        return found
+
+    def _said(self, name: str, value: Any) -> str:
+        if isinstance(value, PLAIN) and not name.startswith("the size of "):
+            return repr(value)
+        # Another object: what it says is not told by its name.
+        self._others += 1
+        return f"another object ({self._others})"
+
+    @property
+    def ran(self) -> Names:
+        """The code whose names count."""
+        return self._ran
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything may have moved since the last look."""
+        return self._sources.moved()
+
+    @contextmanager
+    def as_it_was(self) -> Iterator[bool]:
+        """Python's values as they were at the last look, for as long as the block takes; False where that cannot be
+        had, because a table has grown or another object stands in it."""
+        moved = self._sources.changes() if self._sources.moved() else {}
+        slots = [s for s in self._sources.slots if s[3] in moved]
+        cells = [c for c in self._sources.cells if c[2] in moved]
+        whole = {name for *_, name in (*slots, *cells)} == moved.keys() and all(
+            isinstance(table, dict | list)
+            and key in (table if isinstance(table, dict) else range(len(table)))
+            for table, key, *_ in slots
+        )
+        if not whole:
+            yield False
+            return
+        now = [(table, key, table[key]) for table, key, *_ in slots]
+        held = [(cell, cell.cell_contents) for cell, *_ in cells]
+        try:
+            for table, key, then, _ in slots:
+                table[key] = then
+            for cell, then, _ in cells:
+                cell.cell_contents = then
+            yield True
+        finally:
+            for table, key, value in now:
+                table[key] = value
+            for cell, value in held:
+                cell.cell_contents = value
+
+    @property
+    def token(self) -> tuple[tuple[str, str], ...]:
+        """Of everything that moved, and is not back where it was at first, what it says now: part of what a program is
+        found by."""
+        return tuple(
+            sorted(
+                (name, now)
+                for name, now in self._now.items()
+                if name not in self.inputs and now != self._first[name]
+            )
+        )

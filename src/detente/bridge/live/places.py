@@ -1,0 +1,83 @@
+"""A place is a table and a key: where Python holds a value. Asking whether many of them hold what they held is one pass
+in C, because a step asks it every time."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any
+
+
+def has(table: Any, key: Any) -> bool:
+    return key < len(table) if isinstance(table, list | deque) else key in table
+
+
+def put(table: Any, key: Any, value: Any) -> None:
+    if isinstance(table, types.MappingProxyType):
+        return  # a class: nothing of a trace is taken back there
+    if not isinstance(table, list | deque) or key < len(table):
+        table[key] = value
+
+
+class Slots:
+    """What an object keeps in ``__slots__``, as a table."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+        named = (vars(kind).get("__slots__", ()) for kind in type(owner).__mro__)
+        self.names = [
+            n
+            for found in named
+            for n in ((found,) if isinstance(found, str) else tuple(found))
+            if not n.startswith("__")
+        ]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and hasattr(self.owner, name)
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self.owner, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        object.__setattr__(self.owner, name, value)  # past what a frozen dataclass forbids
+
+    def items(self) -> list[tuple[str, Any]]:
+        return [(name, self[name]) for name in self.names if name in self]
+
+
+_CALL: Any = operator.call
+
+
+class Places:
+    """Places with the objects that they hold.
+
+    Keys of one table are looked up together, and what is found is compared by identity alone: ``==`` would take 1 for
+    True, and asks tensors.
+    """
+
+    def __init__(self, rows: Iterable[tuple[Any, Any, Any]] = ()) -> None:
+        tables: dict[int, tuple[Any, list[Any], list[Any]]] = {}
+        for table, key, value in rows:
+            _, keys, values = tables.setdefault(id(table), (table, [], []))
+            keys.append(key)
+            values.append(value)
+        many = [found for found in tables.values() if len(found[1]) > 1]
+        ones = [found for found in tables.values() if len(found[1]) == 1]
+        self._tables = [table for table, _, _ in many]
+        self._getters: list[Callable[[Any], Any]] = [operator.itemgetter(*keys) for _, keys, _ in many]
+        self._values = [value for _, _, values in many for value in values]
+        self._single = [table for table, _, _ in ones], [keys[0] for _, keys, _ in ones]
+        self._alone = [values[0] for _, _, values in ones]
+
+    def same(self) -> bool:
+        """Whether every place holds the object that it held. Raises KeyError or IndexError where one is gone."""
+        found = chain.from_iterable(map(_CALL, self._getters, self._tables))
+        return all(map(operator.is_, found, self._values)) and all(
+            map(operator.is_, map(operator.getitem, *self._single), self._alone)
+        )

@@ -1,0 +1,82 @@
+"""The code that ran while a program was captured, and what it asks for by name."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from detente.bridge.live.python import in_library
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names in the code that ran while a program was captured. ``any`` where a user's function among it makes up
+    names of attributes itself."""
+
+    names: frozenset[str] = frozenset()
+    any: bool = False
+
+    def __or__(self, other: Names) -> Names:
+        return Names(self.names | other.names, self.any or other.any)
+
+    def __contains__(self, name: object) -> bool:
+        return self.any or name in self.names
+
+
+class Ran:
+    """Notes every function that runs."""
+
+    def __init__(self) -> None:
+        self._codes: set[types.CodeType] = set()
+
+    def __enter__(self) -> Ran:
+        self._before = sys.getprofile()
+        add = self._codes.add
+
+        def seen(frame: Any, event: str, argument: Any) -> None:
+            if event == "call":
+                add(frame.f_code)
+
+        sys.setprofile(seen)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(self._before)
+
+    def names(self) -> Names:
+        """Everything that the code calls by a name, and every string in it (``getattr(self, "beta")``)."""
+        found = frozenset(
+            name
+            for code in filter(_may_ask, self._codes)
+            for name in (*code.co_names, *(c for c in code.co_consts if isinstance(c, str)))
+        )
+        making = {"getattr", "vars", "__dict__", "attrgetter"}
+        users = (c for c in self._codes if not in_library(c.co_filename))
+        return Names(found, any(making & set(c.co_names) for c in users))
+
+
+# Code that asks for nothing of a user's objects: Python's own, numpy's, JAX's and ours, and of torch's all but its
+# modules.
+_PYTHON = (str(Path(types.__file__ or "types").parent), "<frozen")
+_OTHERS = tuple(
+    str(Path(file or "").parent) + os.sep
+    for file in (torch.__file__, np.__file__, jax.__file__, str(Path(__file__).parent))
+)
+_MODULES = tuple(str(Path(part.__file__ or "").parent) + os.sep for part in (torch.nn, torch.distributions))
+
+
+def _may_ask(code: types.CodeType) -> bool:
+    file = code.co_filename
+    if file.startswith(_MODULES):
+        return True
+    if file.startswith(_OTHERS):
+        return False
+    return "site-packages" in file or "dist-packages" in file or not file.startswith(_PYTHON)

@@ -1,0 +1,266 @@
+"""The walk over everything in Python that a model's parts and a loss function reach.
+
+Code of libraries is not walked into (their objects are, where the model or the loss holds them).
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import random
+import sys
+import types
+from collections import UserDict, UserList, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from detente.bridge.live.places import Slots, put
+from detente.bridge.live.python import PLAIN, in_library, names_in
+from detente.bridge.live.ran import Names
+from detente.bridge.live.sources import Sources
+
+# Tables of a module that are watched by themselves: tensors, children, the training flag.
+_SKIPPED = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"})
+# torch's own, which a step reads where there is something in them and nowhere else.
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# torch's own, which no step reads, or only beside a hook in one of the above.
+_UNREAD = frozenset(
+    {
+        "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
+        "_is_full_backward_hook", "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks", "_compiled_call_impl",
+    }
+)  # fmt: skip
+# Values, at most: a model that holds a whole data set is not walked through.
+MOST = 50_000
+
+
+def sources(model: nn.Module, loss: Any, ran: Names | None = None) -> Sources:
+    """Everything that the model's parts and the loss function reach. ``ran``: of attributes only those that the code
+    that ran has a name for; a trainer that the loss can reach counts its steps, and no program depends on that."""
+    walk = Walk(model, ran)
+    for path, part in model.named_modules():
+        walk.attributes(part, f"model.{path}" if path else "model")
+        walk.kind(type(part))
+    walk.value(loss, "loss")
+    return walk.found.ready()
+
+
+@contextmanager
+def standing_for(
+    model: nn.Module, loss: Any, tensors: Mapping[str, torch.Tensor], ran: Names | None
+) -> Iterator[None]:
+    """A 0-d tensor in the place of each number that is named, while the block runs: what is captured meanwhile
+    reads it as an input."""
+    found = sources(model, loss, ran) if tensors else Sources()
+    slots = [(t, k, v, n) for t, k, v, n in found.slots if n in tensors and type(v) is float]
+    cells = [(c, v, n) for c, v, n in found.cells if n in tensors and type(v) is float]
+    try:
+        for table, key, _, name in slots:
+            put(table, key, tensors[name])
+        for cell, _, name in cells:
+            cell.cell_contents = tensors[name]
+        yield
+    finally:
+        for table, key, value, _ in slots:
+            put(table, key, value)
+        for cell, value, _ in cells:
+            cell.cell_contents = value
+
+
+class Walk:
+    def __init__(self, model: nn.Module, ran: Names | None) -> None:
+        self.ran = ran
+        self.found = Sources()
+        self.seen: set[int] = set()
+        self.kept: list[Any] = []
+        self.parts = {id(part) for part in model.modules()}
+        self.known = {id(t) for t in (*model.parameters(), *model.buffers())}
+        self.left = MOST
+
+    def table(self, table: dict[Any, Any], name: str) -> None:
+        """A dictionary: its size, and each of its values."""
+        if not table:
+            self.found.empty.append((table, name))
+            return
+        self._size(table, name)
+        for key, value in list(table.items()):
+            self._slot(table, key, value, f"{name}[{key!r}]")
+
+    def attributes(self, owner: Any, name: str) -> None:
+        """What an object holds under the names that were asked for; of a module also that nothing came to it."""
+        table = vars(owner)
+        if isinstance(owner, nn.Module) or self.ran is None:
+            self._size(table, name)
+        skipped = _SKIPPED | _UNREAD if isinstance(owner, nn.Module) else frozenset()
+        for key, value in list(table.items()):
+            if key in HOOKS and skipped and not value:
+                self.found.hooks.append((table, key, value, f"{name}.{key}"))
+            elif key not in skipped and self._asked_for(key):
+                self._slot(table, key, value, f"{name}.{key}")
+
+    def _size(self, table: dict[Any, Any], name: str) -> None:
+        self.found.sizes.append((table, len(table), name))
+        self.found.keys[id(table)] = frozenset(table)
+
+    def _asked_for(self, key: str) -> bool:
+        return self.ran is None or key in self.ran
+
+    def _slot(self, table: Any, key: Any, value: Any, name: str) -> None:
+        if self.left <= 0:
+            return
+        self.left -= 1
+        self.found.slots.append((table, key, value, name))
+        self.value(value, name)
+
+    def value(self, value: Any, name: str) -> None:
+        """What a value holds. A plain one holds nothing."""
+        if isinstance(value, (*PLAIN, enum.Enum, types.BuiltinFunctionType)) or id(value) in self.seen:
+            return
+        self.seen.add(id(value))
+        self.kept.append(value)  # an id is one object's for as long as it lives
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self.known:
+                same_name = sum(
+                    known == name or known.startswith(f"{name} (") for known in self.found.tensors
+                )
+                self.found.tensors[f"{name} ({same_name + 1})" if same_name else name] = value
+        elif isinstance(value, np.ndarray):
+            if value.dtype != object:
+                self.found.arrays.append((value, value.tobytes(), name))
+        elif isinstance(value, random.Random | np.random.Generator | np.random.RandomState):
+            self.found.generators.append((name, value))
+        elif isinstance(value, dict):
+            self.table(value, name)
+        elif isinstance(value, UserDict | UserList):
+            self.value(value.data, name)
+        elif isinstance(value, list | deque):
+            self.found.sizes.append((value, len(value), name))
+            for i, item in enumerate(value):
+                self._slot(value, i, item, f"{name}[{i}]")
+        elif isinstance(value, tuple | set | frozenset):
+            if isinstance(value, set):
+                self.found.sets.append((value, frozenset(value), name))
+            for i, item in enumerate(value):
+                self.value(item, f"{name}[{i}]")
+        elif isinstance(value, functools.partial):
+            for part, what in (
+                (value.func, "function"),
+                (value.args, "arguments"),
+                (value.keywords, "keywords"),
+            ):
+                self.value(part, f"{name}'s {what}")
+        elif isinstance(value, nn.Module):
+            self._module(value, name)
+        elif isinstance(value, types.MethodType):
+            self.value(value.__self__, name)
+            self.value(value.__func__, name)
+        elif isinstance(value, types.FunctionType):
+            self.function(value, name)
+        elif isinstance(value, type):
+            self.kind(value)
+        elif not isinstance(value, (types.ModuleType, torch.Generator, *_ELSEWHERE)) and not _is_ours(value):
+            self._object(value, name)
+
+    def _module(self, module: nn.Module, name: str) -> None:
+        """A module that is no part of the model: a teacher in a closure."""
+        if id(module) in self.parts:
+            return
+        for path, part in module.named_modules():
+            where = f"{name}.{path}" if path else name
+            self.parts.add(id(part))
+            self.attributes(part, where)
+            self.found.slots.append((vars(part), "training", part.training, f"{where}.training"))
+            for table in (part._parameters, part._buffers):
+                for key, tensor in table.items():
+                    self._slot(table, key, tensor, f"{where}.{key}")
+
+    def function(self, function: types.FunctionType, name: str) -> None:
+        """Closure and defaults; of a user's function also the globals that it names."""
+        for cell, variable in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
+            if id(cell) in self.seen:
+                continue
+            self.seen.add(id(cell))
+            try:
+                held = cell.cell_contents
+            except ValueError:
+                continue
+            self.found.cells.append((cell, held, f"{variable} of {function.__qualname__}"))
+            self.value(held, f"{variable} of {function.__qualname__}")
+        for part in (function.__defaults__, function.__kwdefaults__):
+            self.value(part, f"{name}'s default")
+        if in_library(function.__code__.co_filename):
+            return
+        for variable in sorted(set(names_in(function.__code__))):
+            if variable in function.__globals__:
+                held = function.__globals__[variable]
+                if isinstance(held, types.ModuleType):
+                    self._of_module(held, variable, function.__code__)
+                else:
+                    self._slot(function.__globals__, variable, held, f"global {variable}")
+
+    def _of_module(self, module: types.ModuleType, name: str, code: types.CodeType) -> None:
+        """What a user's function asks of a user's module (``config.beta``)."""
+        if in_library(getattr(module, "__file__", None)) or not getattr(module, "__file__", None):
+            return
+        for key in sorted(set(names_in(code)) & vars(module).keys()):
+            held = vars(module)[key]
+            if isinstance(held, types.ModuleType):
+                if id(held) not in self.seen:
+                    self.seen.add(id(held))
+                    self._of_module(held, f"{name}.{key}", code)
+            else:
+                self._slot(vars(module), key, held, f"{name}.{key}")
+
+    def kind(self, kind: type) -> None:
+        """A user's class: what its methods name, and what it holds itself."""
+        if id(kind) in self.seen:
+            return
+        self.seen.add(id(kind))
+        self.kept.append(kind)
+        for part in kind.__mro__:
+            if part.__module__ == "builtins" or in_library(_file_of(part)):
+                continue
+            for name, value in list(vars(part).items()):
+                inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+                inner = value.fget if isinstance(value, property) else inner
+                if isinstance(inner, types.FunctionType):
+                    # The method itself, too: somebody may put another one there.
+                    self.found.slots.append((vars(part), name, value, f"{part.__qualname__}.{name}"))
+                    self.value(inner, f"{part.__qualname__}.{name}")
+                elif isinstance(value, (*PLAIN, dict, list)) and not name.startswith("__"):
+                    self.found.slots.append((vars(part), name, value, f"{part.__qualname__}.{name}"))
+                    self.value(value, f"{part.__qualname__}.{name}")
+
+    def _object(self, value: Any, name: str) -> None:
+        """Any other object: its own table, and its slots."""
+        if isinstance(getattr(value, "__dict__", None), dict):
+            self.attributes(value, name)
+        slots = Slots(value)
+        self.kept.append(slots)
+        for key, held in slots.items():
+            if self._asked_for(key):
+                self._slot(slots, key, held, f"{name}.{key}")
+        self.kind(type(value))
+
+
+# What trains, not what is trained: their numbers move with every step.
+_ELSEWHERE = (
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler,
+    torch.utils.data.DataLoader,
+    torch.utils.data.Dataset,
+)
+
+
+def _is_ours(value: Any) -> bool:
+    return type(value).__module__.startswith("detente.")
+
+
+def _file_of(kind: type) -> str | None:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None)

@@ -1,0 +1,361 @@
+"""Between the state and the live module and optimizer: what was written to one goes to the other."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from detente.bridge.capture.weights import weights
+from detente.bridge.live.guard import plainly, release, tensors_of, watch
+from detente.bridge.live.optimizer_state import see, tensors_in, unseen
+from detente.bridge.live.walk import sources
+from detente.bridge.live.watch import Watch
+from detente.bridge.optim.hyper import Stale
+from detente.bridge.optim.rule import trace
+from detente.bridge.optim.update import Update
+from detente.bridge.refusal import refuse
+from detente.bridge.roll.stacks import Stacks
+from detente.bridge.state.birth import Births
+from detente.bridge.state.meta import fill, source
+from detente.bridge.state.place import from_jax, to_jax
+from detente.bridge.state.state import State
+from detente.bridge.step.certified import Certified
+from detente.bridge.step.sharing import same_tensors
+
+
+class Exchange(Certified):
+    """The live objects are filled where they are behind, and what somebody changed there is taken over."""
+
+    def sync_to_torch(self) -> None:
+        """Write weights, buffers and optimizer state into the live module and optimizer, in place. Parameters that
+        were on the meta device get memory on the CPU, and stay the same objects. After a failed certificate (which is
+        raised once) they are those of before its step."""
+        with self._away():
+            self._trusted()
+            self._write_back(optimizer=True)
+
+    def load_from_torch(self) -> None:
+        """Take the live module's and optimizer's values as the state, after an edit that the step could not see (an
+        alias, C). Edits that it sees are taken over by themselves, and nothing that was trained is dropped."""
+        with self._away():
+            self._trusted()
+            if self._guard.behind:
+                self._write_back(optimizer=True)
+            for other in self.sharing.others:
+                other._make_certificate()
+            self._renew()
+            self._load()
+            self._guard.behind = False
+            self._guard.exposed.clear()
+            self.sharing.loaded()
+
+    def _write_back(self, *, optimizer: bool) -> None:
+        """The state into the live module; ``optimizer``: and into the live optimizer. Works after every refusal."""
+        self._catch_up()
+        for other in self.sharing.others:  # before the live module moves on under them
+            other._make_certificate()
+        # Where the live objects are not behind they hold what somebody may have written since: nothing is put there.
+        filled = self._guard.behind or (optimizer and any(t.is_meta for t in self.weights.tensors.values()))
+        if filled:
+            with torch.no_grad():
+                for name, live in self.weights.tensors.items():
+                    if name not in self._held:
+                        fill(live, from_jax(self._state.value(name)))
+        if optimizer and (self._moments.behind or not self._live):
+            state = self._state.by_torch_names()[1]
+            # The tensors that were trained, also where the module has others by now: a new one has no moments.
+            self._rule.write_state(self.optimizer, state, self.weights.tensors)  # type: ignore[arg-type]
+            self._moments.behind = False
+            self._moments.exposed.clear()
+            self._held_moments = [(t, t._version) for t, _ in self._held_moments]
+        if optimizer:
+            self._live = True
+        if not filled:
+            return
+        for step in (self, *self.sharing.others):
+            step._guard.behind = False
+            step._guard.exposed.clear()
+        self._renew()
+        for stranger in self.sharing.apart:
+            stranger._watch.renew()
+
+    def _read_live(self) -> None:
+        """Somebody reads the live module, and it holds older values than this step. Of steps that share nothing the one
+        that ran last answers."""
+        if any(s._guard.behind and s.sharing.moved > self.sharing.moved for s in self.sharing.apart):
+            return
+        with self._away():
+            changes = self._watch.look()
+            if changes is not None:
+                self._refuse_hidden({self.weights.canonical(n) for n in changes.written})
+            self._answer(optimizer=False)
+
+    def _answer(self, *, optimizer: bool) -> None:
+        """The trained values for somebody who reads; not those of a step that is not trusted."""
+        if self._tell():
+            self._write_back(optimizer=optimizer)
+
+    def _catch_up(self) -> None:
+        """Take over what the steps of the group have changed since this one looked."""
+        self._book()
+        newer = self.sharing.newer()
+        if not newer:
+            return
+        self._make_certificate()  # it compares with the state as its step left it
+        for other in newer:
+            changed = set(other.weights.tensors) if other.sharing.whole else other._changes()
+            names = {theirs: mine for theirs, mine in same_tensors(other, self).items() if theirs in changed}
+            self._state.take(other._state, names, optimizer=other.optimizer is self.optimizer)
+        self._live = False
+        self._guard.behind = self._guard.behind or any(member._guard.behind for member in newer)
+        self.sharing.looked()
+
+    def _see(self) -> None:
+        """Watch what the module holds now."""
+        self._watch = Watch(self.model, self._held)
+        seen = [*self.weights.tensors.values(), *tensors_of(self.model)]
+        watch(seen, self._guard)
+        weakref.finalize(self, release, seen, self._guard).atexit = False
+
+    def _adopt(self, names: Sequence[str]) -> None:
+        """Tensors that the loss holds become part of the state, as buffers are."""
+        if not names:
+            return
+        found = {**sources(self.model, self.loss).tensors, **self._variants.numbers}
+        # Another tensor may stand where the one of an earlier program stood.
+        fresh = [name for name in names if self._held.get(name) is not found[name]]
+        if not fresh:
+            return
+        stacks = self._state.stacks
+        self._state.arrange(Stacks())
+        for name in fresh:
+            self._held[name] = self.weights.tensors[name] = found[name]
+            self._state.values[name] = to_jax(found[name])
+        self._state.arrange(stacks)
+        watch(self._held.values(), self._outside)
+        self._watch = Watch(self.model, self._held)
+
+    def _read_outside(self) -> None:
+        """Somebody touches what the loss holds while a step of it waits for its certificate."""
+        with self._away():
+            self._outside.behind = False
+            self._make_certificate()
+
+    def _read_moments(self) -> None:
+        """Somebody reads or writes the live optimizer's state, or a tensor of it that was handed out."""
+        if self._moments.off:
+            return
+        with self._away():
+            if self._moments.behind:
+                self._answer(optimizer=True)
+            known = {id(t) for t, _ in self._held_moments}
+            fresh = [t for t in tensors_in(self.optimizer) if id(t) not in known]
+            self._held_moments += [(t, t._version) for t in fresh]
+            watch(fresh, self._moments)
+        self._rewritten = True  # until the next step it may be written, by any means
+
+    def _hook(self) -> None:
+        """The optimizer's ``state_dict`` is the step's, and what is loaded into it is taken over."""
+        see(self.optimizer, self._read_moments)
+        mine = weakref.ref(self)
+
+        def asked(optimizer: Any) -> None:
+            step = mine()
+            if step is None or step.optimizer is not optimizer or step._guard.off:
+                return
+            if step._guard.behind or not step._live:
+                with step._away():
+                    step._answer(optimizer=True)
+
+        def loaded(optimizer: Any) -> None:
+            step = mine()
+            if step is not None and step.optimizer is optimizer and not step._guard.off:
+                step._rewritten = True
+
+        for name, hook in (
+            ("register_state_dict_pre_hook", asked),
+            ("register_load_state_dict_post_hook", loaded),
+        ):
+            register = getattr(self.optimizer, name, None)
+            if register is not None:
+                register(hook)
+
+    def _take_over(self) -> None:
+        """What was changed since the last step, outside of it: taken over, as eager would find it."""
+        self._take_writes()
+        self._take_moments()
+        for name, (then, now) in self._around.look().items():
+            number = self._moving.moved(name, then, now)
+            if number is not None and name in self._held:
+                self._state.values[name] = to_jax(number)
+                self._watch.renew()
+
+    def _take_writes(self) -> None:
+        """Weights that somebody wrote, and what became another module."""
+        changes = self._watch.look()
+        exposed: set[str] = set()
+        if self._guard.exposed or self._outside.exposed:
+            names = {id(t): n for n, t in self.weights.tensors.items()}
+            exposed = {names[i] for i in (*self._guard.exposed, *self._outside.exposed) if i in names}
+        other = changes is not None and bool(changes.other)
+        if self._open is not None and not other and self._around.moved:
+            self._make_certificate()  # before what moved is what is known
+        if changes is not None or exposed:
+            written = {self.weights.canonical(n) for n in changes.written} if changes is not None else set()
+            if other:
+                # it is no longer the module that the step ran on: the next step is certified
+                self._open = None
+            if written or exposed:
+                self._reload(written, exposed, known=not other)
+            if other:
+                self._rebuild()
+        self._guard.exposed.clear()
+        self._outside.exposed.clear()
+
+    def _take_moments(self) -> None:
+        """The optimizer's state, where somebody wrote it or may have written it."""
+        if unseen(self.optimizer):
+            see(self.optimizer, self._read_moments)
+            self._held_moments, self._rewritten = [], True
+        if self._held_moments and plainly(self._moments_written):
+            if self._moments.behind and not self._rewritten:
+                raise refuse(
+                    "module-changed",
+                    "the optimizer's state was written through something that the step cannot see (an alias that was "
+                    f"taken earlier), {self.count} steps behind the step's own",
+                    hint="step.sync_to_torch() brings the trained state back and drops that write; write again then",
+                )
+            self._rewritten = True
+        if self._rewritten or self._moments.exposed:
+            self._make_certificate()
+            averages = self._state.by_torch_names()[1]
+            fresh = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+            stacks = self._state.stacks
+            self._state.arrange(Stacks())
+            self._state.optimizer = self._rule.kept(averages, fresh)
+            self._state.arrange(stacks)
+            self._stepped = bool(self.optimizer.state)
+            self._rewritten = False
+            self._moments.exposed.clear()
+            self._held_moments = [(t, t._version) for t, _ in self._held_moments]
+
+    def _moments_written(self) -> bool:
+        return any([tensor._version != version for tensor, version in self._held_moments])
+
+    def _now(self) -> None:
+        """The state with everything that was written to the live objects since the last step."""
+        with self._away():
+            self._take_writes()
+            self._take_moments()
+            self._catch_up()
+
+    def _reload(self, written: set[str], exposed: set[str], *, known: bool) -> None:
+        """Tensors that somebody wrote, or may have written. ``known``: what the module holds now is what the step
+        knows; not where it has become another one, which may be refused, and then again by the next call."""
+        self._catch_up()
+        self._refuse_hidden(written)
+        self._make_certificate()
+        stacks = self._state.stacks
+        self._state.arrange(Stacks())
+        for name in sorted(written | exposed):
+            self._state.values[name] = to_jax(self.weights.tensors[name])
+        self._state.arrange(stacks)
+        if known:
+            self._watch.renew()
+        if (written | exposed) - self._held.keys():
+            self.sharing.loaded()
+
+    def _refuse_hidden(self, written: set[str]) -> None:
+        """What was written while the live values are older than the step's: nothing saw it, and it fits no value."""
+        hidden = written - self._held.keys()
+        if self._guard.behind and hidden:
+            raise refuse(
+                "module-changed",
+                f"{min(hidden)} was written after compile through something that the step cannot see (an alias or a "
+                f"numpy view that was taken earlier), {self.count} steps behind the step's own values",
+                hint="step.sync_to_torch() brings the trained values back and drops that write; write again after it",
+            )
+
+    def _rebuild(self) -> None:
+        """The module is another one (a layer was frozen, a part replaced): the trained values go into it, and the
+        step starts from it anew. Programs are captured again; nothing of the training is lost."""
+        self._catch_up()
+        if self._guard.behind or not self._live:
+            self._write_back(optimizer=True)
+        # Everything that may be refused comes before anything is given up: the next call then says it again.
+        found, rule = weights(self.model), self._traced()
+        averages, count = self._state.by_torch_names()[1], self.count
+        self.weights, self._held = found, {}
+        self._follow(rule)
+        self._see()
+        self._load()
+        self._state.optimizer = self._rule.kept(averages, self._state.optimizer)
+        self.count = count
+        self._variants.start_anew()
+        self.sharing.loaded()
+
+    def _renew(self) -> None:
+        """What the live module holds now is known to every step of the group."""
+        for step in (self, *self.sharing.others):
+            step._watch.renew()
+
+    def _changes(self) -> set[str]:
+        """torch's names of what the programs of this step change: the parameters that they train, and buffers."""
+        programs = [variant.compiled.program for variant in self.programs]
+        return {m for p in programs for n in (*p.connected, *p.written) for m in p.members(n)}
+
+    def _load(self, given: Mapping[str, Any] | None = None) -> None:
+        """State from the live module and optimizer; ``given`` (by name) comes before the module's own values."""
+        given = given or {}
+        values = {}
+        meta = any(t.is_meta for t in self.weights.tensors.values())
+        weights: Any = self._source
+        if meta and weights is None:  # used up: an initialisation keeps nothing
+            weights = source(self.model, self.optimizer, self.options.weights, self.options.seed)
+        self._source = None
+        for name, live in self.weights.tensors.items():
+            if name in given:
+                values[name] = to_jax(torch.as_tensor(given[name]).to(live.dtype))
+            else:
+                values[name] = to_jax(live if not live.is_meta else weights(name))
+        self._live, self._stepped = not meta, bool(self.optimizer.state)
+        if self.optimizer.state:
+            optimizer = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+        else:
+            optimizer = self._births.at(self._hyper())
+        self._state = State(values, optimizer)
+
+    def _follow(self, rule: Update) -> None:
+        """The optimizer as a rule, and the program that makes its first state."""
+        self._rule, self._births = rule, Births(rule.init, frozenset(rule.programs))
+        self._grouped = [list(group["params"]) for group in self.optimizer.param_groups]
+
+    def _traced(self) -> Update:
+        options = self.options
+        return Update(
+            trace(self.optimizer, self.model.named_parameters()),
+            clip_norm=options.clip_norm,
+            clip_value=options.clip_value,
+            ema=options.ema,
+        )
+
+    def _hyper(self) -> Any:
+        try:
+            for group, mine in zip(self.optimizer.param_groups, self._grouped, strict=False):
+                # As many as before is not enough: another one may stand in the place of one of them.
+                if not all(map(operator.is_, group["params"], mine)):
+                    raise Stale(f"other parameters stand in a group of {self._rule.name}")
+            return self._rule.hyper(self.optimizer)
+        except Stale:
+            # a group changed more than its numbers: another rule, so every program is compiled anew
+            self.sync_to_torch()
+            averages = self._state.by_torch_names()[1]
+            self._follow(self._traced())
+            self._load()
+            self._state.optimizer = self._rule.kept(averages, self._state.optimizer)
+            self._variants.forget()
+            return self._rule.hyper(self.optimizer)

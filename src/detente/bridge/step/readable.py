@@ -1,0 +1,135 @@
+"""What can be asked of a step between its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from detente.bridge.live.guard import plain, tensors_of
+from detente.bridge.program.program import exported
+from detente.bridge.state import checkpoint
+from detente.bridge.state.place import from_jax
+from detente.bridge.step.exchange import Exchange
+
+
+class Readable(Exchange):
+    """Weights, moments and programs, on the host, in files, as text."""
+
+    def evaluate(self, batch: Any) -> Any:
+        """The loss function's value on ``batch`` in eager PyTorch, with the weights as they are now, without gradients
+        and in eval mode; the module is in its own mode again afterwards."""
+        with self._away():
+            self._trusted()
+            self._catch_up()
+            if self._guard.behind:
+                self._write_back(optimizer=False)
+            modes = [(part, part.training) for part in self.model.modules()]
+            try:
+                self.model.eval()
+                with torch.no_grad():
+                    return self.loss(self.model, batch)
+            finally:
+                for part, training in modes:
+                    part.training = training
+
+    @contextmanager
+    def synced(self) -> Iterator[nn.Module]:
+        """The live module with the weights, buffers and optimizer state as they are now, for as long as the block
+        takes: read it, save it, write to it by any means. The next step starts from what it holds at the end.
+
+        >>> import detente
+        >>> layer = nn.Linear(2, 1)
+        >>> sgd = torch.optim.SGD(layer.parameters(), lr=0.1)
+        >>> batch = torch.ones(1, 2)
+        >>> step = detente.compile(layer, lambda m, b: m(b).sum(), sgd, example_batch=batch, cache=False)
+        >>> with step.synced() as model:
+        ...     _ = model.bias.data.fill_(3.0)
+        >>> float(step.state_dict()["bias"])
+        3.0
+        """
+        self.sync_to_torch()
+        held = tensors_of(self.model)
+        try:
+            with plain(held):
+                yield self.model
+        finally:
+            self._guard.exposed |= {id(t) for t in self.weights.tensors.values()}
+            self._rewritten = True
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The weights and persistent buffers now, under torch's ``state_dict`` names, tied names included."""
+        self._now()
+        names = self.model.state_dict(keep_vars=True)
+        canonical = {name: self.weights.canonical(name) for name in names}
+        host = {name: from_jax(self._state.value(name)) for name in set(canonical.values())}
+        return {name: host[canonical[name]] for name in names}
+
+    def averages(self) -> dict[str, torch.Tensor]:
+        """As ``state_dict``, with the moving average of every parameter that the optimizer holds in its place; other
+        parameters and buffers as they are now. A copy of the module takes it by ``load_state_dict``.
+
+        Raises ValueError where the step was compiled without ``ema``.
+        """
+        found = self._rule.averages(self._state.by_torch_names()[1])
+        means = {name: from_jax(average) for name, average in found.items()}
+        return {n: means.get(self.weights.canonical(n), t) for n, t in self.state_dict().items()}
+
+    def save(self, path: str | Path) -> None:
+        """Write weights, buffers, optimizer state and the position of the random numbers to one safetensors file."""
+        self._trusted()
+        self._now()
+        checkpoint.save(path, self._state, dict(self.weights.aliases), self.count, self.options.seed)
+
+    def load(self, path: str | Path) -> None:
+        """Go on exactly where ``save`` was called: the next steps are bitwise those of the uninterrupted run (the
+        numbers of ``param_groups`` are the live optimizer's). Raises Refused for a file that does not fit."""
+        self._settle()
+        self._state, self.count, seed = checkpoint.load(path, self._state)
+        self._live, self._stepped = False, True
+        self._guard.behind = self._moments.behind = True
+        self.sharing.loaded()
+        self.options = replace(self.options, seed=seed)
+        self._certifier = replace(self._certifier, options=self.options)
+
+    def stablehlo(self, platforms: Sequence[str] | None = None) -> str:
+        """The whole training step as StableHLO text: forward, backward and update of the first program.
+
+        ``platforms`` (``cpu``, ``cuda``, ``rocm``, ``tpu``) need not be here; default: the one that is.
+        """
+        return exported(self.programs[0].compiled, platforms).mlir_module()
+
+    def values(self) -> dict[str, Any]:
+        """The weights and buffers now, as JAX arrays by canonical torch name."""
+        self._now()
+        return self._state.by_torch_names()[0]
+
+    def moments(self) -> dict[str, dict[str, Any]]:
+        """The optimizer's state now, as JAX arrays by canonical torch name and torch's key (``exp_avg``)."""
+        self._now()
+        held = self._state.by_torch_names()[1]
+        return {n: _without_own(leaves) for n, leaves in held.items()}
+
+    def on_host(self) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
+        """``values()`` and ``moments()`` as numpy. On the CPU they may share the step's memory: copy what is kept, and
+        let go of the rest before the next step, which would have to copy instead of writing in place."""
+        self._now()
+        values, held = self._state.on_host()
+        return values, {n: _without_own(leaves) for n, leaves in held.items()}
+
+    def arrays(self) -> Any:
+        """Everything the next step would donate or read, as a pytree of JAX arrays (to wait for, to measure)."""
+        self._book()
+        return self._state.values, self._state.optimizer
+
+
+def _without_own(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what the step keeps beside an optimizer's state for itself (whether the first step was taken, an
+    average)."""
+    return {k: v for k, v in leaves.items() if not k.startswith("#")}
