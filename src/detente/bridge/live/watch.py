@@ -52,11 +52,14 @@ class Watch:
                         tensors.append(tensor)
                         names.append(f"{path}.{name}" if path else name)
         held = [(own, key, own[key]) for own in self._attributes for key in _TABLES]
-        children = [(table, key, child) for *_, table in held[2::3] for key, child in table.items()]
         self._rows, self._tensors, self.names = rows, tensors, names
-        self._places = Places([*rows, *children, *(row for row in held if row[2])])
-        self._counted = [table for *_, table in held if table]
+        tables = [table for *_, table in held if table]
+        self._compared = [table for table in tables if all(map(_other_when_another, table.values()))]
+        self._copies = [dict(table) for table in self._compared]
+        self._counted = [table for table in tables if not all(map(_other_when_another, table.values()))]
         self._counts = list(map(len, self._counted))
+        strict = ((table, key, value) for table in self._counted for key, value in table.items())
+        self._places = Places([*strict, *(row for row in held if row[2])])
         self._empty = [table for *_, table in held if not table]
         self._all = [*tensors, *self.outside.values()]
         self._all_names = [*names, *self.outside]
@@ -82,9 +85,12 @@ class Watch:
         """What moved; None, and nothing but flat passes, where nothing did."""
         try:
             whole = (
-                not any(self._empty) and list(map(len, self._counted)) == self._counts and self._places.same()
+                not any(self._empty)
+                and plainly(self._equal)
+                and list(map(len, self._counted)) == self._counts
+                and self._places.same()
             )
-        except KeyError:
+        except (KeyError, RuntimeError):  # RuntimeError: two tensors were asked whether they are equal
             whole = False
         versions, trained = plainly(self._moving)
         if whole and versions == self._versions and trained == self._trained:
@@ -103,6 +109,18 @@ class Watch:
         )
         return Changes(written, tuple(what))
 
+    def _equal(self) -> bool:
+        """One comparison in C, which asks an object for equality only where it is another one."""
+        return self._compared == self._copies
+
     def _replaced(self) -> list[str]:
         found = [f"{key} was replaced" for table, key, tensor in self._rows if table.get(key) is not tensor]
         return found or ["a part of the module was replaced, added or removed"]
+
+
+def _other_when_another(value: Any) -> bool:
+    """Whether ``==`` never takes another object for this one: a module without an equality of its own; a tensor whose
+    comparison has no one truth; nothing."""
+    if isinstance(value, torch.Tensor):
+        return plainly(value.numel) != 1
+    return value is None or type(value).__eq__ is object.__eq__
