@@ -36,6 +36,32 @@ def test_mislabelled_examples_have_the_longest_gradients(tmp_path, monkeypatch):
     assert longest and wrong and longest.group(1).split() == wrong.group(1).split(), printed
 
 
+def numbers(pattern, printed):
+    return [float(x) for x in re.findall(pattern + r" ([\d.]+)", printed)]
+
+
+def test_nanogpts_loop_is_equal_to_eager_and_resumes(tmp_path, monkeypatch):
+    printed = run("nanogpt_loop.py", tmp_path, monkeypatch)
+    losses = numbers("loss", printed)
+    assert len(losses) == 7 and losses[-1] < losses[0], printed
+    assert "beside eager: equal" in printed and "resumed bitwise: True" in printed
+
+
+def test_a_gan_of_two_networks_and_two_optimizers_is_equal_to_eager(tmp_path, monkeypatch):
+    printed = run("gan.py", tmp_path, monkeypatch)
+    before, after = numbers("radius before:", printed) + numbers("radius after:", printed)
+    assert abs(after - 1) < abs(before - 1), printed
+    assert "certificates: True True" in printed and "beside eager: equal for 20 steps of both" in printed
+
+
+def test_ddpm_and_its_averaged_weights_are_equal_to_eager(tmp_path, monkeypatch):
+    printed = run("ddpm.py", tmp_path, monkeypatch)
+    assert numbers("last 50:", printed)[0] < 0.5 * numbers("step 0: loss", printed)[0], printed
+    before, after = re.search(r"samples are ([\d.]+) from the data before, ([\d.]+) after", printed).groups()
+    assert float(after) < 0.5 * float(before), printed
+    assert "losses and averaged weights equal for 20 steps" in printed
+
+
 @pytest.mark.matrix
 def test_every_mesh_has_the_same_loss(tmp_path, monkeypatch):
     printed = run("shard_over_a_mesh.py", tmp_path, monkeypatch)
