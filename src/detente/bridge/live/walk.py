@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import logging
 import random
 import sys
 import types
@@ -249,8 +250,12 @@ class Walk:
         self.kind(type(value))
 
 
-# What trains, not what is trained: their numbers move with every step.
+# What trains, not what is trained: their numbers move with every step. A logger leads to every other one, torch's own
+# among them, and those grow while a program is captured; what is logged decides no number.
 _ELSEWHERE = (
+    logging.Filterer,
+    logging.LoggerAdapter,
+    logging.Manager,
     torch.optim.Optimizer,
     torch.optim.lr_scheduler.LRScheduler,
     torch.utils.data.DataLoader,
