@@ -30,8 +30,9 @@ $(VENV)/.installed: requirements/stacks.txt pyproject.toml
 	$(PIP) --no-deps -e .
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed requirements/dev.txt
+$(VENV)/.installed-dev: $(VENV)/.installed requirements/dev.txt requirements/examples.txt
 	$(PIP) -r requirements/dev.txt
+	$(PIP) --no-deps -r requirements/examples.txt
 	@touch $@
 
 lint:

@@ -62,6 +62,14 @@ def test_ddpm_and_its_averaged_weights_are_equal_to_eager(tmp_path, monkeypatch)
     assert "losses and averaged weights equal for 20 steps" in printed
 
 
+def test_lora_trains_the_adapters_alone_and_is_equal_to_eager(tmp_path, monkeypatch):
+    printed = run("lora_with_peft.py", tmp_path, monkeypatch)
+    losses = numbers(r"step \d+: loss", printed)
+    assert len(losses) == 4 and losses[-1] < losses[0] - 0.3, printed
+    assert "certificate full passed" in printed and "beside eager: equal for 10 steps" in printed
+    assert "saved and loaded: equal True" in printed and "the base model is untouched: True" in printed
+
+
 @pytest.mark.matrix
 def test_every_mesh_has_the_same_loss(tmp_path, monkeypatch):
     printed = run("shard_over_a_mesh.py", tmp_path, monkeypatch)
