@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 BUDGET ?= 12m
 
-.PHONY: compare test demo lint unit install install-dev host test-matrix test-ops test-between test-third-party museum coverage results clean
+.PHONY: compare test demo lint unit install install-dev host test-matrix test-ops test-between test-third-party test-third-party-optimizers test-third-party-models museum coverage results clean
 
 compare: install
 	$(BIN)/detente compare gpt2 --budget $(BUDGET) --html report.html
@@ -59,10 +59,23 @@ test-between: install-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder -m "between or not between" tests/bridge/between
 	OMP_NUM_THREADS=1 PYTHONPATH=src:. $(BIN)/python -m tests.bridge.between.fuzz --minutes $(MINUTES)
 
-# Every public optimizer of four packages through the bridge, beside eager. Writes docs/results/third-party-optimizers.md.
-test-third-party: install-dev
-	$(PIP) --no-deps -r requirements/third-party-optimizers.txt
-	OMP_NUM_THREADS=1 PYTHONPATH=src:. $(BIN)/python -m tests.third_party.optimizers
+# Every public optimizer of four packages, and models of over eighty, through the bridge beside eager, in an environment
+# of their own. Interrupt it at will, the next call goes on. Writes docs/results/third-party-{optimizers,models}.md.
+THIRD := .venv-third/bin/python
+.venv-third/.installed: requirements/third-party.txt requirements/stacks.txt
+	test -x $(THIRD) || $(PYTHON) -m venv .venv-third
+	$(THIRD) -m pip --disable-pip-version-check install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==$$(sed -n 's/^torch==//p' requirements/stacks.txt)
+	$(THIRD) -m pip --disable-pip-version-check install --quiet -r requirements/stacks.txt -r requirements/dev.txt
+	$(THIRD) -m pip --disable-pip-version-check install --quiet --no-deps -r requirements/third-party.txt
+	@touch $@
+
+test-third-party: test-third-party-optimizers test-third-party-models
+
+test-third-party-optimizers: .venv-third/.installed
+	OMP_NUM_THREADS=1 PYTHONPATH=src:. $(THIRD) -m tests.third_party.optimizers
+
+test-third-party-models: .venv-third/.installed
+	OMP_NUM_THREADS=1 PYTHONPATH=src:.:tests/conformance/models $(THIRD) -m tests.third_party.models
 
 # The museum: every planted pitfall must be caught and no fair row void, quiet and beside a neighbour that computes.
 # Writes docs/results/museum.md.

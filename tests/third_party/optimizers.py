@@ -188,7 +188,7 @@ def attempt(package: str, module: str, name: str) -> dict[str, Any]:
     optimizer = built(cls, model)
     in_train_mode(optimizer)
     try:
-        example, how = batches()[0], {"seed": 0, "cache": False, "progress": False}
+        example, how = batches()[0], {"seed": 0, "cache": False, "quiet": True}
         step = detente.compile(model, loss, optimizer, example_batch=example, **how)
         losses = [float(step(batch)) for batch in batches()]
         step.sync_to_torch()

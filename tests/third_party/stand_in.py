@@ -1,8 +1,8 @@
-"""A torchvision that is only there to be imported.
+"""A torchvision and a torchaudio that are only there to be imported.
 
-The pinned torch has a CPU build and torchvision has none that fits it. What packages name of it at import (transforms,
+The pinned torch has a CPU build and these have none that fits it. What packages name of them at import (transforms,
 a frozen norm) is no part of the models and optimizers that are tried here: each name is a class that raises when it is
-used.
+used; a name in small letters may also be a module, so it has names of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import types
 from typing import Any
 
-NAME = "torchvision"
+NAMES = ("torchvision", "torchaudio")
 
 
 class Named(type):
@@ -35,16 +35,25 @@ class Absent(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        said = f"{self.__name__}.{name}"
+        if name.islower():
+            return Absent(said)
 
         def missing(self: Any, *args: Any, **kwargs: Any) -> None:
-            raise ModuleNotFoundError(f"{NAME} is not installed, and {name} was used")
+            raise ModuleNotFoundError(f"{said} was used, and is not installed")
 
         return Named(name, (), {"__init__": missing})
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise ModuleNotFoundError(f"{self.__name__} was used, and is not installed")
+
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        ours = name == NAME or name.startswith(f"{NAME}.")
+        ours = name.partition(".")[0] in self.names
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if ours else None
 
     def create_module(self, spec: Any) -> types.ModuleType:
@@ -55,6 +64,6 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """From now on, where the real one is not there."""
-    if importlib.util.find_spec(NAME) is None:
-        sys.meta_path.append(Finder())
+    """From now on, for those of the two that are not there."""
+    absent = tuple(name for name in NAMES if importlib.util.find_spec(name) is None)
+    sys.meta_path.append(Finder(absent))

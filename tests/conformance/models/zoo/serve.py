@@ -1,26 +1,13 @@
-"""Each architecture in its own process, forked from one that has imported everything and computed nothing.
-
-A fork is safe only while there is one thread and no XLA backend, so the parent never runs JAX. A child that
-is too long or dies is a crash of that architecture, not of the run.
-"""
+"""Each architecture in its own process (``tests.forked``); the parent has imported what every child needs."""
 
 from __future__ import annotations
 
-import json
 import os
-import resource
-import select
-import signal
 import sys
-import traceback
 from typing import Any
 
-from tests import quick_xla
+from tests import forked, quick_xla
 from zoo.architectures import Architecture
-
-LIMIT_SECONDS = 300  # of processor time: the machine may be busy
-LIMIT_WAITING = 1800.0  # of the clock, for a child that waits for ever
-LIMIT_BYTES = 12 * 2**30
 
 
 def prepare() -> None:
@@ -60,61 +47,16 @@ def prepare() -> None:
 
 def run(architecture: Architecture) -> dict[str, Any]:
     """The record of one architecture, whatever happens to its process."""
-    told, say = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(told)
-        _child(architecture, say)
-    os.close(say)
-    text, late = _read(told, LIMIT_WAITING)
-    os.close(told)
-    if late:
-        os.killpg(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if text and not late:
-        return json.loads(text)
-    reason = f"the process died with status {status}"
-    if late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
-        reason = f"stuck for {LIMIT_WAITING if late else LIMIT_SECONDS:.0f} s"
-    return {
-        "name": architecture.name, "model_type": architecture.model_type, "task": architecture.task.name,
-        "outcome": "crashed", "detail": reason,
-    }  # fmt: skip
+    known = {
+        "name": architecture.name,
+        "model_type": architecture.model_type,
+        "task": architecture.task.name,
+    }
 
-
-def _child(architecture: Architecture, say: int) -> None:
-    os.setpgid(0, 0)
-    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_SECONDS, LIMIT_SECONDS + 10))
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    if not os.environ.get("ZOO_VERBOSE"):
-        os.dup2(null, 2)
-    try:
+    def work() -> dict[str, Any]:
         from zoo.attempt import attempt
 
-        record = attempt(architecture)
-    except BaseException:
-        record = {
-            "name": architecture.name, "model_type": architecture.model_type, "task": architecture.task.name,
-            "outcome": "crashed", "detail": "in the harness: " + traceback.format_exc()[-1500:],
-        }  # fmt: skip
-    with os.fdopen(say, "w") as out:
-        json.dump(record, out)
-    sys.stdout.flush()
-    os._exit(0)
+        return attempt(architecture)
 
-
-def _read(told: int, seconds: float) -> tuple[str, bool]:
-    from time import monotonic
-
-    parts: list[bytes] = []
-    end = monotonic() + seconds
-    while (left := end - monotonic()) > 0:
-        ready, _, _ = select.select([told], [], [], left)
-        if ready:
-            part = os.read(told, 65536)
-            if not part:
-                return b"".join(parts).decode(), False
-            parts.append(part)
-    return "", True
+    ((_, record),) = forked.each([work], quiet=not os.environ.get("ZOO_VERBOSE"))
+    return known | record
