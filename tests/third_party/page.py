@@ -30,7 +30,7 @@ else. **outside**: plain PyTorch does not train the model here, with what it say
 the run was stopped before.
 
 A refusal is *justified*, *missing* or has a *wrong line* by the rules of `classes.py`, which know codes and words and
-no names.
+no names. A commit with `+` had other changes of `src` beside it.
 
 minGPT's own code is not on the package index, so it is no package here; GPT of its shape is in
 `tests/conformance/models`. torchvision and torchaudio have no CPU build that fits the pinned torch: they are stood in
