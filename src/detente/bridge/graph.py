@@ -49,8 +49,9 @@ class Node:
     (``"float32"``), a device ``"cpu"``, a layout ``"strided"``, a memory format ``"contiguous_format"``; lists
     become tuples. ``op`` is ``str(OpOverload)`` (``aten.add.Tensor``), ``higher_order.NAME`` for ``torch.cond`` and
     friends, or one of the bridge's own: ``detente.function`` (an ``autograd.Function`` with its backward),
-    ``detente.roll``, ``detente.keep_gradient``. ``args`` are as in the captured call: defaults that the call left
-    out are left out here too. ``out`` is one ``Aval``, or a tuple of them (``None`` for an absent output).
+    ``detente.roll``, ``detente.keep_gradient``, ``detente.derivative``, ``detente.vmap``. ``args`` are as in
+    the captured call: defaults that the call left out are left out here too. ``out`` is one ``Aval``, or a tuple of
+    them (``None`` for an absent output).
     ``scope`` is the module path of the call (``h.3.attn``). ``draw`` is the ordinal of a random call in eager
     order, fixed at capture before any elimination, and ``None`` for an operator that draws nothing. ``marks``
     carries what is true of the call's surroundings: ``("no_grad",)`` (no gradient flows through this call),
@@ -92,12 +93,14 @@ class Output:
 
 @dataclass(frozen=True)
 class Graph:
-    """A straight-line program in eager order, functional: every node's inputs stand before it."""
+    """A straight-line program in eager order, functional: every node's inputs stand before it. ``unreached`` names
+    trainable inputs that flow into the loss where torch's autograd gives them no gradient (behind a derivative)."""
 
     inputs: tuple[Input, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
     constants: dict[str, Any] = field(default_factory=dict, compare=False)  # name -> numpy array
+    unreached: frozenset[str] = frozenset()
 
 
 def refs(value: Any) -> Iterator[Ref]:

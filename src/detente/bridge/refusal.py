@@ -48,7 +48,8 @@ CODES: dict[str, str] = {
     "threads": "call a step from one thread at a time: let the others hand their batches over through a queue",
     "around": "write it inside of the loss function: what is around the call is no part of the captured step",
     "hook": "remove the hook, or apply it inside forward",
-    "transform": "make the model a JAX function with detente.functional: jax.grad, jax.vmap and jax.jacrev work there",
+    "transform": "inside of a loss torch.autograd.grad, torch.vmap and torch.func's grad, vjp, jvp, jacrev, jacfwd and "
+    "hessian run; everything that JAX has works on detente.functional",
     "function": "write the autograd.Function so that it reads only its arguments and ctx",
     "device": "move the module to the CPU before compiling; the step puts its arrays on the JAX device",
     "parameter": "a parameter that forward replaces or writes cannot be trained by the bridge",

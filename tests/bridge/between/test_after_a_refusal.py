@@ -79,7 +79,7 @@ FORWARDS: dict[str, Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]] =
     "leaf-inplace": lambda m, x, out: m.last.weight.mul_(2).sum() + out,
     "no-grad-inplace": hidden_write,
     "hook": tells,
-    "transform": lambda m, x, out: out + torch.func.hessian(lambda w: (w**3).sum())(m.last.bias).sum(),
+    "transform": lambda m, x, out: out.sum().backward() or out,
     "function": lambda m, x, out: NoTensor.apply(out * 1),
     "parameter": replaces_weight,
     "held-tensor": grows,

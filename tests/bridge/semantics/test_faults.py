@@ -143,13 +143,8 @@ def write_hidden_gradient(model, batch):
     return y.sum()
 
 
-def gradient_inside(model, batch):
-    y = model(batch["ids"])
-    return torch.autograd.grad(y.sum(), [model.head.weight], create_graph=True)[0].sum()
-
-
-def transform_inside(model, batch):
-    return torch.func.vmap(torch.func.grad(torch.sin))(model(batch["ids"]).flatten()).sum()
+def map_that_draws(model, batch):
+    return torch.vmap(torch.rand_like)(model(batch["ids"])).sum()
 
 
 def write_batch(model, batch):
@@ -191,12 +186,11 @@ REFUSALS = [
     (write_leaf, "leaf-inplace", "mul_(2)"),
     (write_weight_without_grad, "parameter", "clamp_"),
     (write_hidden_gradient, "no-grad-inplace", "y[0].mul_(2)"),
-    (gradient_inside, "transform", "torch.autograd.grad"),
-    (transform_inside, "transform", "torch.func.vmap"),
+    (map_that_draws, "transform", "torch.vmap"),
     (write_batch, "batch", "clamp_"),
     (vector, "loss", None),
     (number, "loss", None),
-    (backward_inside, "hook", None),
+    (backward_inside, "transform", "value.backward()"),
     (unknown_operator, "op", "torch.ops.detente_tests.twice"),
 ]
 

@@ -16,16 +16,19 @@ from torch import nn
 from detente.bridge.capture import batch as batches
 from detente.bridge.capture.causal import without_mask_hints
 from detente.bridge.capture.ctc import keep_ctc
+from detente.bridge.capture.derivative import Derivatives, keep_derivatives
 from detente.bridge.capture.functions import keep_functions, unkept
 from detente.bridge.capture.generators import Generators
 from detente.bridge.capture.held import Held, Left, standing_in
 from detente.bridge.capture.hooks import keep_hooks, rewire
+from detente.bridge.capture.mapped import keep_maps
 from detente.bridge.capture.neutral import convert
 from detente.bridge.capture.provenance import tag
 from detente.bridge.capture.quiet import without_torchs_log
 from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
 from detente.bridge.capture.settled import Answers, Given, answers, unsettled
 from detente.bridge.capture.statistics import keep_statistics
+from detente.bridge.capture.transforms import keep_transforms
 from detente.bridge.capture.weights import Weights, identity, weights
 from detente.bridge.capture.where import passed, raised_at, where
 from detente.bridge.graph import Graph
@@ -64,6 +67,7 @@ class _Told:
     aux: batches.Layout | None = None
     left: tuple[Left, ...] = ()
     writes: Sequence[Write] = ()
+    unreached: frozenset[str] = frozenset()
 
 
 class _Program(nn.Module):
@@ -80,6 +84,7 @@ class _Program(nn.Module):
         self.__dict__["own"] = before, {id(tensor): place for tensor, *place in _places(model)}
         # what forward found out; not an attribute, because export takes attribute writes back
         self.__dict__["told"] = _Told()
+        self.__dict__["derivatives"] = Derivatives()
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         given = self.__dict__["answers"]
@@ -103,6 +108,8 @@ class _Program(nn.Module):
             raise refuse(
                 "loss", f"the loss is {value.dtype} of shape {list(value.shape)}; it must be a 0-d float"
             )
+        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        told.unreached = self.__dict__["derivatives"].unreached(value, trained)
         return [value, *extra]
 
 
@@ -312,11 +319,15 @@ def _export(
             keep_hooks(kept) as hooks,
             keep_ctc(),
             keep_statistics(),
+            keep_derivatives() as derivatives,
+            keep_transforms(derivatives),
+            keep_maps(),
             without_mask_hints(),
             without_torchs_log(),
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")
+            program.__dict__["derivatives"] = derivatives
             try:
                 exported = torch.export.export(program, flat, strict=False)
             except Exception as error:
@@ -329,6 +340,8 @@ def _export(
                 raise _refusal(error) from error
         graph = convert(functional, tags, held, layout, kept, outside)
     told = program.__dict__["told"]
+    if told.unreached:
+        graph = replace(graph, unreached=told.unreached)
     return Captured(graph, layout, told.aux, held, tags.draws, writes=tuple(told.writes)), told.left
 
 
@@ -350,8 +363,8 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
 )
 
 
-# torch.func's grad, vmap and jacrev
-_TRANSFORMS = ("/_functorch/eager_transforms.py", "/_functorch/apis.py", "/_functorch/vmap.py")
+# torch's own vmap (over integers), which hides what it computes
+_TRANSFORMS = ("/_functorch/vmap.py",)
 
 
 def _refusal(error: Exception) -> Refused:
@@ -363,7 +376,7 @@ def _refusal(error: Exception) -> Refused:
     first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     place = raised_at(error)
     if any(passed(link, part) for link in _chain(error) for part in _TRANSFORMS):
-        return refuse("transform", f"torch.func inside the loss ({first.strip()[:200]})", place)
+        return refuse("transform", f"torch.vmap inside the loss ({first.strip()[:200]})", place)
     code, hint = next(((code, hint) for words, code, hint in _MESSAGES if words in text), ("export", ""))
     if place.file == "?":
         # a node of the exported program was run again: torch quotes where the node came from

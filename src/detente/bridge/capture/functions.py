@@ -8,7 +8,7 @@ rule is the real forward. Afterwards forward and backward are traced together, w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +48,22 @@ class Context:
 
     def mark_dirty(self, *tensors: Any) -> None:
         raise _WritesInput
+
+    def remember(self, inputs: Sequence[Any], outputs: Sequence[Any], known: Sequence[Any]) -> None:
+        """What backward will read, as autograd's tape has it when a gradient is differentiated again: an output is
+        the tensor outside (``known``), whose derivative is this Function's own; what else forward computed is a
+        constant."""
+        given = {id(o): k for o, k in zip(outputs, known, strict=True)}
+
+        def of(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or any(value is t for t in inputs):
+                return value
+            return given[id(value)] if id(value) in given else value.detach()
+
+        self.saved_tensors = tuple(of(t) for t in self.saved_tensors)
+        for name, value in list(vars(self).items()):
+            if isinstance(value, torch.Tensor):
+                setattr(self, name, of(value))
 
 
 class _WritesInput(Exception):
@@ -94,16 +110,35 @@ class Kept:
             if isinstance(o, torch.Tensor)
         ]
 
+    def on_tape(self, saved: Any, grads: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """The user's backward on fake tensors, for what a derivative inside of the loss is connected to. An output that
+        was saved is linked with the inputs, as it is in torch."""
+        tensors = list(saved.saved_tensors)
+        ctx, outputs = self.forward(tensors)
+        link = torch.zeros(())
+        for tensor in (t for t in tensors if t.requires_grad):
+            link = link + tensor.sum() * 0
+        ctx.remember(
+            tensors, outputs, [o + link.to(o.dtype) if o.is_floating_point() else o for o in outputs]
+        )
+        rest = iter(grads)
+        total = len(outputs) + len(self.static)
+        back = self.cls.backward(ctx, *[None if i in self.static else next(rest) for i in range(total)])
+        back = back if isinstance(back, tuple) else (back,)
+        return [back[i] for i in self.at]
+
     def joint(self, count: int) -> Callable[..., tuple[torch.Tensor, ...]]:
-        """``f(*tensors, *output_gradients) -> (*outputs, *input_gradients)``, ``count`` tensors going in."""
+        """``f(*tensors, *outputs, *output_gradients) -> (*outputs, *input_gradients)``, ``count`` tensors going in."""
 
         def both(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            tensors, grads = values[:count], iter(values[count:])
+            tensors, given = values[:count], values[count:]
             ctx, outputs = self.forward(tensors)
+            ctx.remember(tensors, outputs, given[: len(outputs)])
+            grads = iter(given[len(outputs) :])
             total = len(outputs) + len(self.static)
-            given = [None if i in self.static else next(grads) for i in range(total)]
+            cotangents = [None if i in self.static else next(grads) for i in range(total)]
             with torch.no_grad():
-                back = self.cls.backward(ctx, *given)
+                back = self.cls.backward(ctx, *cotangents)
             back = back if isinstance(back, tuple) else (back,)
             if len(back) < len(self.args):
                 raise refuse(
@@ -174,6 +209,7 @@ def _as_operator(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kept: 
             raise refuse("function", f"{cls.__name__} writes its input (ctx.mark_dirty)", place) from None
 
     operator.register_fake(shapes)
+    operator.register_autograd(call.on_tape, setup_context=_save)
     call.op = name.replace("::", ".") + ".default"
     kept[call.op] = call
     outputs = list(operator([args[i] for i in at]))
@@ -181,6 +217,10 @@ def _as_operator(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kept: 
     rest = iter(outputs)
     full = tuple(call.static[i] if i in call.static else next(rest) for i in range(total))
     return full[0] if call.single else full
+
+
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs[0])
 
 
 class _Drawing(TorchDispatchMode):
@@ -212,7 +252,9 @@ def trace(call: Kept, inputs: list[Any], outputs: list[Any]) -> torch.fx.GraphMo
     both = call.joint(len(inputs))
     mode = FakeTensorMode()
     with mode:
-        example = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype) for v in (*inputs, *outputs)]
+        example = [
+            torch.empty_strided(v.shape, v.stride(), dtype=v.dtype) for v in (*inputs, *outputs, *outputs)
+        ]
     try:
         with mode, torch.fx.traceback.preserve_node_meta():
             return make_fx(

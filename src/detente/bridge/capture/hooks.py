@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import operator
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ import torch
 from torch.fx.node import _side_effectful_functions
 
 from detente.bridge.capture.functions import Kept, _Slot
-from detente.bridge.capture.where import code_place, foreign, here
+from detente.bridge.capture.markers import DERIVATIVE, is_marker
+from detente.bridge.capture.where import code_place, here
 from detente.bridge.refusal import refuse
 
 _numbers = itertools.count(1)
@@ -64,8 +64,7 @@ def _identity(hook: Callable[..., Any]) -> Any:
 def keep_hooks(kept: dict[str, Kept]) -> Iterator[set[Any]]:
     """Hooks registered inside join ``kept``; yields the operators whose nodes ``rewire`` must connect."""
     operators: set[Any] = set()
-    plain = {name: getattr(torch.Tensor, name) for name in ("register_hook", "retain_grad", "backward")}
-    plain_grad = torch.autograd.grad
+    plain = {name: getattr(torch.Tensor, name) for name in ("register_hook", "retain_grad")}
 
     def register_hook(self: torch.Tensor, hook: Callable[..., Any]) -> Any:
         name = f"detente::hook{next(_numbers)}"
@@ -78,6 +77,9 @@ def keep_hooks(kept: dict[str, Kept]) -> Iterator[set[Any]]:
         overload = made._opoverload
         _side_effectful_functions.add(overload)  # nobody uses the node yet: it must survive elimination
         operators.add(overload)
+        if self.requires_grad:
+            with torch._C.DisableTorchFunction():  # torch's method would come back here
+                plain["register_hook"](self, hook)  # a derivative inside of the loss runs it on the tape, too
         call = Kept(_identity(hook), (_Slot,), (0,), name.replace("::", ".") + ".default")
         kept[call.op] = call
         made([self])
@@ -90,21 +92,11 @@ def keep_hooks(kept: dict[str, Kept]) -> Iterator[set[Any]]:
 
         return method
 
-    def grad(*args: Any, **kwargs: Any) -> Any:
-        if not foreign(sys._getframe(1).f_code.co_filename):  # torch's scan differentiates its own body
-            return plain_grad(*args, **kwargs)
-        what = "torch.autograd.grad inside the loss: a program has one backward pass"
-        raise refuse("transform", what, here())
-
-    # The name that `from torch.autograd import grad` took before is not replaced: then torch.export says less.
-    torch.autograd.grad = grad
     torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]
     torch.Tensor.retain_grad = refused("retain_grad")  # type: ignore[method-assign]
-    torch.Tensor.backward = refused("backward")  # type: ignore[method-assign]
     try:
         yield operators
     finally:
-        torch.autograd.grad = plain_grad
         for name, method in plain.items():
             setattr(torch.Tensor, name, method)
         for overload in operators:
@@ -146,6 +138,15 @@ def _rewire(module: torch.fx.GraphModule, operators: set[Any], outermost: bool) 
             value.replace_all_uses_with(result)
         node.args = ([value],)
         source[result], nearest[value] = value, node
+    # what a derivative is taken by stands before its hooks: they are part of the way back to it
+    for node in graph.nodes:
+        if is_marker(node, DERIVATIVE):
+            if not outermost:
+                raise refuse(
+                    "hook", "a tensor is hooked, and a derivative is taken inside of no_grad or autocast"
+                )
+            outputs, inputs, *rest = node.args
+            node.args = (outputs, [source.get(i, i) for i in inputs], *rest)
     graph.lint()
     module.recompile()
 

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from detente.bridge.arrays import to_numpy
-from detente.bridge.capture import functions, ragged, strides
+from detente.bridge.capture import functions, parts, ragged, strides
 from detente.bridge.capture.batch import Layout, aval
 from detente.bridge.capture.functions import Kept
 from detente.bridge.capture.provenance import Tag, Tags, scope_of
@@ -99,6 +99,7 @@ def convert(
                 Reason("batch", f"forward writes the batch in place ({kind})", None, "clone it first")
             )
     maker.bad += tags.lost()
+    parts.without_turns(maker, outputs)
     if maker.bad:
         raise Refused(maker.bad)
     return Graph(tuple(inputs), tuple(maker.nodes), tuple(outputs), constants)
@@ -166,6 +167,9 @@ class _Maker:
             tag = replace(tag, where=self.asked_at(node))
         if name in strides.STRIDED:
             self.strided(name, node, args)
+            return
+        if name in parts.MARKERS:
+            self.values[node] = parts.MARKERS[name](parts.Made(self, tag.where, tag.scope, tag.marks), *args)
             return
         if name in self.kept:
             name, args = "detente.function", self.function(self.kept[name], node, tag)

@@ -43,6 +43,7 @@ def load_table() -> None:
     for module in pkgutil.iter_modules(ops.__path__):
         importlib.import_module(f"{ops.__name__}.{module.name}")
     importlib.import_module("detente.bridge.lower.function")  # detente.function
+    importlib.import_module("detente.bridge.lower.derivative")  # detente.derivative, detente.vmap
 
 
 def graphs_in(value: Any) -> Iterable[Graph]:

@@ -9,36 +9,48 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from detente.bridge.graph import Graph
+from detente.bridge.graph import Graph, node_refs, refs
 from detente.bridge.lower.table import Call, lowers
 from detente.bridge.passes.dead import without_dead
 
 
 @lowers("detente.function", note="capture/functions.py traces the joint graph")
 def function(call: Call, joint: Graph, count: int, tensors: tuple[Any, ...]) -> tuple[jax.Array, ...]:
-    """``joint`` maps the tensors and one gradient per output to ``count`` outputs and one gradient per tensor.
+    """``joint`` maps the tensors, the outputs and one gradient per output to ``count`` outputs and one gradient per
+    tensor.
 
     The backward pass evaluates the joint graph again from the tensors; XLA merges what the forward pass has computed
-    already, and draws repeat their numbers, because an ordinal belongs to its node.
+    already, and draws repeat their numbers, because an ordinal belongs to its node. The outputs that it reads are those
+    of ``apply``: where the gradient is differentiated again, their derivative is the user's, as in torch.
     """
     taken = len(tensors)
     free = [i for i in joint.inputs if i.name not in joint.constants]
     own = [i for i in joint.inputs if i.name in joint.constants]
     forward = without_dead(replace(joint, inputs=(*free[:taken], *own), outputs=joint.outputs[:count]))
     run, both = call.function(forward), call.function(joint)
+    read = {r.id for n in joint.nodes for r in node_refs(n)} | {
+        r.id for o in joint.outputs for r in refs(o.value)
+    }
+    back_reads = [item.id in read for item in free[taken : taken + count]]
 
     @jax.custom_vjp
     def apply(*values: jax.Array) -> Any:
         return run(*values)
 
     def ahead(*values: jax.Array) -> Any:
-        return run(*values), values
+        outputs, word = apply(*values)
+        return (outputs, word), (values, [o for o, wanted in zip(outputs, back_reads, strict=True) if wanted])
 
-    def back(values: tuple[jax.Array, ...], cotangents: Any) -> tuple[Any, ...]:
-        given = zip(free[taken:], cotangents[0], strict=True)
+    def back(kept: tuple[Any, Any], cotangents: Any) -> tuple[Any, ...]:
+        values, rest = kept[0], iter(kept[1])
+        outputs = [
+            next(rest) if wanted else jnp.zeros(i.aval.shape, i.aval.dtype)
+            for i, wanted in zip(free[taken:], back_reads, strict=False)
+        ]
+        given = zip(free[taken + count :], cotangents[0], strict=True)
         # an integer output has no cotangent: torch hands its backward a tensor of zeros
         grads = [jnp.zeros(i.aval.shape, i.aval.dtype) if _empty(c) else c for i, c in given]
-        results, _ = both(*values, *grads)
+        results, _ = both(*values, *outputs, *grads)
         return tuple(
             jnp.asarray(g, v.dtype)
             if jnp.issubdtype(v.dtype, jnp.inexact)
@@ -54,3 +66,19 @@ def function(call: Call, joint: Graph, count: int, tensors: tuple[Any, ...]) -> 
 
 def _empty(cotangent: Any) -> bool:
     return getattr(cotangent, "dtype", None) == jax.dtypes.float0
+
+
+@lowers("detente.pull", note="capture/parts.py")
+def pull(
+    call: Call,
+    joint: Graph,
+    count: int,
+    tensors: tuple[Any, ...],
+    outputs: tuple[Any, ...],
+    cotangents: tuple[Any, ...],
+) -> tuple[jax.Array, ...]:
+    """The user's backward as a function of what it reads and what comes to the outputs; None is zeros."""
+    given = [jnp.zeros_like(o) if c is None else c for o, c in zip(outputs, cotangents, strict=True)]
+    results, word = call.function(joint)(*tensors, *outputs, *given)
+    call.merge(word)
+    return tuple(jnp.asarray(g, v.dtype) for g, v in zip(results[count:], tensors, strict=True))
