@@ -138,6 +138,23 @@ def the_batch_itself(m, x):
     return g.pow(2).mean() + y.mean()
 
 
+@case(batch=X.clone().requires_grad_())
+def a_batch_that_requires_a_gradient(m, x):
+    return grad(m(x).sum(), x, create_graph=True)[0].pow(2).mean() + m(x).mean()
+
+
+@case()
+def an_attack_in_place(m, x):
+    delta = torch.zeros_like(x)
+    delta.requires_grad_()
+    for _ in range(2):
+        (g,) = grad(m(x + delta).pow(2).sum(), delta)
+        with torch.no_grad():
+            delta += 0.1 * g.sign()
+            delta.clamp_(-0.15, 0.15)
+    return m(x + delta.detach()).pow(2).mean()
+
+
 @case()
 def imported_by_name(m, x):
     x = leaf(x)
@@ -544,6 +561,32 @@ def test_a_critic_and_its_author_train_in_turns():
     assert critic.certificate.ok and author.certificate.ok
 
 
+def test_the_live_module_differentiates_in_eager_between_steps():
+    """``step.evaluate``, ``step.eager`` and the user's own call, with the parameters as a step leaves them."""
+
+    def loss(m, x):
+        def one(held, row):
+            return func.functional_call(m, held, (row[None],)).pow(2).sum()
+
+        found = torch.vmap(func.grad(one), in_dims=(None, 0))(dict(m.named_parameters()), x)
+        return sum(g.pow(2).mean() for g in found.values()) + penalty(m, leaf(x))
+
+    torch.manual_seed(0)
+    model = net()
+    step = detente.compile(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), example_batch=X, seed=1)
+    for _ in range(2):
+        float(step(X))
+    with step.synced() as synced:
+        expected = float(loss(synced, X).detach())
+    evaluated = step.evaluate(X)
+    assert float(evaluated) == pytest.approx(expected, rel=1e-5) and not evaluated.requires_grad
+    assert float(step.eager(X)) == pytest.approx(expected, rel=1e-5)
+    model[0].requires_grad_(False)
+    with step.synced() as synced:
+        expected = float(loss(synced, X).detach())
+    assert float(step(X)) == pytest.approx(expected, rel=1e-5)
+
+
 def test_per_sample_gradients_share_their_dropout_mask(same_function):
     """``randomness="same"``: one mask for all turns."""
 
@@ -611,6 +654,10 @@ def in_a_map_of_integers(m, x):
     return torch.vmap(lambda i: func.grad(lambda w: (w * i).pow(2).sum())(m[0].bias))(torch.arange(3)).sum()
 
 
+def writes_a_turn(m, x):
+    return torch.vmap(lambda row: m(row.mul_(2)).sum())(x).sum()
+
+
 def linearized(m, x):
     return func.linearize(lambda z: m(z).tanh(), x)[1](torch.ones_like(x)).pow(2).mean()
 
@@ -624,6 +671,7 @@ REFUSED = [
     (draws_apart_in_a_map, "randomness='different'", "randomness='same'", "torch.vmap"),
     (lets_a_turn_out, "a single turn", "return it", "torch.vmap"),
     (forward_mode, "forward-mode", "torch.func.jvp", "make_dual"),
+    (writes_a_turn, "one turn of torch.vmap", "clone", "row.mul_"),
     (in_a_map_of_integers, "integers alone", "floats", "torch.vmap"),
     (linearized, "linearize", "torch.func.jvp", "linearize"),
 ]

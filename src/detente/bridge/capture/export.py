@@ -22,6 +22,7 @@ from detente.bridge.capture.generators import Generators
 from detente.bridge.capture.held import Held, Left, standing_in
 from detente.bridge.capture.hooks import keep_hooks, rewire
 from detente.bridge.capture.mapped import keep_maps
+from detente.bridge.capture.markers import capturing, leaf
 from detente.bridge.capture.neutral import convert
 from detente.bridge.capture.provenance import tag
 from detente.bridge.capture.quiet import without_torchs_log
@@ -85,8 +86,12 @@ class _Program(nn.Module):
         # what forward found out; not an attribute, because export takes attribute writes back
         self.__dict__["told"] = _Told()
         self.__dict__["derivatives"] = Derivatives()
+        self.__dict__["leaves"] = []  # which tensors of the batch require a gradient
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        # collocation points come with requires_grad=True; what is captured are detached copies
+        asked = zip(tensors, self.__dict__["leaves"], strict=True)
+        tensors = tuple(leaf(t) if wanted and capturing() else t for t, wanted in asked)
         given = self.__dict__["answers"]
         held = Held(self.model)
         with nullcontext() if given is None else Given(given), _same_tensors(*self.__dict__["own"]):
@@ -312,6 +317,7 @@ def _export(
 ) -> tuple[Captured, tuple[Left, ...]]:
     program = _Program(model, loss, layout, given, before)
     flat = tuple(t.detach() for t in tensors)
+    program.__dict__["leaves"] = [t.requires_grad for t in tensors]
     if not flat:
         raise refuse("batch", "the batch holds no tensor")
     with torch.enable_grad(), keep_metadata(), keep_checkpoints() as regions, keep_functions(regions) as kept:

@@ -17,6 +17,7 @@ from torch.fx import Node as FxNode
 from torch.utils import _pytree as pytree
 
 from detente.bridge.capture.draws import draws
+from detente.bridge.capture.markers import LEAF, TURN, is_marker
 from detente.bridge.capture.regions import REGION
 from detente.bridge.capture.weights import Weights
 from detente.bridge.capture.where import where
@@ -214,6 +215,16 @@ class _Walk:
         elif gradient and not _integer(node):
             self.carrying.add(node)
 
+    def stands_for_another(self, owner: FxNode) -> bool:
+        """Whether in eager torch a write to it is a write to the batch, to a buffer or to a view: a marker's result has
+        memory of its own here."""
+        if owner.target is not operator.getitem or not isinstance(marker := owner.args[0], FxNode):
+            return False
+        if not is_marker(marker, LEAF):
+            return is_marker(marker, TURN)
+        source = marker.args[0][owner.args[1]]  # type: ignore[index]
+        return source in self.views or self.memory(self.owner(source)) in self.kinds
+
     def write(self, node: FxNode, written: FxNode, grad: bool, gradient: bool) -> None:
         self.rename(node, written)
         owner = self.owner(written)
@@ -226,6 +237,9 @@ class _Walk:
         elif kind == "USER_INPUT":
             what = f"forward writes the batch in place ({node.target})"
             self.bad.append(Reason("batch", what, line, "clone the tensor first"))
+        elif self.stands_for_another(owner):
+            what = f"{node.target} writes what is differentiated, or one turn of torch.vmap: a tensor outside, too"
+            self.bad.append(Reason("transform", what, line, "clone it first, or compute out of place"))
         elif self.memory(owner) is not owner and self.memory(owner) in self.carrying:
             self.bad.append(hidden_write(f"{node.target} of a detached tensor", line))
         elif not grad and owner in self.carrying:

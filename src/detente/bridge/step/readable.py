@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from detente.bridge.live.guard import plain, tensors_of
 from detente.bridge.program.program import exported
@@ -33,8 +34,11 @@ class Readable(Exchange):
             modes = [(part, part.training) for part in self.model.modules()]
             try:
                 self.model.eval()
-                with torch.no_grad():
-                    return self.loss(self.model, batch)
+                # a loss that differentiates needs the graph that no_grad would not make
+                nodes = (node for program in self.programs for node in program.captured.graph.nodes)
+                with torch.set_grad_enabled(any(node.op == "detente.derivative" for node in nodes)):
+                    given = self.loss(self.model, batch)
+                return pytree.tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, given)
             finally:
                 for part, training in modes:
                     part.training = training
