@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tests.third_party import recipe
-from tests.third_party.compare import disagreement
+from tests.third_party.compare import chaotic, disagreement
 from tests.third_party.losses import LOSSES
 from tests.third_party.row import Row
 
@@ -34,6 +34,10 @@ def attempt(row: Row) -> dict[str, Any]:
                 plain = recipe.eager(row, dtype, begun, drawn=False)
                 if not all(map(math.isfinite, plain.losses)):
                     raise ValueError(f"eager PyTorch's losses are {plain.losses}")
+                if dtype == torch.float32 and chaotic(
+                    plain, begun, recipe.eager(row, dtype, begun, False, 1)
+                ):
+                    raise ArithmeticError("one rounding moves eager PyTorch as far as the training does")
                 if process_time() - start > SECONDS:
                     raise TimeoutError(f"eager PyTorch took {process_time() - start:.0f} s for its steps")
             except Exception as error:

@@ -84,3 +84,12 @@ def _numeric(tensor: torch.Tensor) -> bool:
 
 def _size(tensor: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor.detach().to(torch.complex128)))
+
+
+def chaotic(wanted: Trained, begun: dict[str, torch.Tensor], near: Trained) -> bool:
+    """Whether one rounding in the beginning moves the model, all in all, as far as the whole training does: in this
+    dtype eager PyTorch has no answer to compare with."""
+    names = [name for name, t in wanted.state.items() if _numeric(t)]
+    moved = math.hypot(*(_moved(wanted.state[name], begun.get(name)) for name in names))
+    apart = math.hypot(*(_size(near.state[name] - wanted.state[name]) for name in names))
+    return not apart <= moved

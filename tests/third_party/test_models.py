@@ -14,7 +14,7 @@ from tests.third_party import attempt as attempting
 from tests.third_party import recipe
 from tests.third_party.attempt import attempt
 from tests.third_party.classes import JUSTIFIED, MISSING, WRONG_LINE, classed
-from tests.third_party.compare import disagreement
+from tests.third_party.compare import chaotic, disagreement
 from tests.third_party.page import page
 from tests.third_party.row import Below, Float, New, Row
 
@@ -122,6 +122,15 @@ def test_compare_sees(change: str):
     else:
         found.state["body.3.bias"] = found.state["body.3.bias"][None]
     assert disagreement(found, run(), begun, run, torch.float32)[0]
+
+
+def test_only_what_has_no_answer_is_chaotic():
+    subject = row("Noted")
+    begun = recipe.state(recipe.built(subject, torch.float32))
+    wanted, near = (recipe.eager(subject, torch.float32, begun, True, nudge) for nudge in (0, 1))
+    assert not chaotic(wanted, begun, near)
+    near.state["body.0.weight"] += 100.0
+    assert chaotic(wanted, begun, near)
 
 
 def test_rows_are_data():
