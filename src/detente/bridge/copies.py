@@ -47,6 +47,9 @@ def _optimizer(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> None:
     optimizers of other packages read in their step. Parameters are copied with whatever comes later."""
     double, own = bare(optimizer)
     memo[id(optimizer)] = double
+    for inner in own.values():  # one that it wraps
+        if isinstance(inner, torch.optim.Optimizer) and id(inner) not in memo:
+            _optimizer(inner, memo)
     double.__dict__.update(copied(own, memo))
 
 

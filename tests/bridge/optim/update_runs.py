@@ -7,7 +7,7 @@ import torch
 from detente.bridge.lower.precision import x64
 from detente.bridge.optim.layout import from_torch
 from detente.bridge.optim.program import Leaf
-from detente.bridge.optim.tracer import aval_of
+from detente.bridge.optim.recording import aval_of
 
 SHAPES = {"matrix": (5, 3), "vector": (7,), "kernel": (2, 3, 3, 2), "scalar": ()}
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 _READS = ("__getitem__", "get", "items", "values", "keys", "__iter__", "__contains__", "__len__", "__eq__")
 _WRITES = ("__setitem__", "__delitem__", "pop", "popitem", "setdefault", "update", "clear", "__ior__")
@@ -60,7 +61,7 @@ for _name in (*_READS, *_WRITES):
 def see(optimizer: Any, asked: Callable[[], None]) -> bool:
     """``asked`` is called before anybody reads or writes the optimizer's state. Whether that is new: somebody has put
     another table there."""
-    held = getattr(optimizer, "state", None)
+    held = vars(optimizer).get("state")  # of one that wraps another it may be the other's
     if isinstance(held, SeenState):
         held.told = [known for known in held.told if known() is not None]
         if any(known() == asked for known in held.told):
@@ -75,11 +76,13 @@ def see(optimizer: Any, asked: Callable[[], None]) -> bool:
 
 def unseen(optimizer: Any) -> bool:
     """Whether another table stands where ours was."""
-    return isinstance(getattr(optimizer, "state", None), dict) and type(optimizer.state) is not SeenState
+    held = vars(optimizer).get("state")
+    return isinstance(held, dict) and type(held) is not SeenState
 
 
 def tensors_in(optimizer: Any) -> Iterator[torch.Tensor]:
     """Every tensor of the state, without telling anybody."""
     state = getattr(optimizer, "state", None)
     for entry in dict.values(state) if isinstance(state, dict) else ():
-        yield from (value for value in entry.values() if isinstance(value, torch.Tensor))
+        values = tree_leaves(entry) if isinstance(entry, dict) else (entry,)
+        yield from (value for value in values if isinstance(value, torch.Tensor))

@@ -35,7 +35,7 @@ def _hooks(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
-def _wraps(optimizer: torch.optim.Optimizer) -> bool:
+def wraps(optimizer: torch.optim.Optimizer) -> bool:
     """Groups or state are another optimizer's (Lookahead, a schedule-free wrapper)."""
     inner = [v for v in vars(optimizer).values() if isinstance(v, torch.optim.Optimizer)]
     return bool(inner) or "param_groups" not in vars(optimizer)
@@ -48,11 +48,6 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 
 OBSTACLES: tuple[Obstacle, ...] = (
-    Obstacle(
-        _wraps,
-        "{name} wraps another optimizer and keeps state beside it, and one update rule is made of one optimizer",
-        "give the optimizer that it wraps; step.averages() with ema= is an average of the weights",
-    ),
     Obstacle(
         lambda o: not isinstance(o, torch.optim.LBFGS) and _needs_closure(o),
         "{name} evaluates the loss inside of its step (a closure), and a compiled step evaluates it once",

@@ -41,7 +41,7 @@ def check_uncoupled(
             "once per parameter",
         )
     for path in trace.paths:
-        met = _reached(path.graph) & {"param1", "grad1"}
+        met = reached(path.graph) & {"param1", "grad1"}
         if met:
             raise refuse(
                 "optimizer",
@@ -57,7 +57,7 @@ def _check_branches(optimizer: torch.optim.Optimizer, trace: Trace) -> None:
     plain = {path.outcomes: _without_tests(path.graph) for path in trace.paths}
     for path in trace.paths:
         for index, output in enumerate(o for o in path.graph.outputs if o.kind == "aux"):
-            of_second = _reached(path.graph, (output,)) & {"param1", "grad1"}
+            of_second = reached(path.graph, (output,)) & {"param1", "grad1"}
             turned = (*path.outcomes[:index], not path.outcomes[index])
             others = [plain[k] for k in plain if k[: index + 1] == turned]
             if of_second and not any(same_graph(plain[path.outcomes], other) for other in others):
@@ -71,7 +71,7 @@ def _without_tests(graph: Graph) -> Graph:
     return live(Graph(graph.inputs, graph.nodes, tuple(o for o in graph.outputs if o.kind != "aux")))
 
 
-def _reached(graph: Graph, outputs: Sequence[Output] | None = None) -> set[str]:
+def reached(graph: Graph, outputs: Sequence[Output] | None = None) -> set[str]:
     """Names of the inputs that the outputs depend on, by default all but the tests."""
     outputs = [o for o in graph.outputs if o.kind != "aux"] if outputs is None else outputs
     made = {node.id: node for node in graph.nodes}

@@ -37,7 +37,7 @@ def from_torch(live: Mapping[str, Any], leaves: tuple[Leaf, ...]) -> dict[str, j
     """Copies of the leaves as JAX arrays. A Python number becomes a 0-d float64 array, and so does a float64
     tensor, also where jax's x64 mode is off."""
     with x64():
-        return {leaf.key: _array(live[leaf.key]) for leaf in leaves}
+        return {leaf.key: array_of(live[leaf.key]) for leaf in leaves}
 
 
 def into_torch(
@@ -59,7 +59,7 @@ def into_torch(
         if leaf.kind != "tensor":
             target[leaf.key] = int(value) if leaf.kind == "int" else float(value)
             continue
-        new = _tensor(value, leaf.aval)
+        new = tensor_of(value, leaf.aval)
         old = target.get(leaf.key)
         if (
             old is not None
@@ -74,7 +74,8 @@ def into_torch(
             target[leaf.key] = new if on_host else new.to(param.device)
 
 
-def _array(value: Any) -> jax.Array:
+def array_of(value: Any) -> jax.Array:
+    """A copy as a JAX array, of a number a 0-d float64 one. Under x64."""
     if not isinstance(value, torch.Tensor):
         return jnp.asarray(0.0 if value is None else float(value), jnp.float64)
     value = value.detach().cpu().contiguous()
@@ -83,7 +84,8 @@ def _array(value: Any) -> jax.Array:
     return jnp.array(value.numpy(), copy=True)
 
 
-def _tensor(value: np.ndarray, aval: Aval) -> torch.Tensor:
+def tensor_of(value: np.ndarray, aval: Aval) -> torch.Tensor:
+    """A copy as torch has it."""
     if aval.dtype == "bfloat16":
         return torch.from_numpy(np.array(value).view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(np.array(value)).to(getattr(torch, aval.dtype))

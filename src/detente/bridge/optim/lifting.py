@@ -18,6 +18,15 @@ from torch.overrides import TorchFunctionMode
 
 from detente.bridge.optim.number import is_number, lifted
 
+# another name of the same, which functionalize does not know
+SPELT = {
+    torch.Tensor.clip_: torch.Tensor.clamp_,
+    torch.Tensor.clip: torch.Tensor.clamp,
+    torch.clip: torch.clamp,
+}
+
+MADE = {torch.zeros, torch.ones, torch.empty, torch.full, torch.eye, torch.arange}
+
 
 class Factories(TorchFunctionMode):
     """Two calls that functionalize or a symbolic number cannot pass, said in other words: ``torch.as_tensor(number)``
@@ -29,9 +38,35 @@ class Factories(TorchFunctionMode):
         if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor) and args and is_number(args[0]):
             dtype = kwargs.get("dtype") or torch.get_default_dtype()
             return torch.full((), args[0], dtype=dtype, device="meta")
+        if (
+            func in (torch.tensor, torch.as_tensor)
+            and args
+            and isinstance(args[0], bool | int | float | list | tuple)
+        ):
+            return constant(args[0], kwargs.get("dtype"))
+        if func in MADE and torch.device(kwargs.get("device") or "cpu").type == "cpu":
+            kwargs["device"] = "meta"  # where a trace's parameters are
+        if func in SPELT:
+            return SPELT[func](*args, **kwargs)
+        if func is torch.Tensor.cpu:  # where it is already
+            return args[0]
         if func is torch.Tensor.square_:
             return args[0].pow_(2)
         return func(*args, **kwargs)
+
+
+def constant(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    """A tensor of Python's numbers, filled below functionalize and so with its values known; on the meta device
+    ``torch.tensor`` would have none."""
+    if isinstance(value, list | tuple):
+        if not value:
+            return torch.zeros((0,), dtype=dtype or torch.get_default_dtype(), device="meta")
+        return torch.stack([constant(item, dtype) for item in value])
+    if isinstance(value, torch.Tensor):
+        return value if dtype is None else value.to(dtype)
+    kind = torch.get_default_dtype() if isinstance(value, float) or is_number(value) else None
+    kind = kind or (torch.bool if isinstance(value, bool) else torch.int64)
+    return torch.full((), value, dtype=dtype or kind, device="meta")
 
 
 def spaces_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

@@ -100,6 +100,7 @@ class Number:
     def has_hint(self) -> bool:
         return False
 
+    expr = None  # and nothing can be simplified
     _hint = None  # what statically_known_true reads: nothing is known, and nothing is guarded on
 
     def _nothing(self) -> None:
@@ -226,11 +227,15 @@ def number_of(value: Any) -> Number | None:
 
 
 def lifted(function: Callable[..., Any], op: str) -> Callable[..., Any]:
-    """A builtin (``max``) that records when one of its arguments is a ``Number`` and is itself otherwise."""
+    """A builtin (``max``) that records where an argument is a ``Number`` or a traced tensor; itself otherwise."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs or not any(is_number(arg) for arg in args):
+        tensors = any(_traced(arg) for arg in args)
+        if kwargs or not (tensors or any(is_number(arg) for arg in args)):
             return function(*args, **kwargs)
+        if tensors and op in ("max", "min"):
+            return function(*args) if len(args) < 2 else _extreme(args, op)
+        args = tuple(arg.item() if _traced(arg) else arg for arg in args)
         recorder = next(arg.node for arg in args if is_number(arg))
         nodes = [arg.node if is_number(arg) else recorder.wrap_float(arg) for arg in args]
         result = nodes[0]
@@ -241,3 +246,18 @@ def lifted(function: Callable[..., Any], op: str) -> Callable[..., Any]:
         return torch.SymFloat(result)
 
     return call
+
+
+def _traced(value: Any) -> bool:
+    """A tensor of a trace."""
+    return isinstance(value, torch.Tensor) and value.is_meta
+
+
+def _extreme(args: tuple[Any, ...], op: str) -> Any:
+    """Python's ``max`` of tensors of one element and numbers: the later one only where it is truly more."""
+    found = args[0]
+    for other in args[1:]:
+        like = next(value for value in (found, other) if _traced(value))
+        one, two = (v if isinstance(v, torch.Tensor) else torch.full_like(like, v) for v in (found, other))
+        found = torch.where(two > one if op == "max" else two < one, two, one)
+    return found

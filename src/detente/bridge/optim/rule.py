@@ -13,15 +13,17 @@ import torch
 
 from detente.bridge.graph import Aval
 from detente.bridge.lower.precision import torch_numerics, x64
-from detente.bridge.optim.accept import check
+from detente.bridge.optim.accept import check, wraps
 from detente.bridge.optim.births import births
 from detente.bridge.optim.couple import check_uncoupled
 from detente.bridge.optim.hyper import Stale, encode, literals, numbers, traced_group
+from detente.bridge.optim.joint_rule import JointRule, across_groups, joint_rule
 from detente.bridge.optim.layout import from_torch, into_torch, leaves_of
 from detente.bridge.optim.program import Leaf, Program
+from detente.bridge.optim.recording import aval_of
 from detente.bridge.optim.run import STARTED, born, decode, update
-from detente.bridge.optim.tracer import Written, aval_of, trace_step
-from detente.bridge.refusal import refuse
+from detente.bridge.optim.tracer import Written, trace_step
+from detente.bridge.refusal import Refused, refuse
 
 State = dict[str, dict[str, Any]]
 
@@ -49,6 +51,8 @@ class Rule:
     groups: tuple[Group, ...]
     group_of: Mapping[str, int]
     programs: Mapping[str, Program]
+
+    together = False  # each parameter is updated by itself
 
     # -- the numbers ------------------------------------------------------------------------------------------
 
@@ -89,6 +93,12 @@ class Rule:
                 values = numbers(group, mine.written)
                 out += [(group, due.key, due.value(values)) for due in last.step.writes]
         return out
+
+    def follow(self, optimizer: torch.optim.Optimizer, state: State) -> None:
+        """What a step's results change in the optimizer at once: here nothing."""
+
+    def numbers_into(self, optimizer: torch.optim.Optimizer, state: State) -> None:
+        """Called where the state is another than that of the last step; its numbers are all on the device."""
 
     # -- state ------------------------------------------------------------------------------------------------
 
@@ -219,15 +229,39 @@ class Rule:
         return self.programs[members[0]]
 
 
-def trace(optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]]) -> Rule:
+def trace(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]]
+) -> Rule | JointRule:
     """Trace an unmodified optimizer into a ``Rule``, about 5 ms per distinct shape.
 
     ``named_parameters`` is ``module.named_parameters()``. Frozen parameters (``requires_grad=False``) of the
     optimizer are left out, as torch leaves them. Raises Refused for what cannot be compiled (LBFGS, SparseAdam,
     step hooks, a step that couples parameters), naming the line of the optimizer's code where there is one.
     """
+    named = list(named_parameters)
     check(optimizer)
-    names = {id(p): name for name, p in named_parameters}
+    if wraps(optimizer):
+        return joint_rule(optimizer, named)
+    torchs = type(optimizer).__module__.startswith("torch.optim")
+    try:
+        alone = _alone(optimizer, {id(p): name for name, p in named})
+    except Refused:
+        if torchs:
+            raise
+        return joint_rule(optimizer, named)
+    if torchs or len(optimizer.param_groups) == 1:
+        return alone
+    return across_groups(optimizer, named) or alone
+
+
+def _alone(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Rule:
+    """A rule of one program per shape. Raises Refused."""
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    beside = [key for key in dict.keys(optimizer.state) if id(key) not in own]
+    if beside and not type(optimizer).__module__.startswith("torch.optim"):
+        raise refuse(
+            "optimizer", f"{type(optimizer).__name__} keeps {beside[0]!r} in its state, which is no parameter"
+        )
     groups: list[Group] = []
     group_of: dict[str, int] = {}
     programs: dict[str, Program] = {}

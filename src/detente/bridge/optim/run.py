@@ -6,7 +6,7 @@ caller's mode; parameters, gradients and tensors of the state keep their own dty
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from detente.bridge.lower.driver import Trace as Lowering
 from detente.bridge.lower.driver import evaluate
 from detente.bridge.lower.faults import Sites
 from detente.bridge.lower.precision import torch_numerics
-from detente.bridge.optim.program import Program, Trace
+from detente.bridge.optim.program import Path, Program, Trace
 
 STARTED = "#started"  # 0-d bool beside the leaves of a parameter whose first step is a computation of its own
 
@@ -74,9 +74,13 @@ def _run(graph: Graph, values: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _select(trace: Trace, values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """All paths, then the one whose conditions hold. XLA shares what the paths have in common."""
-    count = 1 + len(trace.leaves)
-    results = {path.outcomes: _run(path.graph, values) for path in trace.paths}
+    return select(trace.paths, values, 1 + len(trace.leaves))
+
+
+def select(paths: Sequence[Path], values: Mapping[str, Any], count: int) -> tuple[Any, ...]:
+    """The first ``count`` outputs of the path whose conditions hold, which are its other outputs; all are computed, and
+    XLA shares what they have in common."""
+    results = {path.outcomes: _run(path.graph, values) for path in paths}
 
     def pick(prefix: tuple[bool, ...]) -> tuple[Any, ...]:
         if prefix in results:

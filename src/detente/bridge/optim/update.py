@@ -17,10 +17,12 @@ import torch
 from detente.bridge.lower.precision import x64
 from detente.bridge.optim import ema
 from detente.bridge.optim.clip import clip_norm, clip_value
+from detente.bridge.optim.first import TorchsStep
+from detente.bridge.optim.joint_rule import JointRule
 from detente.bridge.optim.layout import from_torch
-from detente.bridge.optim.program import Leaf, Program
+from detente.bridge.optim.program import Leaf
+from detente.bridge.optim.recording import aval_of
 from detente.bridge.optim.rule import Rule, State
-from detente.bridge.optim.tracer import aval_of
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Update:
     ``clip_value`` as ``clip_grad_value_`` (the value is cut before the norm is taken), ``ema`` a decay in [0, 1]
     as ``torch.optim.swa_utils.get_ema_multi_avg_fn``. None leaves a part out."""
 
-    rule: Rule
+    rule: Rule | JointRule | TorchsStep
     clip_norm: float | None = None
     norm_type: float = 2.0
     clip_value: float | None = None
@@ -45,15 +47,41 @@ class Update:
     @property
     def separate(self) -> bool:
         """Whether each parameter can be updated by itself, before the other gradients exist."""
-        return self.clip_norm is None
+        return self.clip_norm is None and not self.together
 
     # the rule's own
+    @property
+    def together(self) -> bool:
+        """Whether one program updates all parameters at once."""
+        return self.rule.together
+
+    @property
+    def once(self) -> bool:
+        """Whether it is the rule of one step: the first, which makes the state."""
+        return self.first or (isinstance(self.rule, JointRule) and not self.rule.joint.steady)
+
+    @property
+    def first(self) -> bool:
+        """Whether the next step is one that torch takes."""
+        return isinstance(self.rule, TorchsStep)
+
+    def taken(self) -> None:
+        """torch has taken its step."""
+        assert isinstance(self.rule, TorchsStep)
+        self.rule.flags["taken"] = True
+
+    def follow(self, optimizer: torch.optim.Optimizer, state: State) -> None:
+        self.rule.follow(optimizer, state)
+
+    def numbers_into(self, optimizer: torch.optim.Optimizer, state: State) -> None:
+        self.rule.numbers_into(optimizer, state)
+
     @property
     def name(self) -> str:
         return self.rule.name
 
     @property
-    def programs(self) -> Mapping[str, Program]:
+    def programs(self) -> Mapping[str, Any]:
         return self.rule.programs
 
     @property
@@ -70,7 +98,7 @@ class Update:
     def stackable(self, members: Iterable[str]) -> bool:
         return self.rule.stackable(members)
 
-    def program_of(self, members: Sequence[str]) -> Program:
+    def program_of(self, members: Sequence[str]) -> Any:
         return self.rule.program_of(members)
 
     def init(self, params: Mapping[str, jax.Array], hyper: Sequence[Any]) -> State:

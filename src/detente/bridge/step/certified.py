@@ -78,6 +78,7 @@ class Certified:
         self.count = number + 1
         for due in writes:
             put(due)
+        self._rule.follow(self.optimizer, optimizer)
         self.sharing.ran()
         self._ran = None
         return loss, aux, word
@@ -132,6 +133,7 @@ class Certified:
         if self._kept_nothing:
             return
         self._state = self._certifier.state_before(first, self._state, self._rule)
+        self._rule.numbers_into(self.optimizer, self._state.optimizer)
         self.count = first.count
         self._live = first.before is None
         self._guard.behind = self._moments.behind = not self._live
@@ -142,7 +144,10 @@ class Certified:
 
     def _before(self) -> Before | None:
         """The state on the host; None while the live module and optimizer hold it themselves."""
-        return None if self._live else Before.of(self._state, self._rule, self.count > 0 or self._stepped)
+        together = self._rule.together  # numbers of the live optimizer move on with the step
+        if self._live and not together:
+            return None
+        return Before.of(self._state, self._rule, self.count > 0 or self._stepped or together)
 
     @property
     def certificate(self) -> Certificate | None:

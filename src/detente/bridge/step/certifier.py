@@ -206,7 +206,11 @@ def state_outside(state: State, known: Mapping[str, Any]) -> dict[str, torch.Ten
 
 def numbers_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """The parameter groups without their parameters, copied."""
-    return [{k: copy.copy(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    return [{k: _copy(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+
+
+def _copy(value: Any) -> Any:
+    return copied(value) if isinstance(value, torch.Tensor | list | dict) else copy.copy(value)
 
 
 def coarsest(graph: Graph) -> float:

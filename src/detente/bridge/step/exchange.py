@@ -14,16 +14,18 @@ from detente.bridge.live.guard import plainly, release, tensors_of, watch
 from detente.bridge.live.optimizer_state import see, tensors_in, unseen
 from detente.bridge.live.walk import sources
 from detente.bridge.live.watch import Watch
+from detente.bridge.optim.first import TorchsStep
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
 from detente.bridge.optim.update import Update
-from detente.bridge.refusal import refuse
+from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stacks
 from detente.bridge.state.birth import Births
 from detente.bridge.state.meta import fill, source
-from detente.bridge.state.place import from_jax, to_jax
+from detente.bridge.state.place import Placed, from_jax, to_jax
 from detente.bridge.state.state import State
 from detente.bridge.step.certified import Certified
+from detente.bridge.step.rehearse import rehearsed
 from detente.bridge.step.sharing import same_tensors
 
 
@@ -181,7 +183,7 @@ class Exchange(Certified):
             ("register_load_state_dict_post_hook", loaded),
         ):
             register = getattr(self.optimizer, name, None)
-            if register is not None:
+            if register is not None and "_optimizer_state_dict_pre_hooks" in vars(self.optimizer):
                 register(hook)
 
     def _take_over(self) -> None:
@@ -233,7 +235,7 @@ class Exchange(Certified):
         if self._rewritten or self._moments.exposed:
             self._make_certificate()
             averages = self._state.by_torch_names()[1]
-            fresh = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+            fresh = self._torchs_state()
             stacks = self._state.stacks
             self._state.arrange(Stacks())
             self._state.optimizer = self._rule.kept(averages, fresh)
@@ -323,21 +325,58 @@ class Exchange(Certified):
             else:
                 values[name] = to_jax(live if not live.is_meta else weights(name))
         self._live, self._stepped = not meta, bool(self.optimizer.state)
-        if self.optimizer.state:
-            optimizer = self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+        if self.optimizer.state or self._rule.together:
+            optimizer = self._torchs_state()
         else:
             optimizer = self._births.at(self._hyper())
         self._state = State(values, optimizer)
+
+    def _torchs_state(self) -> Any:
+        """What the live optimizer holds, as another rule's where it holds other things than this one's."""
+        try:
+            return self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+        except Stale:
+            self._turn()
+            return self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+
+    def _turn(self) -> None:
+        """The rule of what the live optimizer does next: one of before, or traced. A step that no graph can make, of an
+        optimizer that is traced as a whole, is torch's."""
+        known = self._variants.rules(self._fits)
+        if known is None:
+            try:
+                known = self._traced()
+            except Refused as why:
+                if not self._rule.together or self._rule.once:
+                    raise
+                self._moving.warn(f"torch takes step {self.count} itself: {why.reasons[0].what}")
+                known = self._around_rule(TorchsStep(type(self.optimizer).__name__))
+        self._variants.turn(self._rule)
+        self._follow(known)
+        self._variants.turned(known)
 
     def _follow(self, rule: Update) -> None:
         """The optimizer as a rule, and the program that makes its first state."""
         self._rule, self._births = rule, Births(rule.init, frozenset(rule.programs))
         self._grouped = [list(group["params"]) for group in self.optimizer.param_groups]
 
+    def _begun(self, placed: Placed) -> Update:
+        """The rule that a step begins with: that of a first step that torch takes, where no other can be made."""
+        try:
+            return self._traced()
+        except Refused as why:
+            parts = self.options.accumulate
+            return self._around_rule(
+                rehearsed(self.model, self.loss, self.optimizer, placed.original, parts, why)
+            )
+
     def _traced(self) -> Update:
+        return self._around_rule(trace(self.optimizer, self.model.named_parameters()))
+
+    def _around_rule(self, rule: Any) -> Update:
         options = self.options
         return Update(
-            trace(self.optimizer, self.model.named_parameters()),
+            rule,
             clip_norm=options.clip_norm,
             clip_value=options.clip_value,
             ema=options.ema,
@@ -354,8 +393,16 @@ class Exchange(Certified):
             # a group changed more than its numbers: another rule, so every program is compiled anew
             self.sync_to_torch()
             averages = self._state.by_torch_names()[1]
-            self._follow(self._traced())
+            self._turn()
             self._load()
             self._state.optimizer = self._rule.kept(averages, self._state.optimizer)
-            self._variants.forget()
             return self._rule.hyper(self.optimizer)
+
+    def _fits(self, rule: Update) -> bool:
+        """Whether a rule of before is that of the live optimizer again."""
+        try:
+            rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+            rule.hyper(self.optimizer)
+        except Stale:
+            return False
+        return True

@@ -96,6 +96,7 @@ class Readable(Exchange):
         numbers of ``param_groups`` are the live optimizer's). Raises Refused for a file that does not fit."""
         self._settle()
         self._state, self.count, seed = checkpoint.load(path, self._state)
+        self._rule.numbers_into(self.optimizer, self._state.by_torch_names()[1])
         self._live, self._stepped = False, True
         self._guard.behind = self._moments.behind = True
         self.sharing.loaded()

@@ -62,7 +62,7 @@ class Step(Readable):
         elif options.weights is not None:
             raise refuse("meta", "weights= is for a module on the meta device, and this one has values")
         try:
-            self._follow(self._traced())
+            self._follow(self._begun(placed))
             self.weights = self._variants.weights(placed)
         except Refused as refused:
             with stand_ins(model) if self._source is not None else nullcontext():
@@ -119,6 +119,10 @@ class Step(Readable):
         self._settle()
         self._catch_up()
         hyper = self._hyper()
+        if self._rule.first:
+            self.sync_to_torch()
+            self._rule.taken()
+            return self.eager(batch.original if isinstance(batch, Placed) else batch)
         variant, placed = self._variant_of(batch if isinstance(batch, Placed) else self.place(batch), hyper)
         if self.options.certificate != "none" and self._variants.certificate(variant) is None:
             mode, value = self._watch.mode, None if self._live else self._host_value

@@ -46,6 +46,8 @@ from detente.bridge.state.place import Placed
 from detente.bridge.state.state import State
 from detente.bridge.telling import phase, telling
 
+TURNS = 4  # branches of an optimizer whose programs are kept
+
 
 @dataclass(frozen=True)
 class Options:
@@ -119,6 +121,7 @@ class Variants:
         self.choices = self.folder / "choices" if self.folder is not None else None  # what tuning measured
         self.made: dict[Any, Variant] = {}
         self.certificates: dict[Any, Certificate] = {}  # by the key of ``made``
+        self.parked: list[tuple[Any, dict[Any, Variant], dict[Any, Certificate]]] = []  # of other branches
         self.captured: dict[Any, tuple[Captured, float]] = {}  # survives a change of the optimizer's rule
 
     def weights(self, placed: Placed) -> Weights:
@@ -147,8 +150,26 @@ class Variants:
 
     def forget(self) -> None:
         """The optimizer has another rule: what was captured stays, what was compiled goes."""
-        self.made.clear()
-        self.certificates.clear()
+        self.made, self.certificates = {}, {}
+        self.parked.clear()
+
+    def turn(self, rule: Any) -> None:
+        """The optimizer takes another branch. Programs of one that updates all parameters at once are kept for when it
+        comes back to it (every tenth step): finding the branch again costs less than compiling it."""
+        if rule.together and not rule.once:
+            self.parked = [*self.parked, (rule, self.made, self.certificates)][-TURNS:]
+        self.made, self.certificates = {}, {}
+
+    def rules(self, fits: Callable[[Any], bool]) -> Any:
+        """The rule of before that fits again, or None."""
+        return next((rule for rule, *_ in self.parked if fits(rule)), None)
+
+    def turned(self, rule: Any) -> None:
+        """The programs of the rule that is followed now, where it is one of before."""
+        for known, made, certificates in self.parked:
+            if known is rule:
+                self.made, self.certificates = made, certificates
+        self.parked = [entry for entry in self.parked if entry[0] is not rule]
 
     def start_anew(self) -> None:
         """The module is another one: what was captured goes, too."""
@@ -181,6 +202,8 @@ class Variants:
         name, uncached = None, "the cache is off"
         if self.numbers:
             uncached = "numbers of Python's are inputs of it"
+        elif rule.together:
+            uncached = "its optimizer's parameters see each other"
         elif self.folder is not None:
             shapes = (state.shapes()[1], jax.tree.map(shape_of, hyper))
             layout_key, mode = key
@@ -214,10 +237,11 @@ class Variants:
             return False
         if self.options.tune or self.choices is None or not self.choices.is_dir():
             return self.options.tune
-        name = choice_name(
-            _graph(entry.captured), self.options.whole, limit_bytes(), self._surroundings(rule)
-        )
+        name = choice_name(_graph(entry.captured), self._whole(rule), limit_bytes(), self._surroundings(rule))
         return recall(self.choices, name) is not None
+
+    def _whole(self, rule: Any) -> str:
+        return self.options.whole or ("the optimizer updates all parameters at once" if rule.together else "")
 
     def _surroundings(self, rule: Any) -> Any:
         """What changes the executable beside the graph, with a ``repr`` that is the same in every process."""
@@ -291,7 +315,7 @@ class Variants:
             build,
             executable=lambda compiled: compiled.executable,
             alike=alike_of(rule),
-            whole=self.options.whole,
+            whole=self._whole(rule),
             limit_bytes=limit_bytes(),
             form=self.options.form,
             tune=timed if self.options.tune else None,
