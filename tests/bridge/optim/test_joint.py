@@ -262,7 +262,7 @@ def same(mine: Any, theirs: Any) -> None:
 
 
 def stepped(model: Any, optimizer: Any) -> Any:
-    return bridge.compile(model, loss, optimizer, example_batch=given()[0], cache=False, progress=False)
+    return bridge.compile(model, loss, optimizer, example_batch=given()[0], cache=False, quiet=True)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
