@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -68,6 +69,10 @@ class JointRule:
     @property
     def trained(self) -> tuple[str, ...]:
         return self.joint.names
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.joint.names)
 
     @property
     def group_of(self) -> dict[str, int]:
@@ -148,8 +153,11 @@ class JointRule:
 
     def _owner(self, place: Place) -> tuple[str, str]:
         """(parameter, leaf) under which a step keeps what stands at a place."""
-        mine = next((key for kind, key in place if kind == "param"), self.joint.names[0])
-        return (mine if mine in self.programs else self.trained[0]), key_of(place)
+        mine = _named(place)
+        if mine in self._names:
+            return mine, key_of(place)
+        # of no parameter, or of one that is frozen: the whole path, or it would be the first parameter's own
+        return self.trained[0], "#" + "/".join(str(key) for _, key in place)
 
     def _kept(self, table: Table, state: State) -> list[Place]:
         """The places of a table that the state has."""
@@ -292,9 +300,8 @@ def across_groups(
         {rule.ids[id(p)] for p in group["params"] if id(p) in rule.ids} for group in optimizer.param_groups
     ]
     for graph in rule.graphs():
-        for output in graph.outputs:
-            place = next((p for p in rule.joint.kept if key_of(p) == output.name and _named(p)), None)
-            name = output.name[6:] if output.name.startswith("param:") else place and _named(place)
+        whose = [*rule.joint.names, *map(_named, rule.joint.kept)]
+        for output, name in zip(graph.outputs, whose, strict=False):
             home = next((i for i, held in enumerate(members) if name in held), None)
             if home is not None and not all(_own(read, home, members) for read in reached(graph, (output,))):
                 return rule
