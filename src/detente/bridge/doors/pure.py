@@ -12,13 +12,11 @@ from torch import nn
 
 from detente.bridge.capture import batch as batches
 from detente.bridge.capture.export import capture
-from detente.bridge.lower.driver import missing
 from detente.bridge.lower.precision import torch_numerics
-from detente.bridge.passes.dead import without_dead
-from detente.bridge.passes.masks import recognise_masks
+from detente.bridge.program.captured import graph_of, lowerable
 from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
-from detente.bridge.refusal import Refused, refuse
+from detente.bridge.refusal import refuse
 from detente.bridge.state.place import to_jax
 
 Arrays = dict[str, Any]
@@ -118,14 +116,10 @@ def functional(
     >>> arrays = jax.tree.map(lambda tensor: tensor.numpy(), batch)    # from here on JAX's own kind of arrays
     >>> gradient = jax.jit(jax.grad(f))(f.params, arrays)
     """
-    captured = capture(model, loss, batch)
-    reasons = missing(captured.graph)
-    if reasons:
-        raise Refused(reasons)
-    graph = recognise_masks(without_dead(captured.graph), captured.weights.tensors)
+    captured = lowerable(capture(model, loss, batch))
     held = captured.weights
     arrays = {name: to_jax(tensor) for name, tensor in held.tensors.items()}
     params = {n: a for n, a in arrays.items() if n in held.trainable}
     buffers = {n: a for n, a in arrays.items() if n not in held.trainable}
-    program = Program(graph, matmul)
+    program = Program(graph_of(captured), matmul)
     return Functional(params, buffers, program, captured.batch, captured.aux, held.aliases)

@@ -12,13 +12,10 @@ import torch
 from torch import nn
 
 from detente.bridge.capture.export import capture
-from detente.bridge.lower.driver import missing
 from detente.bridge.lower.precision import torch_numerics
-from detente.bridge.passes.dead import without_dead
-from detente.bridge.passes.masks import recognise_masks
+from detente.bridge.program.captured import graph_of, lowerable
 from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
-from detente.bridge.refusal import Refused
 from detente.bridge.state.place import Placed, to_jax
 
 
@@ -59,11 +56,8 @@ def compile_region(
     matmul: str = "highest",
 ) -> Region:
     """Capture, lower and compile. ``batch_gradients`` are top-level keys of the batch. Raises Refused."""
-    captured = capture(module, loss, batch.original)
-    reasons = missing(captured.graph)
-    if reasons:
-        raise Refused(reasons)
-    program = Program(recognise_masks(without_dead(captured.graph), captured.weights.tensors), matmul)
+    captured = lowerable(capture(module, loss, batch.original))
+    program = Program(graph_of(captured), matmul)
     wanted = {f"batch[{name!r}]": name for name in batch_gradients}
     at = {i: wanted[path] for i, path in enumerate(batch.layout.paths) if path in wanted}
 

@@ -29,15 +29,13 @@ from detente.bridge.choose.choose import name as choice_name
 from detente.bridge.choose.forms import Shaped
 from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.choose.remember import recall
-from detente.bridge.graph import Graph
 from detente.bridge.live.interrupts import safe
 from detente.bridge.live.ran import Names
 from detente.bridge.live.walk import sources, standing_for
-from detente.bridge.lower.driver import load_table, missing
+from detente.bridge.lower.driver import load_table
 from detente.bridge.lower.precision import x64
 from detente.bridge.passes.connected import connected
-from detente.bridge.passes.dead import without_dead
-from detente.bridge.passes.masks import recognise_masks
+from detente.bridge.program.captured import graph_of, lowerable
 from detente.bridge.program.program import Compiled, Program, compile_step, shape_of
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stack, Stacks
@@ -237,7 +235,7 @@ class Variants:
             return False
         if self.options.tune or self.choices is None or not self.choices.is_dir():
             return self.options.tune
-        name = choice_name(_graph(entry.captured), self._whole(rule), limit_bytes(), self._surroundings(rule))
+        name = choice_name(graph_of(entry.captured), self._whole(rule), limit_bytes(), self._surroundings(rule))
         return recall(self.choices, name) is not None
 
     def _whole(self, rule: Any) -> str:
@@ -259,10 +257,7 @@ class Variants:
                 # Another value of a number may give another answer: then each value is a program.
                 settle = not self.numbers and placed.example is None
                 captured = capture(self.model, self.loss, self.example(placed), settle=settle, inputs=True)
-            captured = replace(captured, weights=held)
-            reasons = missing(captured.graph)
-            if reasons:
-                raise Refused(reasons)
+            captured = lowerable(replace(captured, weights=held))
             self.captured[key] = (captured, perf_counter() - start)
             safe()
         return self.captured[key]
@@ -296,7 +291,7 @@ class Variants:
         self, captured: Captured, seconds: float, arrays: list[Any], rule: Any, hyper: Any, state: State
     ) -> Variant:
         load_table()
-        graph = _graph(captured)
+        graph = graph_of(captured)
         reached = connected(graph)
         values, optimizer = state.shapes()
 
@@ -323,13 +318,6 @@ class Variants:
             extra=self._surroundings(rule),
         )
         return Variant(captured, chosen.compiled, chosen.choice, chosen.shaped.stacks, False, seconds)
-
-
-def _graph(captured: Captured) -> Graph:
-    """What is compiled of a captured program."""
-    # What the loss holds may change: nothing is recognised from it.
-    own = {n: t for n, t in captured.weights.tensors.items() if n not in captured.outside}
-    return recognise_masks(without_dead(captured.graph), own)
 
 
 def _stacked(rows: list[Any]) -> Any:
