@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
+
+from detente.bridge.private import pytree
 
 
 def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:

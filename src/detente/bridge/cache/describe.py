@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from detente.bridge.live.python import PLAIN, in_library, names_in
+from detente.bridge.private import OpOverload, OpOverloadPacket
 
 # parts of every module that hold other modules, tensors or bookkeeping; all of them are described elsewhere
 _MEMO = frozenset(
@@ -121,7 +122,7 @@ class _Writer:
             value, types.BuiltinFunctionType | types.MethodDescriptorType | types.WrapperDescriptorType
         ):
             return f"builtin {getattr(value, '__module__', '')}.{value.__qualname__}"
-        if isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        if isinstance(value, OpOverload | OpOverloadPacket):
             return f"operator {value}"
         if isinstance(value, nn.Module):
             return f"module of {self.kind(type(value))}"  # its attributes: describe_module, by path

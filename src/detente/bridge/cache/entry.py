@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jaxlib
 import torch
-from jax.experimental import serialize_executable
 
 from detente.bridge.cache.describe import content, describe, describe_module, digest
 from detente.bridge.cache.trust import trusted
@@ -26,6 +25,7 @@ from detente.bridge.capture.export import Captured
 from detente.bridge.capture.weights import Weights
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
+from detente.bridge.private import executables as serialize_executable
 from detente.bridge.program.program import Compiled
 from detente.bridge.roll.stacks import Stacks
 

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from detente.bridge.graph import Aval
+from detente.bridge.private import pytree
 from detente.bridge.refusal import Reason, Refused
 
 _STATIC = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)

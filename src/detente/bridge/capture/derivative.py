@@ -30,6 +30,7 @@ from detente.bridge.capture.markers import (
     unseen,
 )
 from detente.bridge.capture.where import foreign, here
+from detente.bridge.private import in_transform, run_backward
 from detente.bridge.refusal import Refused, refuse
 
 # torch's own loops and branches differentiate their bodies while they are captured
@@ -65,7 +66,7 @@ class Derivatives:
         return frozenset(n for n, g in zip(parameters, found, strict=True) if g is None)
 
 
-_plain: Callable[..., Any] = torch.autograd.graph._engine_run_backward
+_plain: Callable[..., Any] = run_backward
 
 
 @contextmanager
@@ -167,7 +168,7 @@ def grad(
 
 def not_hidden() -> None:
     """Raises Refused inside of torch's own vmap, whose tensors hide what they depend on."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if in_transform():
         what = "a derivative inside of torch.vmap over integers alone"
         raise refuse("transform", what, here(), "let it map over a tensor of floats, too")
 

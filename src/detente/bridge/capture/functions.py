@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from detente.bridge.capture.draws import INSIDE, draws
 from detente.bridge.capture.regions import checkpoint_region
 from detente.bridge.capture.where import code_place
+from detente.bridge.private import FakeTensorMode, TorchDispatchMode, forward_has_context, pytree
 from detente.bridge.refusal import Reason, refuse
 
 _numbers = itertools.count(1)  # operator names live as long as the process
@@ -154,7 +153,7 @@ class Kept:
 
 
 def _uses_setup_context(cls: Any) -> bool:
-    return cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context
+    return not forward_has_context(cls)
 
 
 @contextmanager
@@ -246,7 +245,6 @@ def _hides_tensor(value: Any) -> bool:
 def trace(call: Kept, inputs: list[Any], outputs: list[Any]) -> torch.fx.GraphModule:
     """The joint graph, functional, on shapes alone. Raises Refused (``function``) when it reads other
     tensors."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
     both = call.joint(len(inputs))

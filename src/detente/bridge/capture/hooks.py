@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx.node import _side_effectful_functions
 
 from detente.bridge.capture.functions import Kept, _Slot
 from detente.bridge.capture.markers import DERIVATIVE, is_marker
 from detente.bridge.capture.where import code_place, here
+from detente.bridge.private import kept_in_graphs, without_functions
 from detente.bridge.refusal import refuse
 
 _numbers = itertools.count(1)
@@ -75,10 +75,10 @@ def keep_hooks(kept: dict[str, Kept]) -> Iterator[set[Any]]:
         made = torch.library.custom_op(name, run, mutates_args=(), schema="(Tensor[] tensors) -> Tensor[]")
         made.register_fake(lambda tensors: [torch.empty_like(tensors[0])])
         overload = made._opoverload
-        _side_effectful_functions.add(overload)  # nobody uses the node yet: it must survive elimination
+        kept_in_graphs.add(overload)  # nobody uses the node yet: it must survive elimination
         operators.add(overload)
         if self.requires_grad:
-            with torch._C.DisableTorchFunction():  # torch's method would come back here
+            with without_functions():  # torch's method would come back here
                 plain["register_hook"](self, hook)  # a derivative inside of the loss runs it on the tape, too
         call = Kept(_identity(hook), (_Slot,), (0,), name.replace("::", ".") + ".default")
         kept[call.op] = call
@@ -100,7 +100,7 @@ def keep_hooks(kept: dict[str, Kept]) -> Iterator[set[Any]]:
         for name, method in plain.items():
             setattr(torch.Tensor, name, method)
         for overload in operators:
-            _side_effectful_functions.discard(overload)
+            kept_in_graphs.discard(overload)
 
 
 def rewire(module: torch.fx.GraphModule, operators: set[Any]) -> None:

@@ -14,25 +14,22 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch._functorch.apis
-import torch._functorch.vmap
-import torch._vmap_internals
-from torch.utils import _pytree as pytree
 
 from detente.bridge.capture.draws import draws
 from detente.bridge.capture.markers import TURN, TURNS, capturing, marked, spread, unseen
 from detente.bridge.capture.where import here
+from detente.bridge.private import OpOverload, functorch_apis, functorch_vmap, older_vmap, pytree
 from detente.bridge.refusal import refuse
 
 _groups = itertools.count(1)
-_functorch: Any = torch._functorch.vmap
+_functorch: Any = functorch_vmap
 
 
 @contextmanager
 def keep_maps() -> Iterator[None]:
     """``torch.vmap``, and the older one behind ``is_grads_batched`` and ``vectorize``, map over floats by markers."""
-    apis: Any = torch._functorch.apis
-    older: Any = torch._vmap_internals
+    apis: Any = functorch_apis
+    older: Any = older_vmap
     plain, plain_older = apis.vmap_impl, older._vmap
 
     def vmap(
@@ -110,9 +107,7 @@ def _check_draws(nodes: Iterator[Any], randomness: str) -> None:
     """torch raises at a random call unless ``randomness`` says what it means; numbers of its own for every turn the
     program does not have."""
     for node in nodes:
-        drawing = isinstance(node.target, torch._ops.OpOverload) and draws(
-            node.target, node.args, node.kwargs
-        )
+        drawing = isinstance(node.target, OpOverload) and draws(node.target, node.args, node.kwargs)
         if drawing and randomness != "same":
             what = f"{node.target} inside of torch.vmap with randomness={randomness!r}"
             hint = "draw for all turns before vmap and map over what was drawn, or randomness='same'"

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch.fx.experimental import proxy_tensor
 
+from detente.bridge.private import set_grad, without_functions
+
 DERIVATIVE = "detente::derivative"  # outputs by inputs, given the gradients of the outputs
 LEAF = "detente::leaf"  # from here on the tensor is one that a gradient is taken of
 TURN = "detente::turn"  # one turn of each tensor that vmap maps over
@@ -114,13 +116,13 @@ def marked(name: str, values: Sequence[torch.Tensor], *arguments: Any) -> list[t
 def quietly_enabled(grad: bool) -> Iterator[None]:
     """Grad mode without the node that the capture makes of a change of it."""
     before = torch.is_grad_enabled()
-    with torch._C.DisableTorchFunction():
-        torch._C._set_grad_enabled(grad)
+    with without_functions():
+        set_grad(grad)
     try:
         yield
     finally:
-        with torch._C.DisableTorchFunction():
-            torch._C._set_grad_enabled(before)
+        with without_functions():
+            set_grad(before)
 
 
 @contextmanager

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from detente.bridge.capture.batch import flatten
+from detente.bridge.private import pytree
 from detente.bridge.refusal import Reason, Refused
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
@@ -22,6 +21,7 @@ from detente.bridge.capture.ragged import Ragged
 from detente.bridge.capture.weights import Weights, identity
 from detente.bridge.capture.where import where
 from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref, Where
+from detente.bridge.private import FakeTensor, HigherOrderOperator, OpOverload
 from detente.bridge.refusal import Reason, Refused, refuse
 
 KEEP = "detente.keep_gradient"  # (old, new): the value of the second with the gradient of the first
@@ -368,9 +368,9 @@ class _Maker:
 
 
 def _name(target: Any) -> str:
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         return f"higher_order.{target.name()}"
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return str(target)
     return f"python.{getattr(target, '__name__', target)}"
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
-from torch.utils import _pytree as pytree
 
 from detente.bridge.capture.draws import draws
 from detente.bridge.capture.markers import LEAF, TURN, is_marker
@@ -22,6 +21,7 @@ from detente.bridge.capture.regions import REGION
 from detente.bridge.capture.weights import Weights
 from detente.bridge.capture.where import where
 from detente.bridge.graph import Where
+from detente.bridge.private import HigherOrderOperator, OpOverload, pytree
 from detente.bridge.refusal import Reason, Refused
 
 TAG = "detente_tag"
@@ -150,7 +150,7 @@ class _Walk:
         for node in module.graph.nodes:
             if node.op != "call_function":
                 continue
-            if isinstance(node.target, torch._ops.HigherOrderOperator):
+            if isinstance(node.target, HigherOrderOperator):
                 self.enter(module, node, grad)
             elif (
                 node.target is not operator.getitem
@@ -160,7 +160,7 @@ class _Walk:
 
     def enter(self, module: GraphModule, node: FxNode, grad: bool) -> None:
         """Walk the bodies of a region operator, where eager torch runs them: here."""
-        name = node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
+        name = node.target.name() if isinstance(node.target, HigherOrderOperator) else ""
         row = _REGIONS.get(name, _Region(tuple(range(len(node.args))), len(node.args)))
         if name == "wrap_with_set_grad_enabled":
             grad = bool(node.args[0])
@@ -192,7 +192,7 @@ class _Walk:
         self.tags.rows.append(
             Tag(where(node.meta.get("stack_trace")), scope_of(node), marks, self.tags.draws)
         )
-        if isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(node.target, OpOverload):
             self.tags.draws += draws(node.target, node.args, node.kwargs)
 
     def follow(self, node: FxNode, grad: bool) -> None:

@@ -16,13 +16,12 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-import torch._dynamo
 import torch.fx.proxy
 import torch.fx.traceback
 import torch.utils.checkpoint
-from torch._higher_order_ops import wrap
 
 from detente.bridge.capture.where import foreign
+from detente.bridge.private import checkpoint_operators as wrap
 
 REGION = "detente_checkpoint"  # key in node.meta["custom"]: region numbers, outermost first
 

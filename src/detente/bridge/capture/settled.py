@@ -25,13 +25,13 @@ import torch
 import torch.overrides
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from detente.bridge.capture.batch import flatten
 from detente.bridge.capture.guards import guard
 from detente.bridge.capture.where import here
 from detente.bridge.copies import copied
 from detente.bridge.graph import Graph, Node, node_refs
+from detente.bridge.private import pytree
 from detente.bridge.refusal import Reason
 
 Key = tuple[str, int, str]  # file, line, what is asked

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
+
+from detente.bridge.private import BatchNorm, InstanceNorm
 
 
 @contextmanager
 def keep_statistics() -> Iterator[None]:
     """Both kinds of layer write their statistics with plain operators inside."""
-    batch, instance = _BatchNorm.forward, _InstanceNorm._apply_instance_norm
+    batch, instance = BatchNorm.forward, InstanceNorm._apply_instance_norm
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         if self.momentum is not None or not (self.training and self.track_running_stats):
@@ -37,13 +37,13 @@ def keep_statistics() -> Iterator[None]:
         _move(self, x, list(range(2, x.dim())), self.momentum or 0.0)
         return F.instance_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
 
-    _BatchNorm.forward = forward  # type: ignore[method-assign]
-    _InstanceNorm._apply_instance_norm = apply  # type: ignore[method-assign]
+    BatchNorm.forward = forward  # type: ignore[method-assign]
+    InstanceNorm._apply_instance_norm = apply  # type: ignore[method-assign]
     try:
         yield
     finally:
-        _BatchNorm.forward = batch  # type: ignore[method-assign]
-        _InstanceNorm._apply_instance_norm = instance  # type: ignore[method-assign]
+        BatchNorm.forward = batch  # type: ignore[method-assign]
+        InstanceNorm._apply_instance_norm = instance  # type: ignore[method-assign]
 
 
 def _move(layer: Any, x: torch.Tensor, over: list[int], share: Any) -> None:

@@ -14,15 +14,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch._functorch.eager_transforms
-from torch.utils import _pytree as pytree
 
 from detente.bridge.capture.derivative import Derivatives, grad, not_hidden
 from detente.bridge.capture.markers import capturing, enabled, leaf
 from detente.bridge.capture.where import here
+from detente.bridge.private import functorch_transforms, pytree
 from detente.bridge.refusal import refuse
 
-_functorch: Any = torch._functorch.eager_transforms
+_functorch: Any = functorch_transforms
 
 
 @contextmanager

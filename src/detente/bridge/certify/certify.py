@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from detente.bridge.capture.batch import flatten
 from detente.bridge.certify.certificate import Certificate, Row
@@ -37,6 +36,7 @@ from detente.bridge.certify.widened import widened
 from detente.bridge.copies import copied
 from detente.bridge.live.guard import tensors_of
 from detente.bridge.live.interrupts import safe
+from detente.bridge.private import pytree
 from detente.bridge.refusal import Refused
 
 Numbers = Callable[[], Callable[[int], AbstractContextManager[Any] | None] | None]

@@ -23,6 +23,7 @@ from detente.bridge.copies import copied
 from detente.bridge.live.guard import plain, release, tensors_of, watch
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.walk import sources
+from detente.bridge.private import set_versions
 
 
 class CalledOriginal(BaseException):
@@ -120,7 +121,7 @@ def _own_memory(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
                     tensor.grad = grad
                     tensor.requires_grad_(trained)
             versions = tuple(version for *_, version in kept)
-            torch._C._autograd._unsafe_set_version_counter(tuple(distinct), versions)
+            set_versions(distinct, versions)
 
 
 @contextmanager

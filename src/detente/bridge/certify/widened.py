@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from detente.bridge.private import HigherOrderOperator, TorchDispatchMode, pytree
 
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -65,7 +65,7 @@ class Widened(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, torch._ops.HigherOrderOperator):
+        if isinstance(func, HigherOrderOperator):
             return func(*args, **kwargs)
         if func is torch.ops.aten.view.dtype:
             if args[0].is_floating_point() or args[1].is_floating_point:

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from detente.bridge.live.interrupts import held_back
+from detente.bridge.private import plainly
 
 # Asking for these reads no value and gives no way to write one.
 FREE = frozenset(
@@ -218,12 +219,6 @@ def _seen(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -
         for value in plainly(_aliased, args, found):
             _tell((value,), "data")
     return found
-
-
-def plainly(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """``function`` with no ``__torch_function__`` asked. In C, and not a ``with``, which an interrupt can leave by a
-    way on which nothing is switched on again."""
-    return torch._C._disabled_torch_function_impl(function, (), args, kwargs)
 
 
 def _aliased(args: Iterable[Any], found: torch.Tensor) -> list[torch.Tensor]:

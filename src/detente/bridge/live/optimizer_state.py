@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+
+from detente.bridge.private import pytree
 
 _READS = ("__getitem__", "get", "items", "values", "keys", "__iter__", "__contains__", "__len__", "__eq__")
 _WRITES = ("__setitem__", "__delitem__", "pop", "popitem", "setdefault", "update", "clear", "__ior__")
@@ -84,5 +85,5 @@ def tensors_in(optimizer: Any) -> Iterator[torch.Tensor]:
     """Every tensor of the state, without telling anybody."""
     state = getattr(optimizer, "state", None)
     for entry in dict.values(state) if isinstance(state, dict) else ():
-        values = tree_leaves(entry) if isinstance(entry, dict) else (entry,)
+        values = pytree.tree_leaves(entry) if isinstance(entry, dict) else (entry,)
         yield from (value for value in values if isinstance(value, torch.Tensor))

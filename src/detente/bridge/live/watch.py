@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from detente.bridge.live.guard import plainly
 from detente.bridge.live.places import Places
+from detente.bridge.private import plainly
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 

@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from detente.bridge.graph import Aval, Input, Node, Ref, Where
 from detente.bridge.optim.foreach import each
 from detente.bridge.optim.lifting import spaces_of
 from detente.bridge.optim.number import Number, is_number, number_of
 from detente.bridge.optim.program import Guard, Leaf
+from detente.bridge.private import TorchDispatchMode, outside_of_modes, pytree
 from detente.bridge.refusal import refuse
 
 # value-preserving operators: the result is the argument
@@ -254,4 +253,4 @@ def _functional(func: Any) -> str:
 
 def _off() -> Any:
     """No mode: for reading a real constant."""
-    return torch.utils._python_dispatch._disable_current_modes()
+    return outside_of_modes()

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from detente.bridge.private import HigherOrderOperator, TorchDispatchMode
 from detente.bridge.random import threefry
 from detente.bridge.random.drawing import DRAWS
 
@@ -57,7 +57,7 @@ class Twin(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, torch._ops.HigherOrderOperator):
+        if isinstance(func, HigherOrderOperator):
             # torch differentiates a branch by tracing it, which no mode survives: its draws stay torch's own
             return func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded not in func.tags:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from detente.bridge.arrays import to_torch
 from detente.bridge.graph import Aval
+from detente.bridge.private import make_subclass, pytree, without_subclasses
 
 # what is known without waiting
 _FREE = {"shape", "dtype", "device", "ndim", "layout", "size", "dim", "numel", "requires_grad", "is_leaf"}
@@ -33,13 +33,13 @@ class Pending(torch.Tensor):
         """``fetch`` waits and gives a numpy array of this shape and dtype, or raises; ``array`` is what is
         on the device, unchecked."""
         empty = torch.empty(aval.shape, dtype=getattr(torch, aval.dtype), device="meta")
-        made = torch.Tensor._make_subclass(Pending, empty)
+        made = make_subclass(Pending, empty)
         made._fetch, made._plain, made.array = fetch, None, array
         return made
 
     def wait(self) -> torch.Tensor:
         """The plain tensor. Raises IndexError and its like on a fault, every time it is asked."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_subclasses():
             if self._plain is None:
                 self._plain = to_torch(np.asarray(self._fetch()))
             return self._plain
@@ -49,7 +49,7 @@ class Pending(torch.Tensor):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_subclasses():
             if name == "device":
                 return torch.device("cpu")
             if name in _FREE:

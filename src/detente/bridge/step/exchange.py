@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from detente.bridge.capture.weights import weights
-from detente.bridge.live.guard import plainly, release, tensors_of, watch
+from detente.bridge.live.guard import release, tensors_of, watch
 from detente.bridge.live.optimizer_state import see, tensors_in, unseen
 from detente.bridge.live.walk import sources
 from detente.bridge.live.watch import Watch
@@ -18,6 +18,7 @@ from detente.bridge.optim.first import TorchsStep
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
 from detente.bridge.optim.update import Update
+from detente.bridge.private import plainly
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stacks
 from detente.bridge.state.birth import Births

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from detente.bridge.live.guard import plain, tensors_of
+from detente.bridge.private import pytree
 from detente.bridge.program.program import exported
 from detente.bridge.state import checkpoint
 from detente.bridge.state.place import from_jax

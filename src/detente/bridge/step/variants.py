@@ -235,7 +235,9 @@ class Variants:
             return False
         if self.options.tune or self.choices is None or not self.choices.is_dir():
             return self.options.tune
-        name = choice_name(graph_of(entry.captured), self._whole(rule), limit_bytes(), self._surroundings(rule))
+        name = choice_name(
+            graph_of(entry.captured), self._whole(rule), limit_bytes(), self._surroundings(rule)
+        )
         return recall(self.choices, name) is not None
 
     def _whole(self, rule: Any) -> str:

@@ -1,0 +1,73 @@
+"""Every name of torch's and of JAX's that they do not promise to keep, for the whole bridge.
+
+Tested with torch 2.9 to 2.13 and jax 0.7 to 0.11. ``tests/bridge/test_private.py`` tries each for what it is used for,
+and holds the other files of the bridge against this one: where a release takes something away, one test names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.experimental.serialize_executable as executables  # noqa: F401
+import torch
+import torch._dynamo  # torch.compiler's checkpoint regions are looked up in it
+import torch._functorch.apis as functorch_apis  # noqa: F401
+import torch._functorch.eager_transforms as functorch_transforms  # noqa: F401
+import torch._functorch.vmap as functorch_vmap  # noqa: F401
+import torch._higher_order_ops.wrap as checkpoint_operators  # noqa: F401
+import torch._ops
+import torch._subclasses.fake_tensor
+import torch._vmap_internals as older_vmap  # noqa: F401
+import torch.utils._python_dispatch
+import torch.utils._pytree as pytree  # noqa: F401
+from torch.fx.node import _side_effectful_functions
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+HigherOrderOperator = torch._ops.HigherOrderOperator
+OpOverload = torch._ops.OpOverload
+OpOverloadPacket = torch._ops.OpOverloadPacket
+FakeTensor = torch._subclasses.fake_tensor.FakeTensor
+FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
+outside_of_modes = torch.utils._python_dispatch._disable_current_modes
+make_subclass = torch.Tensor._make_subclass
+# Every batch norm, and every instance norm.
+BatchNorm, InstanceNorm = _BatchNorm, _InstanceNorm
+# Functions of a captured graph that elimination of dead nodes leaves alone; may be added to.
+kept_in_graphs = _side_effectful_functions
+# What torch.autograd.grad and backward() call.
+run_backward: Callable[..., Any] = torch.autograd.graph._engine_run_backward
+
+# ``with without_functions():`` nobody's ``__torch_function__`` is asked, a mode's neither; ``with
+# without_subclasses():`` no ``__torch_function__`` of a subclass is asked.
+without_functions = torch._C.DisableTorchFunction
+without_subclasses = torch._C.DisableTorchFunctionSubclass
+
+
+def plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``function`` with no ``__torch_function__`` asked. In C, and not a ``with``, which an interrupt can leave by a
+    way on which nothing is switched on again."""
+    return torch._C._disabled_torch_function_impl(function, (), args, kwargs)
+
+
+def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+    """The tensors' version counters: what was written and taken back was not written."""
+    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+
+
+def forward_has_context(function: type[torch.autograd.Function]) -> bool:
+    """Whether ``forward`` takes the context itself, and there is no ``setup_context``."""
+    plain: Any = torch.autograd.function._SingleLevelFunction.setup_context
+    return function.setup_context is plain
+
+
+def set_grad(on: bool) -> None:
+    """As ``torch.set_grad_enabled``, which is a node of a captured program."""
+    torch._C._set_grad_enabled(on)
+
+
+def in_transform() -> bool:
+    """Whether one of ``torch.func``'s transforms is running."""
+    return torch._C._functorch.peek_interpreter_stack() is not None

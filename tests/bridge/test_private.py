@@ -1,0 +1,148 @@
+"""What torch and JAX do not promise: each name that is used does what it is used for, and stands in one file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from detente import bridge
+from detente.bridge import private
+
+HERE = Path(bridge.__file__).parent
+# A part of a dotted name that is torch's or JAX's own business.
+_OWN = re.compile(r"^_[a-zA-Z]")
+# jax.experimental.enable_x64 is what jax before 0.8 had instead of jax.enable_x64: lower/precision.py asks which.
+_KNOWN = {("lower/precision.py", "jax.experimental")}
+
+
+class Told(torch.Tensor):
+    asked = 0
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        cls.asked += 1
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_subclass_is_not_asked() -> None:
+    told = torch.ones(2).as_subclass(Told)
+    _ = told.requires_grad, told + 1
+    assert Told.asked > 0
+    before = Told.asked
+    assert private.plainly(lambda: told._version) == 0
+    with private.without_subclasses():
+        _ = told + 1
+    assert Told.asked == before
+
+
+def test_versions_are_set() -> None:
+    one, two = torch.zeros(1), torch.zeros(1)
+    one.add_(1)
+    two.add_(1)
+    private.set_versions([one, two], [0, 5])
+    assert (one._version, two._version) == (0, 5)
+
+
+def test_a_function_with_its_context_in_forward_is_told_from_one_without() -> None:
+    class Old(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):  # type: ignore[no-untyped-def, override]
+            return x
+
+    class New(torch.autograd.Function):
+        @staticmethod
+        def forward(x):  # type: ignore[no-untyped-def, override]
+            return x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def, override]
+            return None
+
+    assert private.forward_has_context(Old)
+    assert not private.forward_has_context(New)
+
+
+def test_a_mode_sees_operators_and_can_be_left() -> None:
+    class Sees(private.TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[object] = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            self.seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Sees() as mode:
+        _ = torch.ones(1) + 1
+        count = len(mode.seen)
+        with private.outside_of_modes():
+            _ = torch.ones(1) + 1
+        assert len(mode.seen) == count > 0
+    assert all(isinstance(func, private.OpOverload) for func in mode.seen)
+    assert isinstance(torch.ops.aten.add, private.OpOverloadPacket)
+
+
+def test_fake_tensors_hold_no_values() -> None:
+    with private.FakeTensorMode():
+        made = torch.ones(3) + 1
+    assert isinstance(made, private.FakeTensor)
+    assert made.shape == (3,)
+
+
+def test_operators_of_higher_order_are_told_apart() -> None:
+    assert isinstance(torch.ops.higher_order.cond, private.HigherOrderOperator)
+    assert isinstance(private.checkpoint_operators.tag_activation_checkpoint, private.HigherOrderOperator)
+
+
+def test_an_executable_goes_through_bytes() -> None:
+    compiled = jax.jit(lambda x: x * 2).lower(jnp.ones(2)).compile()
+    payload, given, taken = private.executables.serialize(compiled)
+    again = private.executables.deserialize_and_load(payload, given, taken)
+    assert again(jnp.ones(2)).tolist() == [2.0, 2.0]
+
+
+def _dotted(node: ast.AST) -> str:
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join(reversed([*parts, node.id])) if isinstance(node, ast.Name) else ""
+
+
+def _names(tree: ast.AST) -> set[str]:
+    """Every dotted name of torch's and JAX's in a file, imported or written."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            found.add(_dotted(node))
+    return {name for name in found if name.split(".")[0] in ("torch", "jax", "jaxlib")}
+
+
+def _private(name: str) -> bool:
+    """Not torch's operators, which are named in a table of their own, nor what every module has (``__file__``)."""
+    if name.startswith("torch.ops."):
+        return False
+    return any(_OWN.match(part) for part in name.split(".")) or name.startswith(
+        ("jax.experimental", "jax.interpreters", "jax.extend")
+    )
+
+
+def test_they_stand_in_one_file() -> None:
+    elsewhere = {
+        f"{path.relative_to(HERE)}: {name}"
+        for path in HERE.rglob("*.py")
+        if path.name != "private.py"
+        for name in _names(ast.parse(path.read_text(encoding="utf-8")))
+        if _private(name)
+        and not any(str(path.relative_to(HERE)) == file and name.startswith(known) for file, known in _KNOWN)
+    }
+    assert not elsewhere, sorted(elsewhere)
