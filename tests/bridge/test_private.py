@@ -40,6 +40,33 @@ def test_a_subclass_is_not_asked() -> None:
     assert Told.asked == before
 
 
+def test_transforms_wrap_where_it_is_seen() -> None:
+    seen = []
+
+    def square(x: torch.Tensor) -> torch.Tensor:
+        seen.append((private.in_transform(), private.in_wrapping(x)))
+        with private.outside_of_transforms():
+            assert not private.in_transform()
+        return x.square().sum()
+
+    told = []
+    for module, name in private.WRAPPING:
+        plain = getattr(module, name)
+        setattr(
+            module, name, lambda t, *rest, plain=plain, name=name: (told.append(name), plain(t, *rest))[1]
+        )
+        try:
+            torch.func.grad(square)(torch.ones(2))
+            torch.vmap(square)(torch.ones(2, 2))
+            torch.func.functionalize(square)(torch.ones(2))
+        finally:
+            setattr(module, name, plain)
+    assert set(told) == {name for _, name in private.WRAPPING}
+    assert all(running and wrapped for running, wrapped in seen)
+    assert not private.in_wrapping(torch.ones(1))
+    assert not private.in_transform()
+
+
 def test_versions_are_set() -> None:
     one, two = torch.zeros(1), torch.zeros(1)
     one.add_(1)

@@ -13,14 +13,15 @@ import jax.experimental.serialize_executable as executables  # noqa: F401
 import torch
 import torch._dynamo  # torch.compiler's checkpoint regions are looked up in it
 import torch._functorch.apis as functorch_apis  # noqa: F401
-import torch._functorch.eager_transforms as functorch_transforms  # noqa: F401
-import torch._functorch.vmap as functorch_vmap  # noqa: F401
+import torch._functorch.eager_transforms as functorch_transforms
+import torch._functorch.vmap as functorch_vmap
 import torch._higher_order_ops.wrap as checkpoint_operators  # noqa: F401
 import torch._ops
 import torch._subclasses.fake_tensor
 import torch._vmap_internals as older_vmap  # noqa: F401
 import torch.utils._python_dispatch
 import torch.utils._pytree as pytree  # noqa: F401
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.fx.node import _side_effectful_functions
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -32,6 +33,8 @@ FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 outside_of_modes = torch.utils._python_dispatch._disable_current_modes
+# ``with outside_of_transforms():`` none of ``torch.func``'s transforms is running.
+outside_of_transforms = temporarily_clear_interpreter_stack
 make_subclass = torch.Tensor._make_subclass
 # Every batch norm, and every instance norm.
 BatchNorm, InstanceNorm = _BatchNorm, _InstanceNorm
@@ -39,6 +42,13 @@ BatchNorm, InstanceNorm = _BatchNorm, _InstanceNorm
 kept_in_graphs = _side_effectful_functions
 # What torch.autograd.grad and backward() call.
 run_backward: Callable[..., Any] = torch.autograd.graph._engine_run_backward
+
+# Where ``torch.func``'s transforms and ``torch.vmap`` wrap a tensor, past every ``__torch_function__``.
+WRAPPING = (
+    (functorch_transforms, "_wrap_for_grad"),
+    (functorch_transforms, "_wrap_functional_tensor"),
+    (functorch_vmap, "_add_batch_dim"),
+)
 
 # ``with without_functions():`` nobody's ``__torch_function__`` is asked, a mode's neither; ``with
 # without_subclasses():`` no ``__torch_function__`` of a subclass is asked.
@@ -71,3 +81,8 @@ def set_grad(on: bool) -> None:
 def in_transform() -> bool:
     """Whether one of ``torch.func``'s transforms is running."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def in_wrapping(tensor: torch.Tensor) -> bool:
+    """Whether one of ``torch.func``'s transforms has wrapped it: it has no memory of its own."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -464,3 +464,39 @@ def test_two_threads_at_once_are_refused_and_one_after_the_other_is_not() -> Non
     losses, *_ = run(loop, bridge=True)
     wanted, *_ = run(lambda world: [world.step(b) for b in batches()[:3]], bridge=True)
     assert losses == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("how", ["grad", "vmap", "jvp", "per_sample"])
+def test_transforms_of_torch_read_the_weights_of_now(how: str) -> None:
+    """They wrap what they are given in C, past every ``__torch_function__``."""
+
+    def value(model: Any, parameters: Any, batch: Any) -> torch.Tensor:
+        out = torch.func.functional_call(model, parameters, (batch["x"],))
+        return nn.functional.cross_entropy(out, batch["y"])
+
+    def asked(model: Any, batch: Any) -> torch.Tensor:
+        parameters = dict(model.named_parameters())
+        model.eval()
+        try:
+            if how == "grad":
+                found = torch.func.grad(lambda p: value(model, p, batch))(parameters)
+                return sum((g.square().sum() for g in found.values()), torch.zeros(()))
+            if how == "jvp":
+                ones = {n: torch.ones_like(p) for n, p in parameters.items()}
+                return torch.func.jvp(lambda p: value(model, p, batch), (parameters,), (ones,))[1]
+            if how == "vmap":
+                return torch.vmap(lambda row: row.square().sum())(parameters["last.weight"]).sum()
+            one = torch.func.grad(lambda p, x, y: value(model, p, {"x": x[None], "y": y[None]}))
+            rows = torch.vmap(one, (None, 0, 0))(parameters, batch["x"], batch["y"])
+            return rows["last.weight"].square().sum()
+        finally:
+            model.train()
+
+    def loop(world: World) -> list[float]:
+        losses = []
+        for batch in batches(6):
+            losses.append(world.step(batch))
+            losses.append(float(asked(world.model, batch).detach()))
+        return losses
+
+    equal(loop)

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from detente.bridge.live.interrupts import held_back
-from detente.bridge.private import plainly
+from detente.bridge.private import WRAPPING, in_transform, in_wrapping, outside_of_transforms, plainly
 
 # Asking for these reads no value and gives no way to write one.
 FREE = frozenset(
@@ -77,7 +77,10 @@ class Guard:
             return
         if self.behind:
             read = self.read()
-            if read is not None:
+            if read is not None and in_transform():
+                with outside_of_transforms():  # or the step's own tensors are wrapped, too
+                    read()
+            elif read is not None:
                 read()
         # Behind the read, which begins a new account. What another step's own code does writes nothing.
         if name in ALIASES and not _running(Guard.inside):
@@ -125,6 +128,7 @@ def _running(calls: list[FrameType]) -> bool:
 
 def watch(tensors: Iterable[torch.Tensor], guard: Guard) -> None:
     """``guard`` is told of every operation on these tensors from now on. Those that cannot be seen stay as they are."""
+    _see_transforms()
     mine = weakref.ref(guard)
     for tensor in tensors:
         if tensor.is_meta:
@@ -221,6 +225,22 @@ def _seen(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -
     return found
 
 
+def _see_transforms() -> None:
+    """``torch.func`` wraps what it is given in C, where nobody is asked: seen from then on where it does that. What is
+    wrapped may be written."""
+    for module, name in WRAPPING:
+        plain = getattr(module, name)
+        if hasattr(plain, "_detente"):
+            continue
+
+        def wrap(tensor: Any, *rest: Any, plain: Any = plain) -> Any:
+            _tell((tensor,), "data")
+            return plain(tensor, *rest)
+
+        wrap._detente = True  # type: ignore[attr-defined]
+        setattr(module, name, wrap)
+
+
 def _aliased(args: Iterable[Any], found: torch.Tensor) -> list[torch.Tensor]:
     """Those whose memory ``found`` shows: a view has their version counter, and what numpy makes of the view has
     none."""
@@ -229,6 +249,7 @@ def _aliased(args: Iterable[Any], found: torch.Tensor) -> list[torch.Tensor]:
         for value in args
         if type(value) in _OWN
         and found is not value
+        and not in_wrapping(found)
         and found.layout == value.layout == torch.strided
         and found.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
     ]
