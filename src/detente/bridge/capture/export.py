@@ -16,6 +16,7 @@ from torch import nn
 from detente.bridge.capture import batch as batches
 from detente.bridge.capture.causal import without_mask_hints
 from detente.bridge.capture.ctc import keep_ctc
+from detente.bridge.capture.data import keep_data
 from detente.bridge.capture.derivative import Derivatives, keep_derivatives
 from detente.bridge.capture.functions import keep_functions, unkept
 from detente.bridge.capture.generators import Generators
@@ -329,6 +330,7 @@ def _export(
             keep_transforms(derivatives),
             keep_maps(),
             without_mask_hints(),
+            keep_data(),
             without_torchs_log(),
             warnings.catch_warnings(),
         ):

@@ -86,14 +86,14 @@ def convert(
     given = next(n for n in module.graph.nodes if n.op == "output").args[0]
     for value, spec in zip(given, signature.output_specs, strict=True):
         kind = spec.kind.name
-        if kind == "BUFFER_MUTATION":
-            name = held.canonical(spec.target.removeprefix("model."))
+        name = held.canonical((spec.target or "").removeprefix("model."))
+        if kind == "BUFFER_MUTATION" or (kind == "PARAMETER_MUTATION" and name not in held.trainable):
             outputs.append(Output("buffer", name, maker.written(value, held.tensors[name])))
         elif kind == "USER_OUTPUT":
             role = "aux" if any(o.kind == "loss" for o in outputs) else "loss"
             outputs.append(Output(role, role, maker.literal(value)))
         elif kind == "PARAMETER_MUTATION":
-            maker.bad.append(Reason("parameter", f"forward writes parameter {spec.target}"))
+            maker.bad.append(Reason("parameter", f"forward writes parameter {name}"))
         else:
             maker.bad.append(
                 Reason("batch", f"forward writes the batch in place ({kind})", None, "clone it first")

@@ -25,6 +25,7 @@ from detente.bridge.private import HigherOrderOperator, OpOverload, pytree
 from detente.bridge.refusal import Reason, Refused
 
 TAG = "detente_tag"
+_BETWEEN = "it is trained: write it between two steps, where the step takes it over, or freeze it"
 
 
 @dataclass(frozen=True)
@@ -203,9 +204,12 @@ class _Walk:
             return
         gradient = grad and any(self.carries(n) for n in node.all_input_nodes)
         schema = getattr(node.target, "_schema", None)
-        written = _written(node, schema) if schema else None
-        if written is not None:
-            self.write(node, written, grad, gradient)
+        written = _written(node, schema) if schema else []
+        if node.target is torch.ops.aten.detach_.default:
+            self.detach_in_place(node, written[0], grad)
+        elif written:
+            for one in written:
+                self.write(node, one, grad, gradient)
         elif schema is not None and (alias := _viewed(node, schema)) is not None:
             if node.target is torch.ops.aten.detach.default:
                 self.detached[node] = self.owner(alias)
@@ -225,31 +229,66 @@ class _Walk:
         source = marker.args[0][owner.args[1]]  # type: ignore[index]
         return source in self.views or self.memory(self.owner(source)) in self.kinds
 
+    def write_parameter(self, node: FxNode, name: str, grad: bool, gradient: bool, line: Where) -> None:
+        """A frozen one (a teacher inside of the model) is written as a buffer is, as long as it stays frozen."""
+        if self.held.canonical(name) not in self.held.trainable:
+            if gradient:
+                what = (
+                    f"forward writes into the frozen parameter {name} what carries a gradient ({node.target})"
+                )
+                self.bad.append(
+                    Reason("parameter", what, line, "write it under torch.no_grad(), or detach it")
+                )
+            return
+        code, hint = ("leaf-inplace", "") if grad else ("parameter", _BETWEEN)
+        self.bad.append(Reason(code, f"forward writes parameter {name} in place ({node.target})", line, hint))
+
     def write(self, node: FxNode, written: FxNode, grad: bool, gradient: bool) -> None:
         self.rename(node, written)
         owner = self.owner(written)
         kind, name = self.kinds.get(owner, ("", ""))
         line = where(node.meta.get("stack_trace"))
         if kind == "PARAMETER":
-            trained = self.held.canonical(name) in self.held.trainable
-            code = "leaf-inplace" if trained and grad else "parameter"
-            self.bad.append(Reason(code, f"forward writes parameter {name} in place ({node.target})", line))
-        elif kind == "USER_INPUT":
+            self.write_parameter(node, name, grad, gradient, line)
+        elif "USER_INPUT" in (kind, self.kinds.get(self.memory(owner), ("",))[0]):
             what = f"forward writes the batch in place ({node.target})"
             self.bad.append(Reason("batch", what, line, "clone the tensor first"))
         elif self.stands_for_another(owner):
             what = f"{node.target} writes what is differentiated, or one turn of torch.vmap: a tensor outside, too"
             self.bad.append(Reason("transform", what, line, "clone it first, or compute out of place"))
         elif self.memory(owner) is not owner and self.memory(owner) in self.carrying:
-            self.bad.append(hidden_write(f"{node.target} of a detached tensor", line))
+            kind, name = self.kinds.get(self.memory(owner), ("", ""))
+            if kind == "PARAMETER":
+                self.write_parameter(node, name, False, gradient, line)
+            else:
+                self.bad.append(hidden_write(f"{node.target} of a detached tensor", line))
+        elif self.memory(owner) is not owner and gradient:
+            # The base takes the value and no gradient; who reads the detached name takes both.
+            if _only_written(node) and _only_written(written):
+                number = node.meta["custom"][TAG]
+                row = self.tags.rows[number]
+                self.tags.rows[number] = replace(row, marks=(*row.marks, ("no_grad",)))
+            else:
+                what = (
+                    f"{node.target} writes what carries a gradient into a detached tensor that is read again"
+                )
+                self.bad.append(Reason("no-grad-inplace", what, line, "write it under torch.no_grad()"))
         elif not grad and owner in self.carrying:
-            if written not in self.views:
+            if written not in self.views and _is_tensor(node):
                 number = node.meta["custom"][TAG]
                 self.tags.rows[number] = replace(self.tags.rows[number], keeps=_functional(node))
             else:
                 self.bad.append(hidden_write(node.target, line))
         elif gradient:
             self.carrying.add(owner)
+
+    def detach_in_place(self, node: FxNode, written: FxNode, grad: bool) -> None:
+        """``torch.tensor(x)`` ends with one, of what carries nothing. The functional program would forget another."""
+        self.rename(node, written)
+        if grad and self.owner(written) in self.carrying:
+            what = "detach_() of a tensor that carries a gradient"
+            line = where(node.meta.get("stack_trace"))
+            self.bad.append(Reason("no-grad-inplace", what, line, "write y = y.detach()"))
 
 
 def hidden_write(target: Any, line: Where) -> Reason:
@@ -268,14 +307,31 @@ def _integer(node: FxNode) -> bool:
     return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
 
 
-def _written(node: FxNode, schema: Any) -> FxNode | None:
-    """The tensor that an in-place operator writes (its first written argument)."""
+def _only_written(node: FxNode) -> bool:
+    """Whether nobody reads ``node``, a name of some memory, but to write that memory."""
+    return all(
+        node in _written(user, schema) and _only_written(user)
+        if (schema := getattr(user.target, "_schema", None))
+        else False
+        for user in node.users
+    )
+
+
+def _is_tensor(node: FxNode) -> bool:
+    """Whether an operator gives one tensor (a ``_foreach_`` gives none)."""
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _written(node: FxNode, schema: Any) -> list[FxNode]:
+    """The tensors that an in-place operator writes, those of a list (``torch._foreach_mul_``) among them."""
+    found: list[FxNode] = []
     for position, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-            if isinstance(value, FxNode):
-                return value
-    return None
+            found += [
+                v for v in (value if isinstance(value, list | tuple) else (value,)) if isinstance(v, FxNode)
+            ]
+    return found
 
 
 def _viewed(node: FxNode, schema: Any) -> FxNode | None:

@@ -51,6 +51,11 @@ def _to_copy(call: Any, x: jax.Array, *_: Any, **__: Any) -> jax.Array:
     return cast(x, out_dtype(call), real_part=True)
 
 
+@lowers("aten.to_dense.default", note="of what is dense already: no sparse tensor comes into a program")
+def _to_dense(call: Any, x: jax.Array, *_: Any, **__: Any) -> jax.Array:
+    return cast(x, out_dtype(call))
+
+
 @lowers("aten.copy.default")
 def _copy(call: Any, x: jax.Array, source: jax.Array, non_blocking: bool = False) -> jax.Array:
     return jnp.broadcast_to(cast(source, x.dtype, real_part=True), x.shape)
