@@ -144,8 +144,8 @@ def test_one_that_is_being_made_is_shown_too(monkeypatch: pytest.MonkeyPatch) ->
 
         return call
 
-    for name, function in vars(Step).copy().items():
-        if inspect.isfunction(function) and not name.startswith("__") and name != "_repr_html_":
+    for name, function in inspect.getmembers(Step, inspect.isfunction):
+        if not name.startswith("__") and name != "_repr_html_":
             monkeypatch.setattr(Step, name, looking(name, function))
     step = made()
     for _ in range(3):

@@ -195,6 +195,7 @@ def test_a_ticker_whose_call_is_gone_ends_by_itself() -> None:
 
 INTERRUPTED = """
 import os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what it puts behind itself without it
 import torch
 import detente
 from detente.bridge import telling

@@ -286,8 +286,8 @@ def page(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# Third-party optimizers through the bridge",
         "",
-        "Made by `python -m tests.third_party.optimizers`, whose first lines say what each word means; the records are",
-        f"beside this page. {STEPS} steps each, float64, CPU.",
+        "Made by `make test-third-party-optimizers` (`python -m tests.third_party.optimizers`, whose first lines say",
+        f"what each word means); the records are beside this page. {STEPS} steps each, float64, CPU.",
         f"{versions}; torch {rows[0]['torch']}, jax {rows[0]['jax']}.",
         "",
         f"Equal: {equal} of {len(inside)} that plain PyTorch runs, {100 * equal / max(len(inside), 1):.1f} %. "

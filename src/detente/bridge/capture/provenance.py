@@ -216,7 +216,7 @@ class _Walk:
                 return
             self.origin[node] = self.owner(alias)
             self.views.add(node)
-        elif gradient and not _integer(node):
+        elif gradient and not _without_gradient(node):
             self.carrying.add(node)
 
     def stands_for_another(self, owner: FxNode) -> bool:
@@ -302,9 +302,12 @@ def _functional(node: FxNode) -> str:
     return f"{name.removesuffix('_')}.{overload}"
 
 
-def _integer(node: FxNode) -> bool:
+def _without_gradient(node: FxNode) -> bool:
+    """Whole numbers, and numbers that have left the tensors (``x.item()``), carry none."""
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
+    if isinstance(value, torch.Tensor):
+        return not (value.is_floating_point() or value.is_complex())
+    return isinstance(value, torch.SymFloat | torch.SymInt | torch.SymBool | float | int)
 
 
 def _only_written(node: FxNode) -> bool:

@@ -38,7 +38,7 @@ class Choice:
     measured: bool = False
 
     @property
-    def peaksize(self) -> int | None:
+    def peak_bytes(self) -> int | None:
         """The chosen form's planned peak."""
         return next((c.peak_bytes for c in self.considered if c.form == self.form), None)
 
