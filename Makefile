@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 BUDGET ?= 12m
 
-.PHONY: compare test demo lint unit install install-dev host test-matrix test-ops test-between test-third-party test-third-party-optimizers test-third-party-models museum coverage results clean
+.PHONY: compare test demo lint unit install install-dev host test-matrix test-ops test-long test-between test-third-party test-third-party-optimizers test-third-party-models museum coverage results clean
 
 compare: install
 	$(BIN)/detente compare gpt2 --budget $(BUDGET) --html report.html
@@ -52,6 +52,10 @@ test-matrix: install-dev
 # Every OpInfo sample of every operator that the bridge lowers, and every module of torch.nn.
 test-ops: install-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m ops tests/conformance/ops
+
+# The rest of the lists of which `make test` runs a part: semantics, edges, derivatives, values of operators.
+test-long: install-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m long
 
 # Loops that change something between the bridge's steps, each beside eager PyTorch; then the fuzzer, for MINUTES.
 MINUTES ?= 60

@@ -1,6 +1,6 @@
 """XLA without LLVM's own optimisation and with its older fusion code, for tests that compile much and run little: it
 saves two thirds of a program's compile time or more and changes no HLO. The programs of sessions, the museum and the
-examples are compiled as a user's are."""
+first example are compiled as a user's are."""
 
 from __future__ import annotations
 

@@ -236,8 +236,8 @@ FAMILIES = [
 ]  # fmt: skip
 
 
-# A decoder, an encoder with a decoder and a U-Net run in `make test`; `make test-matrix` takes the rest
-LONG = {whisper, mamba, clip, gpt_neo, llama, vit, resnet, lstm, transformer, qwen3_moe, bert}
+# A decoder runs in `make test`, and a convolutional net below; `make test-matrix` takes the rest
+LONG = {t5, unet, whisper, mamba, clip, gpt_neo, llama, vit, resnet, lstm, transformer, qwen3_moe, bert}
 
 
 @pytest.mark.parametrize(

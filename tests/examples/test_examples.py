@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import quick_xla
+
 FOLDER = Path(__file__).parents[2] / "examples"
 
 
-def run(name, tmp_path, monkeypatch):
+def run(name, tmp_path, monkeypatch, *, quick=True):
+    """``quick``: not as a user's program is compiled."""
     monkeypatch.setenv("DETENTE_BRIDGE_CACHE", "off")
+    if quick:
+        monkeypatch.setenv("XLA_FLAGS", quick_xla.FLAGS)
     command = [sys.executable, str(FOLDER / name)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -23,7 +28,7 @@ def run(name, tmp_path, monkeypatch):
 
 
 def test_gpt2_trains_on_xla(tmp_path, monkeypatch):
-    printed = run("train_gpt2_on_xla.py", tmp_path, monkeypatch)
+    printed = run("train_gpt2_on_xla.py", tmp_path, monkeypatch, quick=False)
     losses = [float(x) for x in re.findall(r"loss ([\d.]+)", printed)]
     assert len(losses) == 8 and losses[-1] < 0.5 * losses[0], printed
     assert "certificate full passed" in printed
@@ -68,6 +73,29 @@ def test_lora_trains_the_adapters_alone_and_is_equal_to_eager(tmp_path, monkeypa
     assert len(losses) == 4 and losses[-1] < losses[0] - 0.3, printed
     assert "certificate full passed" in printed and "beside eager: equal for 10 steps" in printed
     assert "saved and loaded: equal True" in printed and "the base model is untouched: True" in printed
+
+
+def test_the_trainer_of_transformers_is_equal_to_its_own_step_and_resumes(tmp_path, monkeypatch):
+    printed = run("hf_trainer.py", tmp_path, monkeypatch)
+    losses = numbers(r"step \d+: loss", printed)
+    assert len(losses) == 3 and losses[-1] < 0.2 * losses[0], printed
+    assert "certificate full passed" in printed
+    assert "loss, learning rate and evaluation equal for 30 steps" in printed
+    assert "resumed at step 15: equal to the end" in printed
+
+
+def test_a_lightning_module_trains_as_it_does_without_the_callback(tmp_path, monkeypatch):
+    printed = run("lightning_callback.py", tmp_path, monkeypatch)
+    assert "steps: 24" in printed and "certificate full passed" in printed
+    assert "weights, buffers, metrics and learning rate equal after 24 steps" in printed
+    assert "went on from its checkpoint to step 32: equal" in printed
+
+
+def test_a_physics_informed_net_finds_the_viscosity_and_is_equal_to_eager(tmp_path, monkeypatch):
+    printed = run("physics_informed.py", tmp_path, monkeypatch)
+    assert numbers("found viscosity:", printed)[0] == pytest.approx(0.5, abs=0.05), printed
+    assert numbers("error of the field:", printed)[0] < 0.1, printed
+    assert "certificate full passed" in printed and "losses and weights equal for 10 steps" in printed
 
 
 @pytest.mark.matrix

@@ -24,6 +24,8 @@ CORE = (
     "test_a_loss_that_names_the_model",
     "test_nothing_is_lost[certificate]",
     "test_every_code_is_tried",
+    "test_what_it_counts_compiles_nothing_and_what_it_reads_is_followed[dictionary]",
+    "test_a_loss_that_holds_the_model_again[by a weak reference]",
     "test_what_is_done_to_it_is_done_to_the_step[4-clears]",
 )
 

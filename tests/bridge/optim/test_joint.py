@@ -17,6 +17,7 @@ import torch
 
 from detente import bridge
 from tests.bridge.optim.test_others_optimizers import Net, Plain, given, loss
+from tests.sampled import sampled
 
 
 class Hidden(Plain):
@@ -265,7 +266,7 @@ def stepped(model: Any, optimizer: Any) -> Any:
     return bridge.compile(model, loss, optimizer, example_batch=given()[0], cache=False, quiet=True)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("groups", sampled([1, 2], 2))
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_it_trains_as_eager_does(kind: Any, groups: int) -> None:
     theirs, mine = Net(), Net()

@@ -16,6 +16,7 @@ from detente.bridge.lower.table import TABLE
 from detente.bridge.refusal import Refused
 from detente.bridge.state.place import from_jax
 from tests.quick_xla import OPTIONS
+from tests.sampled import sampled
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(5, 6, generator=G, dtype=torch.float64)
@@ -75,7 +76,7 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, 3))
 def test_value_and_gradient_are_torchs(name: str) -> None:
     model, loss = Two(), CASES[name]
     f = bridge.functional(model, loss, X)

@@ -14,6 +14,9 @@ from detente.bridge.lower.precision import x64
 from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
 
+# One program of all cases, which takes a minute and a half to compile.
+pytestmark = pytest.mark.long
+
 INF = float("inf")
 ROWS = {
     "ties": [2.0, 1.0, 2.0, 1.0],

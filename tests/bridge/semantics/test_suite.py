@@ -12,19 +12,21 @@ from suite.judge import outcome
 from suite.subjects import subject
 from suite.table import BY_NAME, CASES
 
+from tests.sampled import sampled
+
 
 @cache
 def observed(name: str, by: str) -> tuple[Observed, ...]:
     return tuple(subject(by)(BY_NAME[name], run) for run in BY_NAME[name].runs)
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", sampled(BY_NAME, 3))
 def test_case(name):
     found = outcome(BY_NAME[name], observed(name, "torch"), observed(name, "detente"))
     assert found.passed, f"{found.kind}: {found.why}"
 
 
-@pytest.mark.parametrize("name", [case.name for case in CASES if not case.program])
+@pytest.mark.parametrize("name", sampled([case.name for case in CASES if not case.program], 3))
 def test_torch_passes_its_own_yardstick(name):
     """A case that torch itself fails, run twice, would judge noise."""
     again = tuple(subject("torch")(BY_NAME[name], run) for run in BY_NAME[name].runs)

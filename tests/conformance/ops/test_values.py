@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from opinfo.sides import gradient_in_table, in_eager, in_table, same
 
+from tests.sampled import sampled
+
 NAN = float("nan")
 WITH_NAN = torch.tensor([[3.0, NAN, -1.0, NAN, 3.0], [0.0, -0.0, float("inf"), -float("inf"), NAN]])
 TIES = torch.tensor([2.0, 5.0, 5.0, 1.0, 5.0])
@@ -44,7 +46,7 @@ NAN_CASES: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", NAN_CASES)
+@pytest.mark.parametrize("name", sampled(NAN_CASES, 3))
 def test_nan(name: str) -> None:
     same(NAN_CASES[name], WITH_NAN)
 
@@ -90,7 +92,7 @@ GRADIENTS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]
 }
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("name", sampled(GRADIENTS, 3))
 def test_gradient(name: str) -> None:
     function, x = GRADIENTS[name]
     leaf = x.clone().requires_grad_()
@@ -132,7 +134,7 @@ SPREAD_CASES: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tenso
 }
 
 
-@pytest.mark.parametrize("name", SPREAD_CASES)
+@pytest.mark.parametrize("name", sampled(SPREAD_CASES, 3))
 def test_the_gradient_of_what_is_broadcast_is_summed_in_float32(name: str) -> None:
     """Four thousand terms in bfloat16: rounded after each, the sum would be off by whole units."""
     function, shape = SPREAD_CASES[name]
@@ -248,7 +250,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("left", PAIRS)
+@pytest.mark.parametrize("left", sampled(PAIRS, 3))
 def test_promotion_of_tensors_scalars_and_numbers(left: torch.dtype) -> None:
     x = torch.tensor([1, 2, 0]).to(left)
 

@@ -59,7 +59,7 @@ class Ran:
             for name in (*code.co_names, *(c for c in code.co_consts if isinstance(c, str)))
         )
         making = {"getattr", "vars", "__dict__", "attrgetter"}
-        users = (c for c in self._codes if not in_library(c.co_filename))
+        users = (c for c in self._codes if not in_library(c.co_filename) and _may_ask(c))
         return Names(found, any(making & set(c.co_names) for c in users))
 
 
@@ -68,7 +68,7 @@ class Ran:
 _PYTHON = (str(Path(types.__file__ or "types").parent), "<frozen")
 _OTHERS = tuple(
     str(Path(file or "").parent) + os.sep
-    for file in (torch.__file__, np.__file__, jax.__file__, str(Path(__file__).parent))
+    for file in (torch.__file__, np.__file__, jax.__file__, str(Path(__file__).parents[1]))
 )
 _MODULES = tuple(str(Path(part.__file__ or "").parent) + os.sep for part in (torch.nn, torch.distributions))
 

@@ -169,10 +169,10 @@ class Walk:
             self._object(value, name)
 
     def _module(self, module: nn.Module, name: str) -> None:
-        """A module that is no part of the model: a teacher in a closure."""
-        if id(module) in self.parts:
-            return
+        """A module that is no part of the model: a teacher in a closure. It may hold the model itself (a wrapper)."""
         for path, part in module.named_modules():
+            if id(part) in self.parts:
+                continue
             where = f"{name}.{path}" if path else name
             self.parts.add(id(part))
             self.attributes(part, where)
