@@ -29,6 +29,17 @@ class Told(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
+def test_recurrent_layers_find_what_is_set_in_front_of_their_kernels() -> None:
+    called = []
+    plain = private.recurrent_kernels.gru
+    private.recurrent_kernels.gru = lambda *args: called.append(args) or plain(*args)
+    try:
+        torch.nn.GRU(2, 3)(torch.ones(4, 1, 2))
+    finally:
+        del private.recurrent_kernels.gru
+    assert len(called) == 1 and "gru" not in vars(private.recurrent_kernels)
+
+
 def test_a_subclass_is_not_asked() -> None:
     told = torch.ones(2).as_subclass(Told)
     _ = told.requires_grad, told + 1

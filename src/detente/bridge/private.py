@@ -18,6 +18,7 @@ import torch._functorch.vmap as functorch_vmap
 import torch._higher_order_ops.wrap as checkpoint_operators  # noqa: F401
 import torch._ops
 import torch._subclasses.fake_tensor
+import torch._VF
 import torch._vmap_internals as older_vmap  # noqa: F401
 import torch.utils._python_dispatch
 import torch.utils._pytree as pytree  # noqa: F401
@@ -42,6 +43,9 @@ BatchNorm, InstanceNorm = _BatchNorm, _InstanceNorm
 kept_in_graphs = _side_effectful_functions
 # What torch.autograd.grad and backward() call.
 run_backward: Callable[..., Any] = torch.autograd.graph._engine_run_backward
+
+# The module through which recurrent layers and packing call their kernels; what is set there is found first.
+recurrent_kernels = torch._VF
 
 # Where ``torch.func``'s transforms and ``torch.vmap`` wrap a tensor, past every ``__torch_function__``.
 WRAPPING = (

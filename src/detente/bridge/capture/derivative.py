@@ -119,7 +119,8 @@ def _begin(x: torch.Tensor) -> None:
 def _torchs_own() -> bool:
     """Whether torch itself differentiates: no frame between it and its own is the user's."""
     frame: Any = sys._getframe(2)
-    while frame is not None and not foreign(frame.f_code.co_filename):
+    # "<string>": a program that was given to `python -c` or `exec`
+    while frame is not None and not foreign(file := frame.f_code.co_filename) and file != "<string>":
         if any(part in frame.f_code.co_filename for part in _TORCHS_OWN):
             return True
         frame = frame.f_back

@@ -36,6 +36,11 @@ def _recurrent(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     return layers - 1 if train and 0 < dropout < 1 else 0
 
 
+def _packed(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """``(input, lengths, states, params, has_biases, num_layers, dropout, train, ...)``."""
+    return _recurrent(args[1:], kwargs)
+
+
 # operators that draw only sometimes; everything else that torch tags as nondeterministic_seeded draws once
 COUNTS: dict[str, Count] = {
     "aten.dropout": _dropout,
@@ -54,6 +59,8 @@ COUNTS: dict[str, Count] = {
     "aten.gru": _recurrent,
     "aten.rnn_tanh": _recurrent,
     "aten.rnn_relu": _recurrent,
+    **dict.fromkeys(("detente.packed_lstm", "detente.packed_gru"), _packed),
+    **dict.fromkeys(("detente.packed_rnn_tanh", "detente.packed_rnn_relu"), _packed),
 }
 
 

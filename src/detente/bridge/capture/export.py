@@ -25,6 +25,7 @@ from detente.bridge.capture.hooks import keep_hooks, rewire
 from detente.bridge.capture.mapped import keep_maps
 from detente.bridge.capture.markers import capturing, leaf
 from detente.bridge.capture.neutral import convert
+from detente.bridge.capture.packed import keep_packed
 from detente.bridge.capture.provenance import tag
 from detente.bridge.capture.quiet import without_torchs_log
 from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
@@ -325,6 +326,7 @@ def _export(
         with (
             keep_hooks(kept) as hooks,
             keep_ctc(),
+            keep_packed(),
             keep_statistics(),
             keep_derivatives() as derivatives,
             keep_transforms(derivatives),

@@ -20,11 +20,15 @@ _SKIP = tuple(str(Path(module.__file__ or "").parent) + "/" for module in (torch
 # Python itself (contextlib and such stand between two frames of torch), and the algebra of torch's symbolic sizes
 _STANDARD = sysconfig.get_paths()["stdlib"] + "/"
 _INSTALLED = ("/site-packages/", "/dist-packages/")
+# what a user types at a prompt; other names in angle brackets are generated code
+_TYPED = ("<stdin", "<console", "<python-input", "<ipython-input")
 _ALGEBRA = ("/site-packages/sympy/", "/dist-packages/sympy/")
 
 
 def foreign(file: str) -> bool:
     """True for code that is the user's (or a library's), not torch's, ours or generated."""
+    if file.startswith(_TYPED):
+        return True
     if file.startswith((*_SKIP, "<")) or any(part in file for part in _ALGEBRA):
         return False
     return not file.startswith(_STANDARD) or any(part in file for part in _INSTALLED)

@@ -2,6 +2,9 @@
 
 The product with the inputs is done for all time steps at once, before the scan. Gates are computed in float32 for
 half precision. Dropout between layers takes one draw per boundary: ``call.key(l)`` after layer ``l``.
+
+Of packed sequences (``capture/packed.py``) each stops at its length: its state is kept from there on, and its outputs
+are zero.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from detente.bridge.lower.dtypes import cast, wide
-from detente.bridge.lower.ops.random import dropout
+from detente.bridge.lower.ops.random import dropout, keep_mask
 from detente.bridge.lower.table import lowers
 
 State = tuple[jax.Array, ...]
@@ -67,16 +70,24 @@ def _rnn_cell(activation: Callable[[jax.Array], jax.Array]) -> Cell:
 
 
 def _direction(
-    x: jax.Array, state: State, weights: _Weights, cell: Cell, reverse: bool
+    x: jax.Array, state: State, weights: _Weights, cell: Cell, reverse: bool, going: jax.Array | None
 ) -> tuple[jax.Array, State]:
-    """One layer in one direction over ``x`` (T, B, I): outputs (T, B, P) and the last state."""
+    """One layer in one direction over ``x`` (T, B, I): outputs (T, B, P) and the last state. ``going`` (T, B): which
+    sequences have not ended."""
     gates = _times(x, weights.input, weights.input_bias)
 
-    def step(carry: State, now: jax.Array) -> tuple[State, jax.Array]:
-        new = cell(now, carry, weights)
-        return new, new[0]
+    def step(carry: State, now: Any) -> tuple[State, jax.Array]:
+        if going is None:
+            new = cell(now, carry, weights)
+            return new, new[0]
+        now, goes = now
+        new = tuple(
+            jnp.where(goes[:, None], after, before)
+            for after, before in zip(cell(now, carry, weights), carry, strict=True)
+        )
+        return new, jnp.where(goes[:, None], new[0], 0)
 
-    last, outputs = lax.scan(step, state, gates, reverse=reverse)
+    last, outputs = lax.scan(step, state, gates if going is None else (gates, going), reverse=reverse)
     return outputs, last
 
 
@@ -92,8 +103,10 @@ def _run(
     bidirectional: bool,
     batch_first: bool,
     cell: Cell,
+    lengths: jax.Array | None = None,
 ) -> tuple[jax.Array, ...]:
-    """The stacked network: outputs, and each state with (layers * directions, B, H)."""
+    """The stacked network: outputs, and each state with (layers * directions, B, H). ``lengths`` (B,), falling: of
+    packed sequences."""
     single = x.ndim == 2
     if single:
         x, states = x[:, None], [s[:, None] for s in states]
@@ -102,22 +115,37 @@ def _run(
     directions = 2 if bidirectional else 1
     each = len(params) // (num_layers * directions)
     projected = each == (5 if has_biases else 3)
+    going = None if lengths is None else jnp.arange(x.shape[0])[:, None] < lengths
     last: list[State] = []
     for layer in range(num_layers):
         outputs = []
         for side in range(directions):
             place = layer * directions + side
             weights = _Weights(params[place * each : (place + 1) * each], has_biases, projected)
-            y, state = _direction(x, tuple(s[place] for s in states), weights, cell, reverse=side == 1)
+            y, state = _direction(x, tuple(s[place] for s in states), weights, cell, side == 1, going)
             outputs.append(y)
             last.append(state)
         x = outputs[0] if directions == 1 else jnp.concatenate(outputs, -1)
         if train and p > 0 and layer < num_layers - 1:
-            x, _ = dropout(call, x, p, True, key=call.key(layer) if p < 1 else 0)
+            key = call.key(layer) if p < 1 else 0
+            x = dropout(call, x, p, True, key=key)[0] if going is None else _packed_dropout(x, p, key, going)
     final = [jnp.stack(parts) for parts in zip(*last, strict=True)]
     if single:
         return x[:, 0], *(s[:, 0] for s in final)
     return jnp.swapaxes(x, 0, 1) if batch_first else x, *final
+
+
+def _packed_dropout(x: jax.Array, p: float, key: Any, going: jax.Array) -> jax.Array:
+    """Dropout of what torch keeps as one row for each time and sequence that goes on, in that order. A threefry number
+    depends on its place alone and not on how many there are."""
+    if p == 1:
+        return x * 0
+    mask = keep_mask(key, p, (going.size, x.shape[-1]))
+    counts = jnp.sum(going, 1)
+    rows = (jnp.cumsum(counts) - counts)[:, None] + jnp.arange(going.shape[1])
+    mask = mask[jnp.minimum(rows, going.size - 1)]
+    scaled = cast(cast(x, wide(x.dtype)) * jnp.asarray(1.0 / (1.0 - p), wide(x.dtype)), x.dtype)
+    return jnp.where(mask, scaled, jnp.zeros_like(x))
 
 
 @lowers("aten.lstm.input", random=True)
@@ -135,6 +163,21 @@ def _one_state(cell: Cell) -> Any:
 lowers("aten.gru.input", random=True)(_one_state(_gru_cell))
 lowers("aten.rnn_tanh.input", random=True)(_one_state(_rnn_cell(jnp.tanh)))
 lowers("aten.rnn_relu.input", random=True)(_one_state(_rnn_cell(jax.nn.relu)))
+
+
+def _packed(cell: Cell) -> Any:
+    def lower(
+        call: Any, x: jax.Array, lengths: jax.Array, states: Sequence[jax.Array], params: Any, *rest: Any
+    ) -> Any:
+        return _run(call, x, states, params, *rest, batch_first=False, cell=cell, lengths=lengths)
+
+    return lower
+
+
+lowers("detente.packed_lstm.default", random=True)(_packed(_lstm_cell))
+lowers("detente.packed_gru.default", random=True)(_packed(_gru_cell))
+lowers("detente.packed_rnn_tanh.default", random=True)(_packed(_rnn_cell(jnp.tanh)))
+lowers("detente.packed_rnn_relu.default", random=True)(_packed(_rnn_cell(jax.nn.relu)))
 
 
 def _single_step(cell: Cell, states: int) -> Any:
