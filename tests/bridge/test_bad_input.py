@@ -6,6 +6,7 @@ made (semantics/, test_meta.py, test_options.py).
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from detente import bridge
 
@@ -26,6 +28,7 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.linear, self.drop, self.extra = nn.Linear(4, 4), nn.Dropout(0.5), extra
+        self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, x):
         h = self.drop(self.linear(x))
@@ -61,6 +64,40 @@ def writes_a_leaf(model, h):
     return h
 
 
+def as_a_number(model, h):
+    return h * float(h.detach().abs().mean())
+
+
+def through_math(model, h):
+    return h * math.sqrt(h.detach().square().sum().item())
+
+
+def through_numpy(model, h):
+    return h * float(h.detach().numpy().mean())
+
+
+def as_a_list(model, h):
+    return h[:, (h.detach()[0] > 0).long().tolist()]
+
+
+def as_a_text(model, h):
+    print(f"{h.sum():.3f}")
+    return h
+
+
+def freezes(model, h):
+    model.linear.bias.requires_grad_(False)
+    return h
+
+
+def checkpointed_statistics(model, h):
+    def part(x):
+        model.seen.add_(1)
+        return x.tanh()
+
+    return checkpoint(part, h, use_reentrant=False)
+
+
 @torch.library.custom_op("detente_bad_input::triple", mutates_args=())
 def triple(x: torch.Tensor) -> torch.Tensor:
     return x * 3
@@ -73,6 +110,12 @@ def _(x):
 
 FORWARD = {
     "data-dependent control flow": (branches, "control-flow", "Could not guard on data-dependent"),
+    "a number as Python's": (as_a_number, "control-flow", "asks for a value that the program computes"),
+    "math": (through_math, "control-flow", "asks for a value that the program computes"),
+    "a list": (as_a_list, "control-flow", "asks for a value that the program computes"),
+    "numpy": (through_numpy, "control-flow", "numpy"),
+    "a text": (as_a_text, "control-flow", "format"),
+    "a write that a checkpoint repeats": (checkpointed_statistics, "held-tensor", "writes it twice"),
     "in-place on a leaf": (writes_a_leaf, "leaf-inplace", "leaf"),
     "unsupported op": (lambda model, h: triple(h), "op", "detente_bad_input.triple.default"),
 }
@@ -84,6 +127,20 @@ def test_a_forward_pass_that_cannot_be_compiled(case):
     reason = refused(lambda: compiled(Net(extra)))
     assert reason.code == code and says in reason.what
     assert reason.where is not None and reason.where.file.endswith("test_bad_input.py"), str(reason)
+
+
+def test_a_flag_that_forward_sets():
+    reason = refused(lambda: compiled(Net(freezes)))
+    assert reason.code == "parameter" and "linear.bias.requires_grad to False" in reason.what
+
+
+def test_a_loss_that_trains_nothing():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    call = lambda: bridge.compile(  # noqa: E731
+        model, lambda model, batch: batch["x"].sum(), optimizer, example_batch={"x": X}, certificate="none"
+    )
+    assert refused(call).code == "loss"
 
 
 def test_lbfgs():

@@ -32,7 +32,13 @@ def no_grad_and_a_write(self, x):
     return (self.linear(x) * held).sum()
 
 
+def reentrant_of_what_takes_no_gradient(self, x):
+    """torch gives the parameters inside none."""
+    return (self.linear(x) * checkpoint(self.linear, x, use_reentrant=True)).sum()
+
+
 BODIES = [
+    reentrant_of_what_takes_no_gradient,
     no_grad_and_a_write,
     regions.enable_grad_inside,
     regions.detach,

@@ -355,8 +355,16 @@ def _export(
     return Captured(graph, layout, told.aux, held, tags.draws, writes=tuple(told.writes)), told.left
 
 
+_KEPT = (
+    "t.item() may be added, multiplied and put into a tensor; int(t), float(t), t.tolist() and what math and numpy "
+    "compute need the value in Python, which the program does not have: compute it with torch"
+)
+_OUTSIDE = "numpy computes outside of the program: compute it with torch, or before the step, into the batch"
+
 # what torch says -> our code, and a hint where the code's own is not enough; the first row whose words occur wins
 _MESSAGES: tuple[tuple[str, str, str], ...] = (
+    ("Could not extract specialized integer", "control-flow", _KEPT),
+    ("data-dependent expression zuf", "control-flow", _KEPT),
     ("data-dependent expression", "control-flow", ""),
     ("GuardOnDataDependent", "control-flow", ""),
     ("DataDependentOutput", "control-flow", ""),
@@ -368,6 +376,12 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
         "held-tensor",
         "a tensor that the loss or an attribute holds is written by the step: register it as a buffer of the model, or "
         "put a module that the loss holds into eval mode (BatchNorm writes its statistics)",
+    ),
+    (".numpy() is not supported", "control-flow", _OUTSIDE),
+    (
+        "FakeTensor.__format__",
+        "control-flow",
+        "return the value beside the loss, (loss, aux), and print it then",
     ),
     ("a fake tensor in the exported program", "export", "does forward use x.data? write x.detach()"),
 )
@@ -392,7 +406,10 @@ def _refusal(error: Exception) -> Refused:
         # a node of the exported program was run again: torch quotes where the node came from
         quoted = (where(str(link)) for link in _chain(error))
         place = next((found for found in quoted if found.file != "?"), place)
-    return refuse(code, f"{type(error).__name__}: {first.strip()[:400]}", place, hint)
+    said = f"{type(error).__name__}: {first.strip()[:400]}"
+    if code == "control-flow" and "data-dependent expression" in text:
+        said = f"Python asks for a value that the program computes ({said})"
+    return refuse(code, said, place, hint)
 
 
 def _chain(error: BaseException | None) -> Any:

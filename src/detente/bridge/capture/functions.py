@@ -163,8 +163,11 @@ def keep_functions(regions: itertools.count[int]) -> Iterator[dict[str, Kept]]:
     plain = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if cls is torch.utils.checkpoint.CheckpointFunction:  # the reentrant form: run the body in a region
-            with checkpoint_region(next(regions)):
+        if cls is torch.utils.checkpoint.CheckpointFunction:  # the reentrant form
+            if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args[2:]):
+                with torch.no_grad():  # as torch's own: nothing inside of it gets a gradient
+                    return args[0](*args[2:])
+            with checkpoint_region(next(regions)):  # run the body in a region
                 return args[0](*args[2:])
         if cls.__module__.startswith("torch.") or not any(isinstance(a, torch.Tensor) for a in args):
             return plain.__get__(None, cls)(*args, **kwargs)

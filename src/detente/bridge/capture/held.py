@@ -43,6 +43,7 @@ class Held:
         self.parameters = [
             (part._parameters, dict(part._parameters), path) for path, part in model.named_modules()
         ]
+        self.trained = {name: (tensor, tensor.requires_grad) for name, tensor in model.named_parameters()}
         self.own = [(vars(part), dict(vars(part)), path) for path, part in model.named_modules()]
 
     def written_in_place(self) -> tuple[Left, ...]:
@@ -53,6 +54,13 @@ class Held:
                 if table.get(key) is not before.get(key):
                     name = f"{path}.{key}" if path else key
                     raise refuse("parameter", f"forward puts another parameter in the place of {name}")
+        for name, (tensor, trained) in self.trained.items():
+            if tensor.requires_grad != trained:
+                raise refuse(
+                    "parameter",
+                    f"forward sets {name}.requires_grad to {tensor.requires_grad}",
+                    hint="set it between two steps, where the step takes it over",
+                )
         for table, key, before, name in self.buffers:
             now = table.get(key)
             if now is before:

@@ -250,6 +250,14 @@ class _Walk:
         line = where(node.meta.get("stack_trace"))
         if kind == "PARAMETER":
             self.write_parameter(node, name, grad, gradient, line)
+        elif kind == "BUFFER" and REGION in (node.meta.get("custom") or {}):
+            what = (
+                f"{name} is written inside of torch.utils.checkpoint: eager PyTorch runs that part again in the "
+                "backward pass, and writes it twice"
+            )
+            self.bad.append(
+                Reason("held-tensor", what, line, "leave what writes buffers (BatchNorm) out of it")
+            )
         elif "USER_INPUT" in (kind, self.kinds.get(self.memory(owner), ("",))[0]):
             what = f"forward writes the batch in place ({node.target})"
             self.bad.append(Reason("batch", what, line, "clone the tensor first"))

@@ -21,6 +21,7 @@ from detente.bridge.optim.accumulate import accumulated
 from detente.bridge.passes.connected import connected
 from detente.bridge.program.inside import update_inside
 from detente.bridge.random.keys import step_key
+from detente.bridge.refusal import refuse
 from detente.bridge.telling import phase
 
 Arrays = dict[str, Any]
@@ -222,6 +223,9 @@ class Compiled:
 def compile_step(program: Program, rule: Any, values: Arrays, state: Any, batch: Any, hyper: Any) -> Compiled:
     """Trace, lower and compile the step. ``values``, ``state``, ``batch`` and ``hyper`` may be arrays or
     shapes, by the program's names; they are only looked at."""
+    if not program.connected:
+        hint = "eager PyTorch's backward() raises here; step.evaluate(batch) and detente.functional train nothing"
+        raise refuse("loss", "no parameter that takes a gradient has a part in the loss", hint=hint)
     names = tuple(n for n in program.connected if program.members(n)[0] in rule.programs)
     own = tuple(dict.fromkeys((*names, *program.written)))
     fixed = tuple(n for n in program.reads if n not in own)
