@@ -12,10 +12,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from detente.bridge.lower.contract import contracted
 from detente.bridge.lower.dtypes import cast, is_bool, out_dtype, wide
 from detente.bridge.lower.ops.random import keep_mask
 from detente.bridge.lower.ops.softmax import masked_softmax
 from detente.bridge.lower.table import lowers
+
+
+def _scores(query: jax.Array, key: jax.Array, kind: Any) -> jax.Array:
+    return jnp.einsum("...ld,...sd->...ls", query, key, preferred_element_type=kind)
+
+
+def _weighted(weights: jax.Array, value: jax.Array, kind: Any) -> jax.Array:
+    return jnp.einsum("...ls,...sd->...ld", weights, value, preferred_element_type=kind)
 
 
 def attention_scores(
@@ -25,9 +34,7 @@ def attention_scores(
     kind = wide(query.dtype)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     # The scale goes to the smaller operand, as ATen's math kernel has it (it takes the root on both sides).
-    scores = jnp.einsum("...ld,...sd->...ls", query, key, preferred_element_type=kind) * jnp.asarray(
-        scale, kind
-    )
+    scores = contracted(_scores, query, key, kind) * jnp.asarray(scale, kind)
     if is_causal:
         rows = lax.broadcasted_iota(jnp.int32, scores.shape[-2:], 0)
         columns = lax.broadcasted_iota(jnp.int32, scores.shape[-2:], 1)
@@ -59,10 +66,7 @@ def _attention(
         weights = jnp.where(keep, weights / (1 - dropout_p), 0) if dropout_p < 1 else jnp.zeros_like(weights)
     # The second product takes the probabilities in the operands' dtype, as the fused CPU and CUDA kernels do.
     kind = wide(value.dtype)
-    return cast(
-        jnp.einsum("...ls,...sd->...ld", cast(weights, value.dtype), value, preferred_element_type=kind),
-        dtype,
-    )
+    return cast(contracted(_weighted, cast(weights, value.dtype), value, kind), dtype)
 
 
 @lowers("aten._scaled_dot_product_flash_attention_for_cpu.default", random=True)

@@ -7,20 +7,32 @@ rounding, as ATen's gemm does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from detente.bridge.lower.contract import contracted
 from detente.bridge.lower.dtypes import cast, is_bool, is_float, out_dtype, wide
 from detente.bridge.lower.table import lowers
+
+
+def _times(a: jax.Array, b: jax.Array, kind: Any) -> jax.Array:
+    return jnp.matmul(a, b, preferred_element_type=kind)
+
+
+def _by_rows(x: jax.Array, weight: jax.Array, kind: Any) -> jax.Array:
+    """``x @ weight.T``: no transposed copy of the weight enters the program."""
+    last = (((x.ndim - 1,), (weight.ndim - 1,)), ((), ()))
+    return lax.dot_general(x, weight, last, preferred_element_type=kind)
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
     """``a @ b`` in the accumulation dtype: float32 for half precision, so that the caller rounds once."""
     if is_float(a.dtype) and wide(a.dtype) != a.dtype:
-        return jnp.matmul(a, b, preferred_element_type=wide(a.dtype))
+        return contracted(_times, a, b, wide(a.dtype))
     if is_bool(a.dtype):
         return jnp.matmul(a.astype(jnp.int32), b.astype(jnp.int32)) > 0
     return jnp.matmul(a, b)
@@ -53,11 +65,7 @@ def _vdot(call: Any, a: jax.Array, b: jax.Array, *, dim: int = -1) -> jax.Array:
 @lowers("aten.linear.default")
 def _linear(call: Any, x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     dtype = out_dtype(call)
-    # dot_general on the last axes: no transposed copy of the weight enters the program.
-    kind = wide(x.dtype) if is_float(x.dtype) else None
-    y = lax.dot_general(
-        x, weight, (((x.ndim - 1,), (weight.ndim - 1,)), ((), ())), preferred_element_type=kind
-    )
+    y = contracted(_by_rows, x, weight, wide(x.dtype) if is_float(x.dtype) else None)
     return cast(y if bias is None else y + cast(bias, y.dtype), dtype)
 
 
@@ -104,11 +112,21 @@ def _kron(call: Any, a: jax.Array, b: jax.Array) -> jax.Array:
     return cast(jnp.kron(cast(a, wide(dtype)), cast(b, wide(dtype))), dtype)
 
 
+def _einstein(equation: str, a: jax.Array, b: jax.Array, kind: Any) -> jax.Array:
+    return jnp.einsum(equation, a, b, preferred_element_type=kind)
+
+
 @lowers("aten.einsum.default")
 def _einsum(call: Any, equation: str, operands: Sequence[jax.Array], *, path: Any = None) -> jax.Array:
     dtype = out_dtype(call)
     kind = wide(dtype) if is_float(dtype) else None
-    return cast(jnp.einsum(equation, *operands, preferred_element_type=kind), dtype)
+    if len(operands) != 2:
+        return cast(jnp.einsum(equation, *operands, preferred_element_type=kind), dtype)
+    return cast(contracted(partial(_einstein, equation), *operands, kind), dtype)
+
+
+def _tensors(dims: Any, a: jax.Array, b: jax.Array, kind: Any) -> jax.Array:
+    return jnp.tensordot(a, b, dims, preferred_element_type=kind)
 
 
 @lowers("aten.tensordot.default")
@@ -123,9 +141,7 @@ def _tensordot(
             b = jnp.sum(b, j, keepdims=True)
         elif b.shape[j] == 1 != a.shape[i]:
             a = jnp.sum(a, i, keepdims=True)
-    return cast(
-        jnp.tensordot(a, b, (tuple(dims_self), tuple(dims_other)), preferred_element_type=kind), dtype
-    )
+    return cast(contracted(partial(_tensors, (tuple(dims_self), tuple(dims_other))), a, b, kind), dtype)
 
 
 @lowers("aten.bilinear.default")

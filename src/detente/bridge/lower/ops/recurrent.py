@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from detente.bridge.lower.contract import contracted
 from detente.bridge.lower.dtypes import cast, wide
 from detente.bridge.lower.ops.random import dropout, keep_mask
 from detente.bridge.lower.table import lowers
@@ -33,9 +34,13 @@ class _Weights:
         self.projection = tensors[-1] if projected else None
 
 
+def _product(a: jax.Array, b: jax.Array, kind: Any) -> jax.Array:
+    return jnp.matmul(a, b, preferred_element_type=kind)
+
+
 def _times(x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
     kind = wide(x.dtype)
-    y = jnp.matmul(x, weight.T, preferred_element_type=kind)
+    y = contracted(_product, x, weight.T, kind)
     return cast(y if bias is None else y + cast(bias, kind), x.dtype)
 
 

@@ -1,0 +1,106 @@
+"""In bfloat16 no product takes float32, forward or backward: the operands' dtypes of what is given to XLA."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from detente.bridge.capture.export import capture
+from detente.bridge.lower.contract import contracted
+from detente.bridge.program.program import Program
+from detente.bridge.random.keys import step_key
+
+X = torch.linspace(-1, 1, 2 * 5 * 8).view(2, 5, 8)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads, self.mix = nn.Linear(8, 24), nn.Linear(8, 8, bias=False)
+
+    def forward(self, x):
+        q, k, v = self.heads(x).chunk(3, -1)
+        return self.mix(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
+class Several(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.full((8, 8), 0.1)), nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        y = torch.addmm(self.b, x[0], self.w, beta=0.5, alpha=2.0)
+        y = torch.einsum("ij,jk->ik", y, self.w) + torch.tensordot(x[1], self.w, dims=([1], [0]))
+        return torch.bmm(x, self.w.expand(2, 8, 8)) + y @ self.w
+
+
+MODELS = {
+    "linear": lambda: nn.Sequential(nn.Linear(8, 6), nn.GELU(), nn.Linear(6, 3)),
+    "attention": Attention,
+    "several": Several,
+    "lstm": lambda: nn.LSTM(8, 4, batch_first=True),
+}
+PRODUCT = re.compile(r"dot_general.*?: \(tensor<[\dx]*(\w+)>, tensor<[\dx]*(\w+)>\)")
+
+
+def plain(model, x):
+    out = model(x)
+    return (out[0] if isinstance(out, tuple) else out).float().square().mean()
+
+
+def under_autocast(model, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return plain(model, x)
+
+
+# torch's autocast on the CPU leaves recurrent layers as they are, and cannot run tensordot.
+CASES = [*((kind, plain) for kind in MODELS), ("linear", under_autocast), ("attention", under_autocast)]
+
+
+@pytest.mark.parametrize(("kind", "loss"), CASES, ids=[f"{kind}-{loss.__name__}" for kind, loss in CASES])
+def test_operands_of_every_product_are_narrow(kind, loss):
+    torch.manual_seed(0)
+    model, batch = MODELS[kind](), X
+    if loss is plain:
+        model, batch = model.bfloat16(), batch.bfloat16()
+    captured = capture(model, loss, batch)
+    program = Program(captured.graph)
+    weights = {n: jax.numpy.asarray(t.detach().float().numpy()) for n, t in captured.weights.tensors.items()}
+    weights = {n: w.astype(str(captured.weights.tensors[n].dtype)[6:]) for n, w in weights.items()}
+    inputs = jax.numpy.asarray(batch.float().numpy()).astype(str(batch.dtype)[6:])
+    text = jax.jit(program.gradients(program.connected)).lower(weights, [inputs], step_key(0, 0)).as_text()
+    found = [dtype for pair in PRODUCT.findall(text) for dtype in pair]
+    assert len(found) >= 6 and set(found) == {"bf16"}, found
+
+
+def test_its_derivatives_are_a_products():
+    """Of both orders and both modes, to the rounding of bfloat16; float32 is untouched."""
+
+    def times(a, b, kind):
+        return jax.numpy.matmul(a, b, preferred_element_type=kind)
+
+    def value(dtype):
+        def f(a, b):
+            return (
+                contracted(times, a.astype(dtype), b.astype(dtype), "float32").astype("float32") ** 2
+            ).sum()
+
+        return f
+
+    a, b = jax.numpy.arange(6.0).reshape(2, 3) / 4, jax.numpy.arange(6.0).reshape(3, 2) / 8
+    narrow, full = value("bfloat16"), value("float32")
+    for transform in (
+        lambda f: jax.grad(f, (0, 1)),
+        lambda f: jax.jacfwd(f, (0, 1)),
+        lambda f: jax.hessian(f, (0, 1)),
+        lambda f: lambda a, b: jax.vmap(jax.grad(f, 1), (0, None))(jax.numpy.stack([a, a + 1]), b),
+    ):
+        ours, theirs = jax.tree.leaves(transform(narrow)(a, b)), jax.tree.leaves(transform(full)(a, b))
+        for one, other in zip(ours, theirs, strict=True):
+            assert jax.numpy.allclose(one, other, rtol=2e-2, atol=2e-2)
+    assert "custom_jvp" not in str(jax.make_jaxpr(full)(a, b))
