@@ -122,7 +122,8 @@ def _einsum(call: Any, equation: str, operands: Sequence[jax.Array], *, path: An
     kind = wide(dtype) if is_float(dtype) else None
     if len(operands) != 2:
         return cast(jnp.einsum(equation, *operands, preferred_element_type=kind), dtype)
-    return cast(contracted(partial(_einstein, equation), *operands, kind), dtype)
+    a, b = operands
+    return cast(contracted(partial(_einstein, equation), a, b, kind), dtype)
 
 
 def _tensors(dims: Any, a: jax.Array, b: jax.Array, kind: Any) -> jax.Array:
