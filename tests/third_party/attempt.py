@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import traceback
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -34,12 +35,12 @@ def attempt(row: Row) -> dict[str, Any]:
                 plain = recipe.eager(row, dtype, begun, drawn=False)
                 if not all(map(math.isfinite, plain.losses)):
                     raise ValueError(f"eager PyTorch's losses are {plain.losses}")
-                if dtype == torch.float32 and chaotic(
-                    plain, begun, recipe.eager(row, dtype, begun, False, 1)
-                ):
-                    raise ArithmeticError("one rounding moves eager PyTorch as far as the training does")
                 if process_time() - start > SECONDS:
                     raise TimeoutError(f"eager PyTorch took {process_time() - start:.0f} s for its steps")
+                if chaotic(plain, begun, partial(recipe.eager, row, dtype, begun, False)):
+                    raise ArithmeticError(
+                        "one rounding moves eager PyTorch by a tenth of the training, or more"
+                    )
             except Exception as error:
                 said.append(f"{str(dtype)[6:]}: {_told(error)}")
                 continue

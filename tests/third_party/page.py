@@ -20,8 +20,10 @@ Made by `make test-third-party-models` (`python -m tests.third_party.models`); t
 models are rows of tables, a file for each domain in `tests/third_party/models`: a class, what builds it small, shapes
 of its inputs, a loss. One recipe for all (`recipe.py`): a seed, new inputs each step, {steps} steps of SGD with
 momentum in float32 (in float64 where plain PyTorch does not run in float32), the model's own loss or the mean of
-squares of its results, in a process of its own. No row is taken out for what it does. A model whose state one rounding
-of the beginning moves as far as the whole training does is *outside*: PyTorch itself has no answer there.
+squares of its results, in a process of its own. No row is taken out for what it does, and which rows are tried follows
+from their order alone: the first row of every package in the order of the tables, then the second of every package that
+has two, and so on (`--first N`), and those that an earlier page has. A model whose state one rounding of the beginning
+moves by a tenth of what the whole training does, or more, is *outside*: PyTorch itself has no answer there.
 
 **equal**: the losses, every parameter and every buffer after the steps are those of a plain PyTorch loop that shares no
 code with the bridge but the random numbers; a tensor may be off by 1e-4 of what the training moved it, or by ten times

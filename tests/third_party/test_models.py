@@ -127,10 +127,29 @@ def test_compare_sees(change: str):
 def test_only_what_has_no_answer_is_chaotic():
     subject = row("Noted")
     begun = recipe.state(recipe.built(subject, torch.float32))
-    wanted, near = (recipe.eager(subject, torch.float32, begun, True, nudge) for nudge in (0, 1))
-    assert not chaotic(wanted, begun, near)
-    near.state["body.0.weight"] += 100.0
-    assert chaotic(wanted, begun, near)
+
+    def nudged(number: int) -> recipe.Trained:
+        return recipe.eager(subject, torch.float32, begun, True, number)
+
+    def torn(number: int) -> recipe.Trained:
+        """One of the neighbours is far away, which is enough."""
+        near = nudged(number)
+        near.state["body.0.weight"] += 1e4 * (number == 3)
+        return near
+
+    assert not chaotic(nudged(0), begun, nudged)
+    assert chaotic(nudged(0), begun, torn)
+
+
+def test_what_training_does_not_move_is_not_chaotic():
+    """A rotation has no gradient under squares; a mask of -inf has no size."""
+    begun = {"turns": torch.ones(4), "mask": torch.tensor([0.0, -torch.inf])}
+    wanted = recipe.Trained([1.0], dict(begun))
+    near = recipe.Trained([1.0], {"turns": torch.ones(4) * (1 + 2**-23), "mask": begun["mask"]})
+    assert not chaotic(wanted, begun, lambda number: near)
+    assert not disagreement(wanted, wanted, begun, lambda number: near, torch.float32)[0]
+    other = recipe.Trained([1.0], {"turns": torch.ones(4), "mask": torch.tensor([-torch.inf, 0.0])})
+    assert "mask" in disagreement(other, wanted, begun, lambda number: near, torch.float32)[0]
 
 
 def test_rows_are_data():

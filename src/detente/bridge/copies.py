@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
+import types
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
 
 from detente.bridge.private import pytree
 
@@ -34,13 +34,38 @@ def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    for leaf in pytree.tree_leaves(value):
-        if isinstance(leaf, nn.Module):
-            for part in leaf.modules():
-                held = pytree.tree_leaves([v for name, v in vars(part).items() if name != "_modules"])
-                yield from (v for v in held if isinstance(v, torch.Tensor))
-        elif isinstance(leaf, torch.Tensor):
-            yield leaf
+    """Every tensor that a copy of ``value`` would meet in attributes and containers, of objects that are no modules
+    too (a policy's distribution keeps the noise that it drew)."""
+    waiting: list[Any] = [value]
+    seen: dict[int, Any] = {}  # and kept: another object would have the id of one that is gone
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, _WHOLE):
+            continue
+        seen[id(one)] = one
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            waiting += one
+        elif (held := getattr(one, "__dict__", None)) is not None:
+            waiting += pytree.tree_leaves(one)  # a container that torch knows how to open
+            waiting.append(held)
+
+
+# what a copy takes as it is, or has nothing inside
+_WHOLE = (
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+)
 
 
 def _optimizer(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> None:

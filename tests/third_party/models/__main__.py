@@ -1,6 +1,7 @@
 """Every row of the tables in its own process, two at a time; interrupt it at will, the next call goes on.
 
-``python -m tests.third_party.models [--only REGEX] [--again OUTCOME,...] [--jobs N] [--rows FILE] [--page FILE]``.
+``python -m tests.third_party.models [--only REGEX] [--first N] [--again OUTCOME,...] [--stale] [--jobs N] [--rows FILE]
+[--page FILE]``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, default=Path("docs/results/third-party-models.jsonl"))
     parser.add_argument("--page", type=Path, default=Path("docs/results/third-party-models.md"))
     parser.add_argument("--only", default="", help="a regular expression on 'package name'")
+    parser.add_argument(
+        "--first", type=int, default=0, help="so many rows of the tables' order, and the known ones"
+    )
     parser.add_argument("--again", default="", help="outcomes to run again, or 'all'")
     parser.add_argument("--stale", action="store_true", help="run again what another commit made")
     parser.add_argument("--jobs", type=int, default=2)
@@ -50,7 +54,8 @@ def main() -> int:
             return True
         return record["outcome"] in again or (options.stale and record["commit"] != commit)
 
-    todo = [row for row in ROWS if wanted(row)]
+    first = {_key(row) for row in ROWS[: options.first or None]}
+    todo = [row for row in ROWS if (_key(row) in first or _key(row) in known) and wanted(row)]
     start = perf_counter()
     works = [_work(row) for row in todo]
     for number, record in forked.each(works, options.jobs, LIMITS, not options.verbose):

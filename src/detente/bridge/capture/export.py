@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from detente.bridge.capture import batch as batches
+from detente.bridge.capture.ahead import Ahead
 from detente.bridge.capture.causal import without_mask_hints
 from detente.bridge.capture.ctc import keep_ctc
 from detente.bridge.capture.data import keep_data
@@ -29,7 +30,7 @@ from detente.bridge.capture.packed import keep_packed
 from detente.bridge.capture.provenance import tag
 from detente.bridge.capture.quiet import without_torchs_log
 from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
-from detente.bridge.capture.settled import Answers, Given, answers, unsettled
+from detente.bridge.capture.settled import Answers, Given, answers, is_check, settled, tried, unsettled
 from detente.bridge.capture.statistics import keep_statistics
 from detente.bridge.capture.transforms import keep_transforms
 from detente.bridge.capture.weights import Weights, identity, weights
@@ -43,6 +44,7 @@ from detente.bridge.live.writes import Write
 from detente.bridge.refusal import Reason, Refused, refuse
 
 Loss = Callable[[Any, Any], Any]
+Again = Callable[[], None] | None
 Outside = Mapping[tuple[object, ...], str]  # identity of a tensor -> its name
 
 
@@ -77,13 +79,13 @@ class _Program(nn.Module):
     """What is exported: loss of the model on a batch that arrives as flat tensors."""
 
     def __init__(
-        self, model: nn.Module, loss: Loss, layout: batches.Layout, answers: Answers | None, before: Sources
+        self, model: nn.Module, loss: Loss, layout: batches.Layout, given: Given | None, before: Sources
     ) -> None:
         super().__init__()
         self.model = model
         self.__dict__["loss"] = loss  # not a submodule, even when it is a Module: its tensors are constants
         self.layout = layout
-        self.__dict__["answers"], self.__dict__["before"] = answers, before
+        self.__dict__["given"], self.__dict__["before"] = given, before
         self.__dict__["own"] = before, {id(tensor): place for tensor, *place in _places(model)}
         # what forward found out; not an attribute, because export takes attribute writes back
         self.__dict__["told"] = _Told()
@@ -94,9 +96,9 @@ class _Program(nn.Module):
         # collocation points come with requires_grad=True; what is captured are detached copies
         asked = zip(tensors, self.__dict__["leaves"], strict=True)
         tensors = tuple(leaf(t) if wanted and capturing() else t for t, wanted in asked)
-        given = self.__dict__["answers"]
+        given = self.__dict__["given"]
         held = Held(self.model)
-        with nullcontext() if given is None else Given(given), _same_tensors(*self.__dict__["own"]):
+        with nullcontext() if given is None else given, _same_tensors(*self.__dict__["own"]):
             value = self.__dict__["loss"](self.model, self.layout.build(tensors))
         told = self.__dict__["told"]
         told.left = held.written_in_place()
@@ -121,11 +123,18 @@ class _Program(nn.Module):
 
 
 def capture(
-    model: nn.Module, loss: Loss, batch: Any, *, settle: bool = True, inputs: bool = False
+    model: nn.Module,
+    loss: Loss,
+    batch: Any,
+    *,
+    settle: bool = True,
+    inputs: bool = False,
+    again: Again = None,
 ) -> Captured:
     """The step's forward and loss as a neutral graph. ``model`` is read, never changed. ``settle``: what Python asks of
     values is answered by this batch, and checked in every step; else it is refused. ``inputs``: tensors that the loss
-    holds are inputs of the program (``outside``), where they are constants else.
+    holds are inputs of the program (``outside``), where they are constants else. ``again``: for a caller that captures
+    again when a buffer gives another answer; called before the module is asked, so that it holds the values of now.
 
     Raises Refused with every reason that could be found in one pass.
     """
@@ -134,7 +143,9 @@ def capture(
     outside = {identity(tensor): name for name, tensor in held if _plain(tensor)}
     try:
         with _same_parts(model) as parts, plain([*tensors_of(model), *before.tensors.values()]), Ran() as ran:
-            captured = _settled_draws(lambda: _twice(model, loss, batch, outside, before, settle), before)
+            captured = _settled_draws(
+                lambda: _twice(model, loss, batch, outside, before, settle, again), before
+            )
     finally:
         before.put_back()
     names = {i.name for i in captured.graph.inputs if i.kind == "buffer"}
@@ -192,16 +203,16 @@ def _settled_draws(run: Callable[[], Captured], before: Sources) -> Captured:
 
 
 def _twice(
-    model: nn.Module, loss: Loss, batch: Any, outside: Outside, before: Sources, settle: bool
+    model: nn.Module, loss: Loss, batch: Any, outside: Outside, before: Sources, settle: bool, again: Again
 ) -> Captured:
     """The program, once more where a trace left tensors behind: the next step would find them there, and must be the
     same program."""
-    captured, left = _capture(model, loss, batch, outside, before, settle)
+    captured, left = _capture(model, loss, batch, outside, before, settle, again)
     if left:
         before.put_back()
         with standing_in(left):
             try:
-                second = _capture(model, loss, batch, outside, before, settle)[0].graph
+                second = _capture(model, loss, batch, outside, before, settle, again)[0].graph
             except Refused:
                 second = None
         if second is None or not alike(captured.graph, second):
@@ -250,7 +261,7 @@ def _same_parts(model: nn.Module) -> Iterator[list[Write]]:
 
 
 def _capture(
-    model: nn.Module, loss: Loss, batch: Any, outside: Outside, before: Sources, settle: bool
+    model: nn.Module, loss: Loss, batch: Any, outside: Outside, before: Sources, settle: bool, again: Again
 ) -> tuple[Captured, tuple[Left, ...]]:
     reasons: list[Reason] = list(unkept(model))
     held = weights(model)
@@ -261,50 +272,35 @@ def _capture(
     devices = {t.device.type for t in held.tensors.values()} - {"cpu", "meta"}
     if devices:
         reasons.append(Reason("device", f"the module is on {', '.join(sorted(devices))}"))
-    try:
-        found = _export(model, loss, layout, tensors, held, outside, before)
-    except Refused as refused:
-        second = (
-            None
-            if reasons or not settle
-            else _settled(model, loss, batch, layout, tensors, held, outside, before, refused)
-        )
-        if second is None:
-            raise Refused([*reasons, *refused.reasons]) from refused.__cause__
-        found = second
+
+    def made(given: Given | None) -> tuple[Captured, tuple[Left, ...]]:
+        return _export(model, loss, layout, tensors, held, outside, before, given)
+
+    def ask() -> Answers:
+        if again is not None:
+            again()
+        return answers(model, loss, batch)
+
+    def lasting(found: tuple[Captured, tuple[Left, ...]]) -> list[Reason]:
+        graph = found[0].graph
+        if again is None:
+            return unsettled(graph)
+        own = {**before.tensors, **held.tensors}
+        known = Ahead.of(graph, is_check).answers(tensors, lambda name: own[name].detach())
+        return unsettled(graph, lambda check: known.get(check.id) is True)
+
+    found, refused = tried(made, None)
+    if refused is not None and (reasons or not settle or not {r.code for r in refused.reasons} <= _ASKED):
+        raise Refused([*reasons, *refused.reasons]) from refused.__cause__
+    if refused is not None:
+        found = settled(ask, made, lasting, refused)
     if reasons:
         raise Refused(reasons)
+    assert found is not None
     return found
 
 
 _ASKED = {"control-flow", "dynamic-shape"}  # codes of what a question about values is refused with
-
-
-def _settled(
-    model: nn.Module,
-    loss: Loss,
-    batch: Any,
-    layout: batches.Layout,
-    tensors: list[torch.Tensor],
-    held: Weights,
-    outside: Outside,
-    before: Sources,
-    refused: Refused,
-) -> tuple[Captured, tuple[Left, ...]] | None:
-    """The program for the answers that this batch gives to what Python asks of values, where nothing but the batch
-    decides them; else None, and the refusal stands. Raises Refused for what is wrong besides the questions."""
-    if not {reason.code for reason in refused.reasons} <= _ASKED:
-        return None
-    try:
-        found = answers(model, loss, batch)
-        captured, left = _export(model, loss, layout, tensors, held, outside, before, found)
-    except Refused as second:
-        if _ASKED.isdisjoint(reason.code for reason in second.reasons):
-            raise  # with the answers given, something else stands in the way: that is what there is to mend
-        return None
-    except Exception:
-        return None  # the first refusal says it
-    return None if unsettled(captured.graph) else (captured, left)
 
 
 def _export(
@@ -315,7 +311,7 @@ def _export(
     held: Weights,
     outside: Outside,
     before: Sources,
-    given: Answers | None = None,
+    given: Given | None = None,
 ) -> tuple[Captured, tuple[Left, ...]]:
     program = _Program(model, loss, layout, given, before)
     flat = tuple(t.detach() for t in tensors)

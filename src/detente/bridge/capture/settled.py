@@ -2,13 +2,16 @@
 
 A program has one control flow and static shapes, so what depends on values is refused. But where the answer depends on
 the batch alone (whether anything is padded, how many labels count), the program can be made for the answer that the
-example batch gives, and check at every step that it is still the answer: a *settled* question. A batch with another
-answer is a fault, raised with the user's line when the loss is read, never a silent difference. A question about
-weights, about buffers that the step changes or about random numbers stays refused: its answer would not last. Not so a
-guard (``guards.py``): at another answer eager torch raises, and so does the program.
+example batch gives, and check at every step that it is still the answer: a *settled* question. A compiled step asks it
+ahead of every step (``ahead.py``), of the batch and of buffers that the step changes, and has a program for each answer
+that was met. Where that cannot be done, another answer is a fault, raised with the user's line when the loss is read,
+never a silent difference. A question about weights or about random numbers stays refused: its answer would not last.
+Not so a guard (``guards.py``): at another answer eager torch raises, and so does the program.
 
 How: the loss runs once in eager torch, on copies, and what is asked at which line is written down (``Asked``); then
-it is captured again with the answers given (``Given``).
+it is captured again with the answers given (``Given``). Floats stay numbers of the program, which may only be shown;
+where that fails those without a fraction are given, too (``torch.ceil(length / stride).item()``). Others torch and XLA
+may round differently, which would be two answers.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import types
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.overrides
@@ -32,7 +35,7 @@ from detente.bridge.capture.where import here
 from detente.bridge.copies import copied
 from detente.bridge.graph import Graph, Node, node_refs
 from detente.bridge.private import pytree
-from detente.bridge.refusal import Reason
+from detente.bridge.refusal import Reason, Refused
 
 Key = tuple[str, int, str]  # file, line, what is asked
 
@@ -40,6 +43,7 @@ SETTLED = (
     "this program was made for another answer to what is asked here; compile another step, with share= this one, for "
     "this batch"
 )
+COUNTED = f"{SETTLED} (how many there are)"
 
 # calls by name, and what they ask: the number itself, whether it is true, where the true elements are
 _NUMBERS = {"__bool__": "bool", "is_nonzero": "bool", "__int__": "int", "__index__": "int", "item": "int"}
@@ -53,6 +57,14 @@ class Answers:
     """What was asked while the loss ran: by place, in order."""
 
     rows: dict[Key, list[Any]] = field(default_factory=lambda: defaultdict(list))
+
+    def whole(self) -> bool:
+        """Whether a float without a fraction is among them."""
+        return any(_whole(value) for row in self.rows.values() for value in row)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
 
 
 def _place(kind: str) -> Key:
@@ -166,11 +178,11 @@ class Asked(_Questions):
 
 class Given(_Questions):
     """While a program is captured: gives the answer that was written down at this line, and leaves a check of it in
-    the program. What was not asked before, and numbers with a fraction, go their usual way."""
+    the program. What was not asked before, and floats, go their usual way; ``whole``: only floats with a fraction."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, whole: bool = False) -> None:
         super().__init__()
-        self.answers = answers
+        self.answers, self.whole = answers, whole
         self.met: Counter[Key] = Counter()
 
     def known(self, kind: str) -> Any:
@@ -181,7 +193,7 @@ class Given(_Questions):
 
     def number(self, kind: str, x: torch.Tensor, ask: Callable[[], Any]) -> Any:
         value = self.known(kind)
-        if not isinstance(value, bool | int):
+        if not (isinstance(value, bool | int) or (self.whole and _whole(value))):
             return ask()
         x = x.detach().reshape(())
         checks = guard(*_asker()) if kind == "bool" else None
@@ -193,7 +205,7 @@ class Given(_Questions):
         count = self.known("places")
         if count is None:
             return None
-        _check(mask.sum() == count, SETTLED)
+        _check(mask.sum() == count, COUNTED)
         return torch.nonzero_static(mask, size=count).unbind(1)
 
 
@@ -211,8 +223,8 @@ def answers(model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> An
     return asked.answers
 
 
-def _is_check(node: Node) -> bool:
-    return node.op == "aten._assert_async.msg" and node.args[1:2] == (SETTLED,)
+def is_check(node: Node) -> bool:
+    return node.op == "aten._assert_async.msg" and node.args[1] in (SETTLED, COUNTED)
 
 
 def _graphs(value: Any) -> Iterator[Graph]:
@@ -224,27 +236,72 @@ def _graphs(value: Any) -> Iterator[Graph]:
 
 
 def _holds_check(graph: Graph) -> bool:
-    return any(_is_check(n) or any(_holds_check(g) for g in _graphs(n.args)) for n in graph.nodes)
+    return any(is_check(n) or any(_holds_check(g) for g in _graphs(n.args)) for n in graph.nodes)
 
 
-def unsettled(graph: Graph) -> list[Reason]:
-    """A reason for every settled question whose answer depends on more than the batch and on what never changes."""
+def unsettled(graph: Graph, foreseen: Callable[[Node], bool] = lambda check: False) -> list[Reason]:
+    """A reason for every settled question whose answer depends on more than the batch and on what never changes, or,
+    where it is ``foreseen``, on weights or random numbers."""
     written = {output.name for output in graph.outputs if output.kind == "buffer"}
     moving: dict[int, str] = {}  # value -> what moves it
+    buffers: dict[int, str] = {}  # value -> the buffer that moves it
     for item in graph.inputs:
         if item.trainable:
             moving[item.id] = f"parameter {item.name}"
         elif item.name in written:
-            moving[item.id] = f"buffer {item.name}, which the step changes"
+            buffers[item.id] = f"buffer {item.name}, which the step changes"
     bad = []
     for node in graph.nodes:
-        cause = next((moving[ref.id] for ref in node_refs(node) if ref.id in moving), None)
+        ids = [ref.id for ref in node_refs(node)]
+        cause = next((moving[i] for i in ids if i in moving), None)
+        buffer = next((buffers[i] for i in ids if i in buffers), None)
         if node.draw is not None:
             cause = cause or "a random number"
         if any(_holds_check(inner) for inner in _graphs(node.args)):
             bad.append(Reason("control-flow", "a branch of torch.cond asks for a value", node.where))
-        if _is_check(node) and cause is not None:
-            bad.append(Reason("control-flow", f"what is asked here depends on {cause}", node.where))
+        if is_check(node):
+            told = cause or (None if buffer is None or foreseen(node) else buffer)
+            if told is not None:
+                code = "dynamic-shape" if node.args[1] == COUNTED else "control-flow"
+                bad.append(Reason(code, f"what is asked here depends on {told}", node.where))
         if cause is not None:
             moving[node.id] = cause
-    return bad
+        elif buffer is not None:
+            buffers[node.id] = buffer
+    return list(dict.fromkeys(bad))
+
+
+Made = TypeVar("Made")
+
+
+def settled(
+    ask: Callable[[], Answers],
+    made: Callable[[Given | None], Made],
+    lasting: Callable[[Made], list[Reason]],
+    first: Refused,
+) -> Made:
+    """What is ``made`` with the answers that are given; ``ask()`` asks for them, and ``lasting`` gives reasons why one
+    is no answer to build on. Raises Refused for what stands in the way then, which is another line than that of the
+    ``first`` refusal, most often."""
+    try:
+        asked = ask()
+    except Exception:
+        raise first from first.__cause__  # it says why
+    done, refused = tried(made, Given(asked))
+    if refused is not None and asked.whole():
+        done, refused = tried(made, Given(asked, whole=True))
+    if refused is not None:
+        raise refused from refused.__cause__
+    assert done is not None
+    bad = lasting(done)
+    if bad:
+        raise Refused(bad)
+    return done
+
+
+def tried(made: Callable[[Given | None], Made], given: Given | None) -> tuple[Made | None, Refused | None]:
+    """Refusals as a value: one that is raised while another is handled would be taken for it."""
+    try:
+        return made(given), None
+    except Refused as refused:
+        return None, refused

@@ -22,7 +22,7 @@ def check(
     """
     reasons: list[Reason] = []
     try:
-        reasons += missing(capture(model, loss, batch).graph)
+        reasons += missing(capture(model, loss, batch, again=lambda: None).graph)
     except Refused as refused:
         reasons += refused.reasons
     if optimizer is not None:

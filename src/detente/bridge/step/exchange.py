@@ -86,6 +86,11 @@ class Exchange(Certified):
         for stranger in self.sharing.apart:
             stranger._watch.renew()
 
+    def _live_values(self) -> None:
+        """A capture asks the live module: it must answer with the values of now. One on the meta device has none."""
+        if self._guard.behind and not any(t.is_meta for t in self.weights.tensors.values()):
+            self._write_back(optimizer=False)
+
     def _read_live(self) -> None:
         """Somebody reads the live module, and it holds older values than this step. Of steps that share nothing the one
         that ran last answers."""

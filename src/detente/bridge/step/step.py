@@ -82,6 +82,7 @@ class Step(Readable):
         self._rewritten = False  # the live optimizer was given another state
         self._held: dict[str, torch.Tensor] = {}  # what the loss holds, by name
         self._variants.adopt = self._adopt
+        self._variants.catch_up = self._live_values
         self._see()
         self._hook()
         with self._away():

@@ -3,6 +3,7 @@ mode."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +17,13 @@ from torch import nn
 
 from detente.bridge.cache import entry as cached
 from detente.bridge.cache.describe import Unknown
+from detente.bridge.capture.ahead import Ahead
 from detente.bridge.capture.batch import Layout
 from detente.bridge.capture.counters import only_counts
 from detente.bridge.capture.export import Captured, alike, capture
 from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.micro import split
+from detente.bridge.capture.settled import is_check
 from detente.bridge.capture.weights import Weights, weights
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
@@ -29,6 +32,7 @@ from detente.bridge.choose.choose import name as choice_name
 from detente.bridge.choose.forms import Shaped
 from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.choose.remember import recall
+from detente.bridge.graph import Where
 from detente.bridge.live.interrupts import safe
 from detente.bridge.live.ran import Names
 from detente.bridge.live.walk import sources, standing_for
@@ -40,10 +44,12 @@ from detente.bridge.program.program import Compiled, Program, compile_step, shap
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stack, Stacks
 from detente.bridge.state.meta import stand_ins
-from detente.bridge.state.place import Placed
+from detente.bridge.state.place import Placed, from_jax
 from detente.bridge.state.state import State
 from detente.bridge.telling import phase, telling
 
+ANSWERS = 64  # programs of one batch layout that differ in what the batch answers
+SOON = 3  # the answer at which it is said what a new one costs
 TURNS = 4  # branches of an optimizer whose programs are kept
 
 
@@ -113,6 +119,7 @@ class Variants:
     ) -> None:
         self.model, self.loss, self.optimizer, self.options = model, loss, optimizer, options
         self.adopt: Callable[[tuple[str, ...]], None] = lambda names: None  # tensors that the loss holds
+        self.catch_up: Callable[[], None] = lambda: None  # the live module gets the values of now
         self.numbers: dict[str, torch.Tensor] = {}  # Python's numbers that change with the steps: inputs
         self.ran: Names | None = None  # whose code names them
         self.folder = cached.folder() if options.cache else None
@@ -121,6 +128,7 @@ class Variants:
         self.certificates: dict[Any, Certificate] = {}  # by the key of ``made``
         self.parked: list[tuple[Any, dict[Any, Variant], dict[Any, Certificate]]] = []  # of other branches
         self.captured: dict[Any, tuple[Captured, float]] = {}  # survives a change of the optimizer's rule
+        self.asks: dict[int, Ahead] = {}  # what each captured program asks, by its graph's id
 
     def weights(self, placed: Placed) -> Weights:
         """The module's tensors, after every refusal that needs no program. Raises Refused."""
@@ -135,12 +143,47 @@ class Variants:
 
     def find(self, placed: Placed, mode: Any, rule: Any, hyper: Any, held: Weights, state: State) -> Variant:
         """The program for this batch, compiled now if it is a new one. Raises Refused."""
-        key = (placed.layout.key, mode)
+        key = self._key(placed, mode, state)
         if key not in self.made:
             name = type(self.model).__name__
             with telling(f"a program of the step of {name}", self.options.quiet):
                 self.made[key] = self._stored(key, placed, rule, hyper, held, state)
         return self.made[key]
+
+    def _key(self, placed: Placed, mode: Any, state: State) -> Any:
+        """Of the program that was made for the answers that this batch gives, or of a new one. Raises Refused where
+        there are too many answers already."""
+        key, other = (placed.layout.key, mode), None
+        for number in range(1, ANSWERS + 1):
+            known = self.captured.get(key)
+            other = None if known is None else self._other(known[0], placed, state)
+            if other is None:
+                if number == SOON and known is None:
+                    self._warn_of_answers()
+                return key
+            key = (placed.layout.key, (*mode, ("answers", number)))
+        raise refuse(
+            "control-flow", f"what is asked here has more than {ANSWERS} answers, a program for each", other
+        )
+
+    def _other(self, captured: Captured, placed: Placed, state: State) -> Where | None:
+        """What this program has another answer to than this batch."""
+        asks = self.asks.get(id(captured.graph))
+        if asks is None:
+            asks = self.asks[id(captured.graph)] = Ahead.of(captured.graph, is_check)
+        if (
+            not asks.checks or self.options.accumulate > 1
+        ):  # micro-batches may differ: the checks of the step say so
+            return None
+        return asks.other(placed.arrays, lambda name: from_jax(state.value(name)))
+
+    def _warn_of_answers(self) -> None:
+        took = sum([*self.made.values()][-1].seconds.values()) if self.made else 0.0
+        warnings.warn(
+            "what Python asks of the values of a batch or a buffer (if mask.any(), x[mask]) has its third answer: "
+            f"every new answer is captured and compiled again, about {took:.1f} s each; torch.where asks nothing",
+            stacklevel=7,
+        )
 
     def example(self, placed: Placed) -> Any:
         """What one pass through the model sees: the batch, or its first micro-batch."""
@@ -173,6 +216,7 @@ class Variants:
         """The module is another one: what was captured goes, too."""
         self.forget()
         self.captured.clear()
+        self.asks.clear()
 
     def key_of(self, variant: Variant) -> Any:
         """The key of ``made``."""
@@ -216,6 +260,11 @@ class Variants:
             entry = cached.load(self.folder, name, held, rule)
             if entry is not None and not self._outdated(entry, rule):
                 self.adopt(entry.captured.outside)
+                if self._other(entry.captured, placed, state) is not None:
+                    entry, name, uncached = None, None, "another batch's answers are there"
+            else:
+                entry = None
+            if entry is not None:
                 self.captured[key] = (entry.captured, 0.0)
                 return Variant(entry.captured, entry.compiled, entry.choice, entry.stacks, True, name=name)
         captured, seconds = self._captured(key, placed, held)
@@ -258,7 +307,14 @@ class Variants:
             with phase("capture"), stand_ins(self.model), named:
                 # Another value of a number may give another answer: then each value is a program.
                 settle = not self.numbers and placed.example is None
-                captured = capture(self.model, self.loss, self.example(placed), settle=settle, inputs=True)
+                captured = capture(
+                    self.model,
+                    self.loss,
+                    self.example(placed),
+                    settle=settle,
+                    inputs=True,
+                    again=None if self.options.accumulate > 1 else self.catch_up,
+                )
             captured = lowerable(replace(captured, weights=held))
             self.captured[key] = (captured, perf_counter() - start)
             safe()
