@@ -40,14 +40,6 @@ RULES = (
         JUSTIFIED,
         "the size of a result depends on values; XLA's programs have fixed sizes",
     ),
-    # torch's words for the truth of a tensor. Settling answers such questions where it can, and shows the first where
-    # it cannot answer another: the line is often that of a harmless check.
-    Rule(
-        "control-flow",
-        r"expression Eq\(u\d+, 1\)",
-        WRONG_LINE,
-        "the first truth test is shown, whichever of them stands in the way",
-    ),
     Rule(
         "control-flow",
         r"extract specialized integer",
@@ -56,7 +48,7 @@ RULES = (
     ),
     Rule(
         "control-flow",
-        r"data-dependent expression|\b(bool|item|tolist|int|float)\b",
+        r"what is asked here|data-dependent expression|\b(bool|item|tolist|int|float)\b",
         JUSTIFIED,
         "Python asks for a value that the step computes",
     ),

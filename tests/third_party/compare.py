@@ -103,11 +103,11 @@ def chaotic(wanted: Trained, begun: dict[str, torch.Tensor], nudged: Callable[[i
     which way each parameter was rounded (a batch norm over two values nearly equal)."""
     names = [name for name, t in wanted.state.items() if _numeric(t)]
     moved = math.hypot(*(_moved(wanted.state[name], begun.get(name)) for name in names))
-    size = math.hypot(*(_size(wanted.state[name]) for name in names))
-    rounding = max(torch.finfo(wanted.state[name].dtype).eps for name in names) if names else 0.0
 
-    def apart(near: Trained) -> float:
-        return math.hypot(*(_apart(near.state[name], wanted.state[name]) for name in names))
+    def far(near: Trained) -> bool:
+        apart = {name: _apart(near.state[name], wanted.state[name]) for name in names}
+        # of what differs at all: a buffer that nobody fills may hold anything
+        own = [torch.finfo(wanted.state[n].dtype).eps * _size(wanted.state[n]) for n in names if apart[n]]
+        return not math.hypot(*apart.values()) <= max(moved / MARGIN, MARGIN * math.hypot(*own))
 
-    least = max(moved / MARGIN, MARGIN * rounding * size)
-    return any(not apart(nudged(number)) <= least for number in range(1, NEIGHBOURS + 1))
+    return any(far(nudged(number)) for number in range(1, NEIGHBOURS + 1))

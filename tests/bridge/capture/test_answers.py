@@ -237,18 +237,49 @@ def test_what_stands_in_the_way_of_the_second_capture_is_told():
     assert len(found) == 1 and found[0].where.code.startswith("return [out, -out]")
 
 
+class Kept:
+    pass
+
+
+def keeps(model, x):
+    model.kept.inner.seen = x * 2
+    out = model.body(x)
+    return out * 2 if x.sum() > -1e9 else out
+
+
 def test_a_module_whose_attribute_holds_a_result_can_be_asked():
-    """stable-baselines3 keeps a computed tensor in an object that is no module."""
-
-    class Kept:
-        pass
-
-    model = Asking(lambda m, x: m.body(x) * 2 if x.sum() > -1e9 else m.body(x))
+    """stable-baselines3 keeps computed tensors in an object that is no module, and writes one before it asks."""
+    model = Asking(keeps)
     model.kept = Kept()
     model.kept.inner = Kept()
+    model.kept.inner.seen = None
     model.kept.inner.last = {"out": [model.body(torch.ones(1, 4))]}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step = bridge.compile(model, loss, optimizer, example_batch=noise(0), cache=False)
     for number in range(2):
         float(step(noise(number)))
     assert step.certificate.ok
+
+
+def test_a_number_of_the_program_picks_an_element(same_function):
+    """torchcde's interpolation: x[index] with an index of no dimensions, from values."""
+
+    def picked(model, x):
+        out = model.body(x)
+        return out[(x > 0).sum() % 5].sum() + out[:, -(x < 0).sum() % 3 - 3].square().sum()
+
+    same_function(Asking(None), picked, noise(0))
+
+
+def test_a_number_of_the_program_out_of_range_raises():
+    model = Asking(None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def picked(model, x):
+        return model.body(x)[(x > 0).sum()].sum()
+
+    given = torch.tensor([[1.0, -1, 1, -1]] * 5) * torch.tensor([[1.0], [-1], [0], [0], [0]])
+    step = bridge.compile(model, picked, optimizer, example_batch=given, cache=False, certificate="none")
+    float(step(given))
+    with pytest.raises(IndexError, match="out of range for 5"):
+        float(step(given.abs() + 1))

@@ -274,9 +274,12 @@ def _capture(
         reasons.append(Reason("device", f"the module is on {', '.join(sorted(devices))}"))
 
     def made(given: Given | None) -> tuple[Captured, tuple[Left, ...]]:
+        if given is not None:
+            before.put_back()
         return _export(model, loss, layout, tensors, held, outside, before, given)
 
     def ask() -> Answers:
+        before.put_back()  # a capture that failed leaves its tensors behind
         if again is not None:
             again()
         return answers(model, loss, batch)

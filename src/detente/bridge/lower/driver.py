@@ -210,7 +210,7 @@ def _run_node(node: Node, values: dict[Any, Any], trace: Trace) -> None:
         what = f"{node.op} of complex numbers"
         hint = "compute it from x.real and x.imag, or register a lowering with detente.extend"
         raise Refused([Reason("op", what, node.where, hint)]) from None
-    except jax.errors.ConcretizationTypeError:
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError):
         # Python decides by a number that the program computes (``pow(x, loss.item())``).
         what = f"{node.op} with a number that the program computes (.item()), where it needs Python's"
         hint = "give it a tensor where it takes one, or a Python number"

@@ -180,8 +180,16 @@ def _squeeze(call: Any, x: jax.Array, dim: int | Sequence[int] | None = None) ->
 
 
 @lowers("aten.select.int", "aten.select_copy.int")
-def _select(call: Any, x: jax.Array, dim: int, index: int) -> jax.Array:
-    return lax.index_in_dim(x, index, dim % x.ndim, keepdims=False)
+def _select(call: Any, x: jax.Array, dim: int, index: Any) -> jax.Array:
+    dim = dim % x.ndim
+    if isinstance(index, int):
+        return lax.index_in_dim(x, index, dim, keepdims=False)
+    # a number that the program computes: x[t] with a tensor of no dimensions
+    size = x.shape[dim]
+    call.fault(
+        (index < -size) | (index >= size), f"select(): index out of range for {size} at dimension {dim}"
+    )
+    return lax.dynamic_index_in_dim(x, jnp.where(index < 0, index + size, index), dim, keepdims=False)
 
 
 def bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
