@@ -1,5 +1,6 @@
 """The self-test of the adapter around torch's SymFloat protocol, on the installed torch."""
 
+import math
 import operator
 
 import pytest
@@ -118,3 +119,17 @@ def test_every_recorded_operator_has_a_row_in_the_table():
     from detente.bridge.lower.table import TABLE
 
     assert {f"number.{op}" for op in PYTHON} <= set(TABLE)
+
+
+@pytest.mark.parametrize("value", [2.5, -2.5, 3.0, -0.5])
+def test_whole_numbers_are_pythons(value):
+    tape = Tape(a=value)
+    a = tape.number("a")
+    assert (int(a), operator.index(math.floor(a)), operator.index(math.ceil(a))) == (
+        int(value),
+        math.floor(value),
+        math.ceil(value),
+    )
+    assert operator.index(round(a)) == round(value)
+    assert float(a // 2.0) == value // 2.0
+    assert (int(a) * 0.5, list(range(abs(int(a))))) == (int(value) * 0.5, list(range(abs(int(value)))))

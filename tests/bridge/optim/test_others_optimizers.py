@@ -7,6 +7,7 @@ real ones.
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -91,6 +92,75 @@ class Nothing(Plain):
         super().one(p, group)
 
 
+class Averaging(Plain):
+    """Three copies of the parameter in its state, which begin alike (schedule-free, as its authors write it)."""
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        state = self.state[p]
+        if not state:
+            state["z"], state["x"], state["y"] = p.clone(), p.clone(), p.clone()
+        state["z"].add_(p.grad, alpha=-group["lr"])
+        state["x"].mul_(0.5).add_(state["z"], alpha=0.5)
+        state["y"].copy_(state["x"] * 0.9 + state["z"] * 0.1)
+        p.copy_(state["y"])
+
+
+class Measures(Plain):
+    """A number in its group is None until the first step has measured it; the second one uses it."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, step=0, gamma=None)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        group = self.param_groups[0]
+        group["step"] += 1
+        rate = group["lr"] * (group["gamma"] if group["step"] > 1 else 1.0)
+        squared = 0.0
+        for p in group["params"]:
+            p.add_(p.grad, alpha=-rate)
+            squared += p.square().sum()
+        group["gamma"] = 1.0 / math.sqrt(squared / 40.0)
+
+
+class Table(Plain):
+    """A list in its group, indexed by the count of a parameter (torch-optimizer's RAdam)."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, buffer=[None, None])
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        state = self.state[p]
+        state["step"] = state.get("step", 0) + 1
+        at = int(state["step"] % 2)
+        if group["buffer"][at] != state["step"]:
+            group["buffer"][at] = state["step"]
+        p.add_(p.grad, alpha=-group["lr"] / (1 + at))
+
+
+class Soft(Plain):
+    """Operators that take a number which is only known at run time."""
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        g = nn.functional.softplus(p.grad, beta=50 * group["lr"], threshold=2.0)
+        if p.dim() == 2:
+            g = (
+                g
+                + torch.baddbmm(p[None], p.grad[None], p.grad[None], beta=group["lr"], alpha=1 - group["lr"])[
+                    0
+                ]
+            )
+        p.add_(g, alpha=-group["lr"])
+
+
+class AsksForAGradient(Plain):
+    """It asks its parameters what the traced ones have to answer too."""
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        if p.requires_grad and not p.grad.requires_grad:
+            super().one(p, group)
+
+
 class AsksItself(Plain):
     """Each parameter asks about itself; none about another (AdamP)."""
 
@@ -123,7 +193,9 @@ def given(count: int = 6) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "kind", [Attribute, Counts, Averages, Nothing, AsksItself], ids=lambda kind: kind.__name__
+    "kind",
+    [Attribute, Counts, Averages, Nothing, AsksItself, Averaging, Measures, Table, Soft, AsksForAGradient],
+    ids=lambda kind: kind.__name__,
 )
 def test_it_trains_as_eager_does(kind: Any) -> None:
     theirs, mine = Net(), Net()
@@ -143,6 +215,8 @@ def test_it_trains_as_eager_does(kind: Any) -> None:
     for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-12)
     numbers = [{k: v for k, v in o.param_groups[0].items() if k != "params"} for o in (plain, optimizer)]
+    lists = [{k: found.pop(k) for k in list(found) if isinstance(found[k], list)} for found in numbers]
+    assert lists[0] == lists[1]
     assert numbers[0] == pytest.approx(numbers[1])
     state = [[dict(entry) for entry in o.state.values()] for o in (plain, optimizer)]
     assert [list(e) for e in state[0]] == [list(e) for e in state[1]]
@@ -170,7 +244,62 @@ class AsksForAClosure(Plain):
         super().step()
 
 
+class Hessian(Plain):
+    """Hutchinson's estimate: random vectors through the graph of the gradients."""
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        (z,) = [torch.randn_like(q) for q in [p]]
+        (h,) = torch.autograd.grad(p.grad, p, z)
+        p.add_(p.grad / (h * z).abs(), alpha=-group["lr"])
+
+
+class Curvature(Plain):
+    """The same without random numbers."""
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        (h,) = torch.autograd.grad(p.grad.sum(), p)
+        p.add_(p.grad / h.abs(), alpha=-group["lr"])
+
+
+class OnParameters(Plain):
+    """What it keeps hangs on the parameters."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params)
+        for p in self.param_groups[0]["params"]:
+            p.hess = torch.zeros_like(p)
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        p.hess.add_(p.grad.square())
+        p.add_(p.grad / p.hess.sqrt(), alpha=-group["lr"])
+
+
+class Masks(Plain):
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        mask = p.grad.abs() > p.grad.abs().mean()
+        p.grad[mask] = p.grad[mask] / p.grad.abs().max()
+        super().one(p, group)
+
+
+class Wrapper(torch.optim.Optimizer):
+    """Its constructor leaves out torch's."""
+
+    def __init__(self, params: Any) -> None:
+        self.optimizer = torch.optim.SGD(params, lr=0.1)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> None:
+        self.optimizer.step()
+
+
 REFUSED = {
+    Hessian: "differentiates the gradients",
+    Curvature: "differentiates the gradients",
+    OnParameters: "keeps .hess on its parameters",
+    Masks: "picks elements by a boolean mask",
+    Wrapper: "has no param_groups",
     Draws: "draws random numbers",
     AsksForAClosure: "evaluates the loss inside of its step",
 }
@@ -184,4 +313,5 @@ def test_it_is_refused_by_name(kind: Any) -> None:
     with pytest.raises(bridge.Refused, match=REFUSED[kind]) as refused:
         bridge.compile(model, loss, optimizer, example_batch=given()[0], cache=False)
     assert {reason.code for reason in refused.value.reasons} == {"optimizer"}
-    assert vars(optimizer).get("seen") == before and not optimizer.state
+    assert all(r.hint and r.where and r.where.file == __file__ for r in refused.value.reasons)
+    assert vars(optimizer).get("seen") == before and not getattr(optimizer, "state", None)

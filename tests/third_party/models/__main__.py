@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import Any
 
 from tests import forked
 from tests.third_party import stand_in
+from tests.third_party.commit import commit_of_src
 from tests.third_party.models import ROWS
 from tests.third_party.page import page
 from tests.third_party.row import Row
@@ -44,7 +44,7 @@ def main() -> int:
     stand_in.install()
     _prepare()
     known = _read(options.rows)
-    again, commit = set(options.again.split(",")), _commit()
+    again, commit = set(options.again.split(",")), commit_of_src()
 
     def wanted(row: Row) -> bool:
         record = known.get(_key(row))
@@ -117,16 +117,6 @@ def _read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """The last record of each row."""
     lines = path.read_text().splitlines() if path.exists() else []
     return {(record["package"], record["name"]): record for record in map(json.loads, lines)}
-
-
-def _commit() -> str:
-    """The last that changed what is tried."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.strip()
-
-    dirty = git("status", "--porcelain", "--untracked-files=no", "--", "src")
-    return git("log", "-1", "--format=%h", "--", "src") + ("+" if dirty else "")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ Arrays = dict[str, Any]
 _NARROW = {"int64": "int32", "float64": "float32"}
 
 
-@dataclass
+@dataclass(eq=False, repr=False)  # one is itself: jax.jit hashes what it is given
 class Functional:
     """``loss(params, batch, buffers=..., key=...) -> loss`` and its relatives, traceable by every JAX
     transformation.
@@ -38,6 +38,13 @@ class Functional:
     layout: batches.Layout = field(repr=False)
     aux: batches.Layout | None = field(repr=False)
     aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        count = sum(value.size for value in self.params.values())
+        return (
+            f"<Functional of {len(self.params)} parameters ({count:,} numbers) and {len(self.buffers)} buffers, for a "
+            f"batch of {self.layout.shape}>"
+        )
 
     def __call__(self, params: Arrays, batch: Any, *, buffers: Arrays | None = None, key: Any = None) -> Any:
         """The loss. ``batch``: the structure of the example batch, JAX or torch tensors at the leaves, of
@@ -108,9 +115,9 @@ def functional(
     """``model`` and ``loss(model, batch)`` as a pure function of parameters and batch.
 
     ``jax.grad``, ``vmap``, ``jit``, optax, shardings and gradients through updates apply to it as to any JAX
-    function; the module is read once and never changed. Where the module computes with 64-bit integers or
-    floats (token ids are int64), transform and call it under ``with jax.enable_x64(True):``, because
-    ``jax.jit`` fixes the width at its own border. Raises Refused with every reason.
+    function; the module is read once and never changed. Token ids and labels (int64) need no switch. Numbers of 64
+    bits that 32 cannot hold do: ``jax.jit`` narrows what it is given at its own border, so transform and call it under
+    ``with jax.enable_x64(True):``. Raises Refused with every reason.
 
     >>> f = detente.functional(model, loss, batch)
     >>> arrays = jax.tree.map(lambda tensor: tensor.numpy(), batch)    # from here on JAX's own kind of arrays

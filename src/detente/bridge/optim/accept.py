@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch.optim import optimizer as base
 
-from detente.bridge.refusal import Reason, Refused
+from detente.bridge.graph import Where
+from detente.bridge.optim.reasons import NO_CLOSURE
+from detente.bridge.refusal import Reason, Refused, refuse
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ OBSTACLES: tuple[Obstacle, ...] = (
     Obstacle(
         lambda o: not isinstance(o, torch.optim.LBFGS) and _needs_closure(o),
         "{name} evaluates the loss inside of its step (a closure), and a compiled step evaluates it once",
-        "take the form of it that needs no closure, where it has one, or another optimizer",
+        NO_CLOSURE,
     ),
     Obstacle(
         lambda o: isinstance(o, torch.optim.LBFGS),
@@ -81,6 +83,12 @@ OBSTACLES: tuple[Obstacle, ...] = (
 )
 
 
+def step_of(optimizer: torch.optim.Optimizer) -> Where | None:
+    """Where its ``step`` begins; None where that is not Python's."""
+    code = getattr(inspect.unwrap(type(optimizer).step), "__code__", None)
+    return None if code is None else Where(code.co_filename, code.co_firstlineno)
+
+
 def check(optimizer: Any) -> None:
     """Raises Refused with every obstacle at once; TypeError where this is no torch optimizer."""
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -88,9 +96,17 @@ def check(optimizer: Any) -> None:
             f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}; "
             "for an optax transformation use detente.functional"
         )
-    name = type(optimizer).__name__
+    name, where = type(optimizer).__name__, step_of(optimizer)
+    if not hasattr(optimizer, "param_groups"):
+        raise refuse(
+            "optimizer",
+            f"{name} has no param_groups: its constructor leaves out that of torch.optim.Optimizer, and where its "
+            "parameters and rates are is its own affair",
+            where,
+            hint="compile with the optimizer that it wraps, or call super().__init__(params, defaults) in it",
+        )
     reasons = [
-        Reason("optimizer", o.what.format(name=name), None, o.hint) for o in OBSTACLES if o.stands(optimizer)
+        Reason("optimizer", o.what.format(name=name), where, o.hint) for o in OBSTACLES if o.stands(optimizer)
     ]
     if reasons:
         raise Refused(reasons)

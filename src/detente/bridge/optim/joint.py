@@ -19,10 +19,12 @@ from typing import Any
 import torch
 
 from detente.bridge.graph import Graph, Input, Output, Ref
+from detente.bridge.optim.accept import step_of
 from detente.bridge.optim.lifting import Factories, lifted_builtins
 from detente.bridge.optim.number import is_number, number_of
 from detente.bridge.optim.program import Guard, Path, live
 from detente.bridge.optim.reach import Place, Table, double, in_state, spots
+from detente.bridge.optim.reasons import BRANCHES
 from detente.bridge.optim.recording import Recording, aval_of
 from detente.bridge.refusal import Refused, refuse
 
@@ -107,12 +109,22 @@ def _traced(optimizer: torch.optim.Optimizer, names: Mapping[int, str], counts: 
         run = _Run(optimizer, names, before, numbers, forced)
         run.trace()
         if runs and run.after.at != runs[0].after.at:
-            raise refuse("optimizer", f"{run.name} keeps a different state on different branches of step()")
+            raise refuse(
+                "optimizer",
+                f"{run.name} keeps a different state on different branches of step()",
+                step_of(optimizer),
+                hint=BRANCHES,
+            )
         runs.append(run)
         outcomes = tuple(outcome for _, outcome in run.decisions)
         pending += [(*outcomes[:i], False) for i in range(len(forced), len(outcomes))]
         if len(runs) + len(pending) > MAX_PATHS:
-            raise refuse("optimizer", f"{run.name} branches on run-time values in more than {MAX_PATHS} ways")
+            raise refuse(
+                "optimizer",
+                f"{run.name} branches on run-time values in more than {MAX_PATHS} ways",
+                step_of(optimizer),
+                hint=BRANCHES,
+            )
     return _joined(runs, numbers, counts)
 
 
@@ -231,6 +243,7 @@ class _Run(Recording):
             inputs[key] = self._input("buffer", key, self.before.at[place].detail)
         symbols = {key: self._hyper(key) for key in self.places}
         box: dict[str, Any] = {}
+        factories = Factories(self.name, self._where)
 
         def body(*flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
             given = dict(zip(inputs, flat, strict=True))
@@ -242,6 +255,8 @@ class _Run(Recording):
                     new = given[f"param:{name}"]
                     if id(new) not in stand:
                         new.grad = given.get(f"grad:{name}")
+                        if new.grad is not None:
+                            factories.trained.add(id(new))
                     stand[id(new)] = name
                     return new
                 if place in key_at:
@@ -268,16 +283,12 @@ class _Run(Recording):
             )
 
         try:
-            with torch.no_grad(), lifted_builtins(self.optimizer), self, Factories():
+            with torch.no_grad(), lifted_builtins(self.optimizer), self, factories:
                 results = torch.func.functionalize(body)(*inputs.values())
         except (Refused, Counted):
             raise
         except Exception as error:
-            raise refuse(
-                "optimizer",
-                f"tracing {self.name}.step() failed: {type(error).__name__}: {error}",
-                self._where(error),
-            ) from error
+            raise self.failed(error) from error
         self._finish(results, box, key_at)
 
     def _plain_key(self, key: Any) -> Any:
@@ -324,7 +335,8 @@ class _Run(Recording):
                         self.after.at[place] = old or spot
                         continue
                     whole = old is not None and old.kind == "int"
-                    self.after.at[place] = old if old is not None else spot
+                    # None, which a number may have been before, is no number's spot
+                    self.after.at[place] = spot if old is None or old.kind == "plain" else old
                     self.written[place] = (number.value, _whole(number.now) if whole else number.now)
                 elif (
                     old is None

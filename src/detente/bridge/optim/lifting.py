@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from detente.bridge.optim.number import is_number, lifted
+from detente.bridge.optim.reasons import no_graph
 
 # another name of the same, which functionalize does not know
 SPELT = {
@@ -25,6 +26,7 @@ SPELT = {
     torch.clip: torch.clamp,
 }
 
+ASKED: Any = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 MADE = {torch.zeros, torch.ones, torch.empty, torch.full, torch.eye, torch.arange}
 
 
@@ -33,8 +35,21 @@ class Factories(TorchFunctionMode):
     asks for the number's value (a recorded fill instead), and ``square_`` has no functional form (``pow_(2)``
     is what ATen's composite calls)."""
 
+    def __init__(self, name: str, where: Callable[[], Any]) -> None:
+        super().__init__()
+        self.name, self.where = name, where
+        self.trained: set[int] = (
+            set()
+        )  # ids of the trace's parameters, which ask for a gradient as the real ones do
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        if func == ASKED and id(args[0]) in self.trained:
+            return True
+        if func in (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward):
+            raise no_graph(self.name, self.where())
+        if func is torch.allclose or func is torch.Tensor.allclose:  # which gives a bool at once
+            return bool(torch.isclose(*args, **kwargs).all())
         if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor) and args and is_number(args[0]):
             dtype = kwargs.get("dtype") or torch.get_default_dtype()
             return torch.full((), args[0], dtype=dtype, device="meta")

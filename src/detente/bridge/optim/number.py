@@ -12,6 +12,7 @@ The methods below are the part of torch's SymNode protocol that ``torch.SymFloat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -131,10 +132,23 @@ class Number:
     def guard_int(self, file: str = "", line: int = 0) -> int:
         return int(self.recorder.fix(self))
 
-    def _whole(self) -> Number:
-        return self.wrap_float(float(int(self.recorder.fix(self))))
+    def _whole(self, how: Callable[[float], int]) -> Number:
+        value = how(self.recorder.fix(self))
+        return Whole(self.recorder, value, lambda _: value)
 
-    trunc = floor = ceil = round = _whole
+    def floor(self) -> Number:
+        return self._whole(math.floor)
+
+    def ceil(self) -> Number:
+        return self._whole(math.ceil)
+
+    def trunc(self) -> Number:
+        return self._whole(math.trunc)
+
+    def round(self, digits: int | None = None) -> Number:
+        if digits is not None:
+            return self.wrap_float(round(self.recorder.fix(self), digits))
+        return self._whole(round)
 
     def guard_bool(self, file: str = "", line: int = 0) -> bool:
         return self.recorder.decide(self)
@@ -170,6 +184,26 @@ class Number:
             now = compute
 
         return Number(self.recorder, ref, now, boolean)
+
+
+@dataclass(frozen=True)
+class Whole(Number):
+    """The int that ``int(number)`` or ``math.ceil(number)`` gives: a constant of this trace, which ``fix`` guards."""
+
+    def is_int(self) -> bool:
+        return True
+
+    def is_float(self) -> bool:
+        return False
+
+    def int_(self) -> int:
+        return int(self.value)  # type: ignore[arg-type]
+
+    def guard_int(self, file: str = "", line: int = 0) -> int:
+        return self.int_()
+
+    def sym_float(self) -> Number:
+        return self.wrap_float(float(self.int_()))
 
 
 COMPARISONS = ("gt", "lt", "ge", "le", "eq", "ne")

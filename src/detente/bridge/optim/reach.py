@@ -83,6 +83,8 @@ class _Walk:
         return self.at, self.values
 
     def visit(self, value: Any, place: Place) -> None:
+        if isinstance(value, torch.SymInt):  # a number that int() has fixed
+            value = int(value)
         if id(value) in self.names:
             self.leaf(place, Spot("param", self.names[id(value)]), value)
         elif isinstance(value, PLAIN):

@@ -17,8 +17,9 @@ from detente.bridge.optim.foreach import each
 from detente.bridge.optim.lifting import spaces_of
 from detente.bridge.optim.number import Number, is_number, number_of
 from detente.bridge.optim.program import Guard, Leaf
+from detente.bridge.optim.reasons import FAILED, NO_CLOSURE, NO_GRAPH, no_graph
 from detente.bridge.private import TorchDispatchMode, outside_of_modes, pytree
-from detente.bridge.refusal import refuse
+from detente.bridge.refusal import Refused, refuse
 
 # value-preserving operators: the result is the argument
 SAME = {"aten.clone.default", "aten.detach.default", "aten.alias.default", "aten.lift_fresh.default",
@@ -36,6 +37,7 @@ FILLS: dict[str, int | float] = {
 }
 FILLS_WITH: dict[str, int] = {"aten.full_like.default": 1, "aten.new_full.default": 2, "aten.full.default": 1,
                               "aten.scalar_tensor.default": 0}  # fmt: skip
+PICKS = {"aten.index.Tensor", "aten.masked_select.default", "aten.nonzero.default"}
 DROPPED = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
 
 
@@ -137,9 +139,20 @@ class Recording(TorchDispatchMode):
             with self:
                 return each(name, func, args, kwargs)
         concrete_args, concrete_kwargs = pytree.tree_map(
-            lambda a: 0.5 if is_number(a) else a, (list(args), dict(kwargs))
+            lambda a: 0.5 if is_number(a) else int(a) if isinstance(a, torch.SymInt) else a,
+            (list(args), dict(kwargs)),
         )
+        if name in PICKS and any(_is_mask(a) for a in pytree.tree_leaves(args)):
+            raise refuse(
+                "optimizer",
+                f"{self.name}.step() picks elements by a boolean mask ({name}), and how many those are is known only "
+                "when it has run",
+                self._where(),
+                hint="write that line with torch.where, which keeps every element, or take another optimizer",
+            )
         if torch.Tag.nondeterministic_seeded in func.tags:
+            if self._differentiates():
+                raise no_graph(self.name, self._where())
             raise refuse(
                 "optimizer",
                 f"{self.name}.step() draws random numbers ({name}), and only forward has numbers of its own",
@@ -191,6 +204,8 @@ class Recording(TorchDispatchMode):
             return number.value
         if isinstance(value, torch.Tensor):
             return self._ref(value)
+        if isinstance(value, torch.SymInt):  # a number that int() has fixed
+            return int(value)
         if isinstance(value, list | tuple):
             return tuple(self._operand(item) for item in value)
         if isinstance(value, torch.dtype):
@@ -228,6 +243,30 @@ class Recording(TorchDispatchMode):
         ref = self._node("number.item", (self._ref(tensor),), {}, Aval((), "float64"))
         return torch.SymFloat(Number(self, ref, None))
 
+    def _differentiates(self) -> bool:
+        """Whether a function of the optimizer that runs now calls autograd: its random vectors are those of an
+        estimate of the Hessian."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and not (
+            frame.f_code.co_filename in self.files and "autograd" in frame.f_code.co_names
+        ):
+            frame = frame.f_back
+        return frame is not None
+
+    def failed(self, error: Exception) -> Refused:
+        """What a trace says where the step raised in it."""
+        said, where = f"{type(error).__name__}: {error}", self._where(error)
+        kept = {key for group in self.optimizer.param_groups for p in group["params"] for key in vars(p)}
+        if isinstance(error, AttributeError) and isinstance(error.obj, torch.Tensor) and error.name in kept:
+            return refuse(
+                "optimizer",
+                f"{self.name} keeps .{error.name} on its parameters themselves, where a compiled step has none",
+                where,
+                hint=f"keep it in optimizer.state; {NO_GRAPH}",
+            )
+        hint = NO_CLOSURE if "closure" in said else FAILED
+        return refuse("optimizer", f"tracing {self.name}.step() failed: {said}", where, hint=hint)
+
     def _where(self, error: BaseException | None = None) -> Where:
         """The innermost line inside the optimizer's own file."""
         if error is not None:
@@ -241,6 +280,10 @@ class Recording(TorchDispatchMode):
         while frame is not None and frame.f_code.co_filename not in self.files:
             frame = frame.f_back
         return Where(frame.f_code.co_filename, frame.f_lineno) if frame else Where()
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.uint8)
 
 
 def _functional(func: Any) -> str:

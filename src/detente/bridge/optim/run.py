@@ -53,6 +53,10 @@ def born(program: Program, param: jax.Array | None, hyper: Any) -> dict[str, Any
             graph = (program.births or {}).get(leaf.key)
             value = jnp.zeros(leaf.aval.shape, leaf.aval.dtype) if graph is None else _run(graph, values)[0]
             out[leaf.key] = jnp.asarray(value, leaf.aval.dtype)
+            if out[leaf.key] is param or any(out[leaf.key] is v for k, v in out.items() if k != leaf.key):
+                out[leaf.key] = jnp.copy(
+                    value
+                )  # a donated buffer must be nobody else's (z, x and y begin as p)
         if program.first is not None:
             out[STARTED] = jnp.zeros((), bool)
         return out

@@ -176,7 +176,16 @@ def _pow_of(call: Any, base: Any, exponent: Any) -> jax.Array:
     return _pow(call, base, exponent)
 
 
-@lowers("symbolic.aten.addmm.default")
+@lowers("symbolic.aten.softplus.default")
+def _softplus(call: Any, x: Any, beta: Any = 1, threshold: Any = 20) -> jax.Array:
+    kind = _kind(call, (x,))
+    x, beta = cast(x, kind), cast(beta, kind)
+    linear = x * beta > cast(threshold, kind)
+    curve = jnp.log1p(jnp.exp(jnp.where(linear, 0, x * beta))) / beta
+    return cast(jnp.where(linear, x, curve), out_dtype(call))
+
+
+@lowers("symbolic.aten.addmm.default", "symbolic.aten.addmv.default", "symbolic.aten.baddbmm.default")
 def _addmm(call: Any, x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> jax.Array:
     kind = _kind(call, (x,))
     product = jnp.matmul(a, b, preferred_element_type=kind)

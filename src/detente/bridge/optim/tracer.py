@@ -17,9 +17,11 @@ import torch
 
 from detente.bridge.copies import bare
 from detente.bridge.graph import Aval, Graph, Output
+from detente.bridge.optim.accept import step_of
 from detente.bridge.optim.lifting import Factories, lifted_builtins
 from detente.bridge.optim.number import is_number, number_of
 from detente.bridge.optim.program import Due, Guard, Leaf, Path, Trace, live
+from detente.bridge.optim.reasons import BRANCHES
 from detente.bridge.optim.recording import Recording, aval_of
 from detente.bridge.refusal import Refused, refuse
 
@@ -58,7 +60,12 @@ def trace_step(
         run = _Run(optimizer, numbers, forced)
         found, graph = run(group, params, leaves)
         if layout is not None and found != layout:
-            raise refuse("optimizer", f"{run.name} keeps a different state on different branches of step()")
+            raise refuse(
+                "optimizer",
+                f"{run.name} keeps a different state on different branches of step()",
+                step_of(optimizer),
+                hint=BRANCHES,
+            )
         layout = found
         mine = {due.key: due.value(run.numbers) for due in run.writes}
         if writes is not None and mine != {due.key: due.value(run.numbers) for due in writes}:
@@ -73,7 +80,12 @@ def trace_step(
         pending += [(*outcomes[:i], False) for i in range(len(forced), len(outcomes))]
         guards.update({(guard.place, guard.expected): guard for guard in run.guards})
         if len(paths) + len(pending) > MAX_PATHS:
-            raise refuse("optimizer", f"{run.name} branches on run-time values in more than {MAX_PATHS} ways")
+            raise refuse(
+                "optimizer",
+                f"{run.name} branches on run-time values in more than {MAX_PATHS} ways",
+                step_of(optimizer),
+                hint=BRANCHES,
+            )
     return Trace(layout or (), tuple(paths), tuple(guards.values()), writes or ())
 
 
@@ -114,6 +126,7 @@ class _Run(Recording):
         hyper = {name: self._hyper(name) for name in self.numbers}
         self.given = group
         box: dict[str, Any] = {}
+        factories = Factories(self.name, self._where)
 
         def body(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             clone, attributes = self._clone()
@@ -126,6 +139,7 @@ class _Run(Recording):
             clone.param_groups = [mine]
             clone.state = defaultdict(dict)
             rest = iter(tensors[2 * len(params) :])
+            factories.trained.update(map(id, mine["params"]))
             for p, g, state in zip(mine["params"], tensors[1 : 2 * len(params) : 2], states, strict=True):
                 p.grad = g
                 if state is not None:
@@ -146,16 +160,12 @@ class _Run(Recording):
 
         flat = [v for state in states if state for v in state.values() if isinstance(v, torch.Tensor)]
         try:
-            with torch.no_grad(), lifted_builtins(self.optimizer), self, Factories():
+            with torch.no_grad(), lifted_builtins(self.optimizer), self, factories:
                 results = torch.func.functionalize(body)(*tensors, *flat)
         except (Refused, Written):
             raise
         except Exception as error:
-            raise refuse(
-                "optimizer",
-                f"tracing {self.name}.step() failed: {type(error).__name__}: {error}",
-                self._where(error),
-            ) from error
+            raise self.failed(error) from error
         return self._finish(results, box, {leaf.key: leaf.kind for leaf in leaves[0] or ()})
 
     def _finish(

@@ -18,7 +18,7 @@ def rehearsed(
     model: nn.Module, loss: Any, optimizer: torch.optim.Optimizer, batch: Any, parts: int, why: Refused
 ) -> TorchsStep:
     """The rule of a first step that torch takes. Raises ``why`` where the step after it cannot be traced either."""
-    fresh = not optimizer.state and not type(optimizer).__module__.startswith("torch.optim")
+    fresh = not getattr(optimizer, "state", True) and not type(optimizer).__module__.startswith("torch.optim")
     if not fresh or any(p.is_meta for p in model.parameters()):
         raise why
     try:
