@@ -302,6 +302,7 @@ class Worker:
 
 def page(rows: list[dict[str, Any]]) -> str:
     """The results page, from the records alone."""
+    commits = Counter(row.get("commit", "before commits were named") for row in rows)
     seen = Counter((row["package"], row["outcome"]) for row in rows)
     inside = [row for row in rows if row["outcome"] != "outside"]
     equal = sum(row["outcome"] == "equal" for row in inside)
@@ -313,7 +314,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         "Made by `make test-third-party-optimizers` (`python -m tests.third_party.optimizers`, whose first lines say",
         f"what each word means); the records are beside this page. {STEPS} steps each, float64, CPU.",
         f"{versions}; torch {rows[0]['torch']}, jax {rows[0]['jax']}.",
-        f"The last commit that changed `src`: {', '.join(sorted({row['commit'] for row in rows}))}.",
+        f"Last commits that changed `src`: {', '.join(f'{c} ({n})' for c, n in commits.most_common())}.",
         "",
         f"Equal: {equal} of {len(inside)} that plain PyTorch runs, {100 * equal / max(len(inside), 1):.1f} %. "
         "The goal is 80 %.",

@@ -123,6 +123,26 @@ class Measures(Plain):
         group["gamma"] = 1.0 / math.sqrt(squared / 40.0)
 
 
+class Divides(Plain):
+    """Its sum of weights is 0 at first, and it catches what Python then raises (schedule-free with a warm-up)."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, k=0, total=0.0)
+
+    def begin(self, group: dict[str, Any]) -> None:
+        weight = group["lr"] * max(0.0, group["k"] - 1.0)
+        group["total"] = group["total"] + weight
+        try:
+            share = weight / group["total"]
+        except ZeroDivisionError:
+            share = 0.5
+        group["share"] = share
+        group["k"] = group["k"] + 1
+
+    def one(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        p.add_(p.grad, alpha=-group["lr"] * (0.1 + group["share"]))
+
+
 class Table(Plain):
     """A list in its group, indexed by the count of a parameter (torch-optimizer's RAdam)."""
 
@@ -194,7 +214,19 @@ def given(count: int = 6) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(
     "kind",
-    [Attribute, Counts, Averages, Nothing, AsksItself, Averaging, Measures, Table, Soft, AsksForAGradient],
+    [
+        Attribute,
+        Counts,
+        Averages,
+        Nothing,
+        AsksItself,
+        Averaging,
+        Measures,
+        Divides,
+        Table,
+        Soft,
+        AsksForAGradient,
+    ],
     ids=lambda kind: kind.__name__,
 )
 def test_it_trains_as_eager_does(kind: Any) -> None:

@@ -165,9 +165,19 @@ class Number:
 
     guard_or_true = guard_size_oblivious = guard_or_false
 
+    def _is_zero(self, number: Number) -> bool:
+        """Whether a number that Python knows is 0 now, which the trace then relies on."""
+        if not isinstance(number.value, Ref):
+            return number.value == 0
+        return self.recorder.decide(number.apply("eq", self.wrap_float(0.0)))
+
     # arithmetic
     def apply(self, op: str, *others: Number) -> Number:
         """This number and the others through ``op`` (a key of ``PYTHON``), recorded."""
+        if op in DIVISIONS and others[0].now is not None and self._is_zero(others[0]):
+            raise ZeroDivisionError(
+                "float division by zero"
+            )  # which a step may catch (schedule-free, at rate 0)
         operands = (self, *others)
         boolean = op in COMPARISONS or op in LOGIC
         ref = self.recorder.record_number(
@@ -207,6 +217,7 @@ class Whole(Number):
 
 
 COMPARISONS = ("gt", "lt", "ge", "le", "eq", "ne")
+DIVISIONS = ("div", "floordiv", "mod")
 LOGIC = ("not", "and", "or")
 
 # SymNode's name -> ours
