@@ -40,6 +40,13 @@ RULES = (
         JUSTIFIED,
         "the size of a result depends on values; XLA's programs have fixed sizes",
     ),
+    # Words of records of before 2026-11-24: the first question was shown, whichever of them stood in the way.
+    Rule(
+        "control-flow",
+        r"^\[control-flow\] GuardOnDataDependentSymNode",
+        WRONG_LINE,
+        "an older record: the first question is shown, whichever of them stands in the way",
+    ),
     Rule(
         "control-flow",
         r"extract specialized integer",
