@@ -395,6 +395,7 @@ def main() -> int:
         ROWS.write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
         PAGE.write_text(page(rows))
     rows = [known[p, n] for p, _, n in listed if (p, n) in known]
+    PAGE.write_text(page(rows))
     bad = [r for r in rows if r["outcome"] in ("wrong", "crashed")]
     print(dict(Counter(r["outcome"] for r in rows)))
     return 1 if bad else 0
