@@ -109,7 +109,7 @@ def _(x):
 
 
 FORWARD = {
-    "data-dependent control flow": (branches, "control-flow", "Could not guard on data-dependent"),
+    "data-dependent control flow": (branches, "control-flow", "depends on parameter linear.weight"),
     "a number as Python's": (as_a_number, "control-flow", "asks for a value that the program computes"),
     "math": (through_math, "control-flow", "asks for a value that the program computes"),
     "a list": (as_a_list, "control-flow", "asks for a value that the program computes"),

@@ -55,7 +55,8 @@ class Held:
                     name = f"{path}.{key}" if path else key
                     raise refuse("parameter", f"forward puts another parameter in the place of {name}")
         for name, (tensor, trained) in self.trained.items():
-            if tensor.requires_grad != trained:
+            # (what was written with a gradient is no leaf any more, and is refused by its line)
+            if tensor.is_leaf and tensor.requires_grad != trained:
                 raise refuse(
                     "parameter",
                     f"forward sets {name}.requires_grad to {tensor.requires_grad}",
