@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from detente import bridge
 from detente.bridge.graph import Where
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>[^\n]+)(?:\n(?P<code>[^\n]*))?')
-_SKIP = tuple(str(Path(module.__file__ or "").parent) + "/" for module in (torch, bridge))
+# torch, and the bridge, whose room this is
+_SKIP = tuple(f"{folder}/" for folder in (Path(torch.__file__ or "").parent, Path(__file__).parents[1]))
 # Python itself (contextlib and such stand between two frames of torch), and the algebra of torch's symbolic sizes
 _STANDARD = sysconfig.get_paths()["stdlib"] + "/"
 _INSTALLED = ("/site-packages/", "/dist-packages/")
