@@ -246,3 +246,67 @@ def sets_weight_decay(world: World, value: float) -> None:
 @change
 def loads_its_own_state(world: World, value: float) -> None:
     world.optimizer.load_state_dict(copy.deepcopy(world.optimizer.state_dict()))
+
+
+@change
+def keeps_its_state(world: World, value: float) -> None:
+    """Not a copy: what the dictionary shows goes on with the training, in eager too."""
+    world.more["shared"] = world.optimizer.state_dict()
+
+
+@change
+def loads_what_it_kept(world: World, value: float) -> None:
+    if "shared" in world.more:
+        world.optimizer.load_state_dict(world.more["shared"])
+
+
+@change
+def shrinks_moments(world: World, value: float) -> None:
+    for entry in world.optimizer.state.values():
+        for held in entry.values():
+            if isinstance(held, torch.Tensor) and held.dim() > 0:
+                held.mul_(0.5 + value / 2)
+
+
+@change
+def forgets_moments(world: World, value: float) -> None:
+    if value > 0.5:
+        world.optimizer.state.clear()
+
+
+# -- the step itself, which eager has none of ------------------------------------------------------------------
+
+
+@change
+def syncs(world: World, value: float) -> None:
+    if "compiled" in world.more:
+        world.more["compiled"].sync_to_torch()
+
+
+@change
+def asks_the_step(world: World, value: float) -> None:
+    step = world.more.get("compiled")
+    if step is not None and value < 0.5:
+        step.evaluate(world.more["batch"])
+    elif step is not None:
+        step.state_dict()
+
+
+@change
+def writes_while_synced(world: World, value: float) -> None:
+    def write() -> None:
+        world.model.last.weight.data.mul_(0.5 + value / 2)
+
+    if "compiled" in world.more:
+        with world.more["compiled"].synced():
+            write()
+    else:
+        write()
+
+
+@change
+def a_smaller_batch(world: World, value: float) -> None:
+    """One step of another program."""
+    rows = 7 if value < 0.5 else 5
+    world.more["smaller"] = {key: tensor[:rows] for key, tensor in world.more["batch"].items()}
+    world.more.setdefault("extra", []).append(float(world.step(world.more["smaller"])))

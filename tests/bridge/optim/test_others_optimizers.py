@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -192,6 +193,39 @@ class AsksItself(Plain):
         p.add_(update, alpha=-group["lr"])
 
 
+class Listed(Plain):
+    """On lists of tensors its step sizes are float32, in a loop they are doubles (LaProp of pytorch-optimizer)."""
+
+    def __init__(self, params: Any, foreach: bool | None = None) -> None:
+        super().__init__(params, foreach=foreach)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            if group["foreach"] is False:
+                for p in group["params"]:
+                    p.add_(p.grad, alpha=-group["lr"] / 3)
+                continue
+            listed = [p for p in group["params"] if p.grad is not None]
+            sizes = torch.tensor([-group["lr"] / 3 for _ in listed], dtype=torch.float32)
+            torch._foreach_addcmul_(listed, [p.grad for p in listed], sizes.unbind())
+
+
+class ListedMasks(Listed):
+    """Its path on lists cannot be compiled, and its loop computes the same."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                change = -group["lr"] * p.grad
+                if group["foreach"] is False:
+                    p.add_(change)
+                else:
+                    every = torch.ones_like(p, dtype=torch.bool)
+                    p.view(-1).add_(change[every])
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -226,8 +260,12 @@ def given(count: int = 6) -> list[torch.Tensor]:
         Table,
         Soft,
         AsksForAGradient,
+        Listed,
+        partial(Listed, foreach=True),
+        partial(Listed, foreach=False),
+        ListedMasks,
     ],
-    ids=lambda kind: kind.__name__,
+    ids=lambda kind: getattr(kind, "__name__", None) or f"{kind.func.__name__}{kind.keywords}",
 )
 def test_it_trains_as_eager_does(kind: Any) -> None:
     theirs, mine = Net(), Net()
@@ -252,6 +290,22 @@ def test_it_trains_as_eager_does(kind: Any) -> None:
     assert numbers[0] == pytest.approx(numbers[1])
     state = [[dict(entry) for entry in o.state.values()] for o in (plain, optimizer)]
     assert [list(e) for e in state[0]] == [list(e) for e in state[1]]
+
+
+def test_a_path_that_is_changed_while_training_is_followed() -> None:
+    theirs, mine = Net(), Net()
+    plain, optimizer = Listed(theirs.parameters()), Listed(mine.parameters())
+    step = bridge.compile(mine, loss, optimizer, example_batch=given()[0], cache=False)
+    for i, batch in enumerate(given()):
+        if i == 3:
+            plain.param_groups[0]["foreach"] = optimizer.param_groups[0]["foreach"] = False
+        plain.zero_grad()
+        loss(theirs, batch).backward()
+        plain.step()
+        step(batch)
+    step.sync_to_torch()
+    for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-13)
 
 
 def test_a_count_in_the_group_makes_two_programs_and_no_more() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -30,7 +31,7 @@ class Watch:
     parts, in flat lists.
 
     The compiled step holds the weights on the device: what is written to the live module is taken over before the next
-    step. ``renew`` after the step itself has written. ``outside``: further tensors that the program reads, by name.
+    step. ``wrote`` after the step itself has written. ``outside``: further tensors that the program reads, by name.
     """
 
     def __init__(self, module: nn.Module, outside: dict[str, torch.Tensor] | None = None) -> None:
@@ -65,6 +66,15 @@ class Watch:
         self._all_names = [*names, *self.outside]
         self._versions, self._trained = plainly(self._moving)
 
+    def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The step itself has just written to these, or taken what they hold. Whatever else moved is news still."""
+        mine, held = plainly(lambda: ({_memory(t) for t in tensors}, [_memory(t) for t in self._all]))
+        versions, _ = plainly(self._moving)
+        self._versions = [
+            now if place in mine else then
+            for place, now, then in zip(held, versions, self._versions, strict=True)
+        ]
+
     def _moving(self) -> tuple[list[int], list[bool]]:
         return [t._version for t in self._all], [t.requires_grad for t in self._tensors]
 
@@ -75,11 +85,6 @@ class Watch:
             return tuple(map(operator.getitem, self._attributes, repeat("training")))
         except KeyError:  # a compiled or a scripted module has it somewhere else
             return tuple([part.training for part in self.parts])
-
-    @property
-    def changed(self) -> bool:
-        """Whether ``look`` would find anything."""
-        return self.look() is not None
 
     def look(self) -> Changes | None:
         """What moved; None, and nothing but flat passes, where nothing did."""
@@ -116,6 +121,12 @@ class Watch:
     def _replaced(self) -> list[str]:
         found = [f"{key} was replaced" for table, key, tensor in self._rows if table.get(key) is not tensor]
         return found or ["a part of the module was replaced, added or removed"]
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """One number for all tensors that share memory, and so may share a version counter."""
+    strided = tensor.layout is torch.strided and not tensor.is_meta
+    return (tensor.untyped_storage().data_ptr() if strided else 0) or id(tensor)
 
 
 def _other_when_another(value: Any) -> bool:

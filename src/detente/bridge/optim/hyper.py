@@ -6,7 +6,9 @@ schedulers keep working. Everything else (flags, names, integers such as Muon's 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,12 +44,15 @@ def numbers(group: Mapping[str, Any], written: Collection[str] = ()) -> dict[str
     return out
 
 
-def literals(group: Mapping[str, Any], written: Collection[str] = ()) -> tuple[tuple[str, Any], ...]:
+def literals(
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], written: Collection[str] = ()
+) -> tuple[tuple[str, Any], ...]:
     """Everything else of a group that can shape the graph, as a hashable signature."""
     names = numbers(group, written)
+    ignored = IGNORED if torchs_step(type(optimizer)) else IGNORED - PATH.keys()
     out: list[tuple[str, Any]] = []
     for key, value in sorted(group.items()):
-        if key in IGNORED or key in names:
+        if key in ignored or key in names:
             continue
         if isinstance(value, tuple | list):
             out.append(
@@ -62,10 +67,24 @@ def _hashable(value: Any) -> Any:
     return value if isinstance(value, int | float | str | None) else repr(value)
 
 
-def traced_group(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The group as the tracer runs it: torch's default path, tensors as plain numbers."""
+@cache
+def torchs_step(cls: type[torch.optim.Optimizer]) -> bool:
+    """Whether a class steps as torch's own do, whose paths (foreach, fused...) compute the same."""
+    return inspect.unwrap(cls.step).__module__.startswith("torch.optim.")
+
+
+def traced_groups(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The group as the tracer runs it, tensors as plain numbers, and as it runs it where the tracer refuses that.
+
+    torch's own optimizers compute the same on each of their paths, and the default one's scalars are doubles. Another
+    library's ``foreach`` may round where its loop does not (LaProp of pytorch-optimizer has its step sizes in a
+    float32 tensor), so the path that eager takes comes first.
+    """
     plain = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in group.items()}
-    return {**plain, **{k: v for k, v in PATH.items() if k in group}}
+    default = {**plain, **{k: v for k, v in PATH.items() if k in group}}
+    if torchs_step(type(optimizer)) or "foreach" not in group or group["foreach"] is False:
+        return [default]
+    return [{**default, "foreach": group["foreach"]}, default]
 
 
 def encode(values: Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from detente.bridge.lower.precision import torch_numerics, x64
 from detente.bridge.optim.accept import check, wraps
 from detente.bridge.optim.births import births
 from detente.bridge.optim.couple import check_uncoupled
-from detente.bridge.optim.hyper import Stale, encode, literals, numbers, traced_group
+from detente.bridge.optim.hyper import Stale, encode, literals, numbers, traced_groups
 from detente.bridge.optim.joint_rule import JointRule, across_groups, joint_rule
 from detente.bridge.optim.layout import from_torch, into_torch, leaves_of
 from detente.bridge.optim.program import Leaf, Program
@@ -70,7 +71,7 @@ class Rule:
         out = []
         for index, (group, mine) in enumerate(zip(groups, self.groups, strict=True)):
             values = numbers(group, mine.written)
-            if tuple(values) != mine.names or literals(group, mine.written) != mine.literals:
+            if tuple(values) != mine.names or literals(optimizer, group, mine.written) != mine.literals:
                 raise Stale(
                     f"group {index} of {self.name} changed more than its numbers since it was compiled"
                 )
@@ -278,7 +279,9 @@ def _alone(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Rule:
         members = tuple(names[id(p)] for p in group["params"])
         written: frozenset[str] = frozenset()
         while True:  # until every number that the step writes is known for one
-            mine = Group(tuple(numbers(group, written)), literals(group, written), members, written)
+            mine = Group(
+                tuple(numbers(group, written)), literals(optimizer, group, written), members, written
+            )
             try:
                 found = _programs(optimizer, group, mine, known)
                 break
@@ -331,7 +334,22 @@ def _program(
     leaves: tuple[Leaf, ...] | None,
     written: frozenset[str],
 ) -> Program:
-    plain, symbols = traced_group(group), numbers(group, written)
+    *others, last = traced_groups(optimizer, group)
+    for plain in others:
+        with suppress(Refused):
+            return _traced(optimizer, group, plain, param, leaves, written)
+    return _traced(optimizer, group, last, param, leaves, written)
+
+
+def _traced(
+    optimizer: torch.optim.Optimizer,
+    group: Mapping[str, Any],
+    plain: dict[str, Any],
+    param: Aval,
+    leaves: tuple[Leaf, ...] | None,
+    written: frozenset[str],
+) -> Program:
+    symbols = numbers(group, written)
     if isinstance(optimizer, torch.optim.Adafactor) and group["eps"][0] is None:
         # its loop overwrites eps1 at the group's first parameter, whose dtype then serves all of them
         lead = next(p for p in group["params"] if p.requires_grad)

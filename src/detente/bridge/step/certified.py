@@ -115,8 +115,10 @@ class Certified:
         first, self._open = self._open, None
         if first is None or first.loss is None:
             return
-        if first.before is None and first.cut is None and self._watch.changed:
-            return  # the live module no longer holds the state before that step: the next one is certified
+        changes = self._watch.look()
+        if changes is not None and (changes.other or (first.before is None and first.cut is None)):
+            # The live module is another one, or no longer holds the state before that step: the next one is certified.
+            return
         told = f"certificate of the step of {type(self.model).__name__}"
         with self._away(), self._around.as_it_was() as whole:
             if not whole:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,11 +46,11 @@ class Exchange(Certified):
         alias, C). Edits that it sees are taken over by themselves, and nothing that was trained is dropped."""
         with self._away():
             self._trusted()
-            if self._guard.behind:
-                self._write_back(optimizer=True)
+            self._none_hidden()
+            self._write_back(optimizer=True)
             for other in self.sharing.others:
                 other._make_certificate()
-            self._renew()
+            self._wrote(self.weights.tensors.values())
             self._load()
             self._guard.behind = False
             self._guard.exposed.clear()
@@ -63,12 +63,13 @@ class Exchange(Certified):
             other._make_certificate()
         # Where the live objects are not behind they hold what somebody may have written since: nothing is put there.
         filled = self._guard.behind or (optimizer and any(t.is_meta for t in self.weights.tensors.values()))
+        mine = {name: live for name, live in self.weights.tensors.items() if name not in self._held}
         if filled:
             with torch.no_grad():
-                for name, live in self.weights.tensors.items():
-                    if name not in self._held:
-                        fill(live, from_jax(self._state.value(name)))
-        if optimizer and (self._moments.behind or not self._live):
+                for name, live in mine.items():
+                    fill(live, from_jax(self._state.value(name)))
+        # What was loaded into the optimizer since, or may have been written to it, is newer than what was trained.
+        if optimizer and not self._rewritten and (self._moments.behind or not self._live):
             state = self._state.by_torch_names()[1]
             # The tensors that were trained, also where the module has others by now: a new one has no moments.
             self._rule.write_state(self.optimizer, state, self.weights.tensors)  # type: ignore[arg-type]
@@ -82,9 +83,9 @@ class Exchange(Certified):
         for step in (self, *self.sharing.others):
             step._guard.behind = False
             step._guard.exposed.clear()
-        self._renew()
+        self._wrote(mine.values())
         for stranger in self.sharing.apart:
-            stranger._watch.renew()
+            stranger._watch.wrote(mine.values())
 
     def _live_values(self) -> None:
         """A capture asks the live module: it must answer with the values of now. One on the meta device has none."""
@@ -97,15 +98,19 @@ class Exchange(Certified):
         if any(s._guard.behind and s.sharing.moved > self.sharing.moved for s in self.sharing.apart):
             return
         with self._away():
-            changes = self._watch.look()
-            if changes is not None:
-                self._refuse_hidden({self.weights.canonical(n) for n in changes.written})
             self._answer(optimizer=False)
 
     def _answer(self, *, optimizer: bool) -> None:
         """The trained values for somebody who reads; not those of a step that is not trusted."""
+        self._none_hidden()
         if self._tell():
             self._write_back(optimizer=optimizer)
+
+    def _none_hidden(self) -> None:
+        """Before the live values are filled: nothing was written there that this would drop."""
+        changes = self._watch.look() if self._guard.behind else None
+        if changes is not None:
+            self._refuse_hidden({self.weights.canonical(n) for n in changes.written})
 
     def _catch_up(self) -> None:
         """Take over what the steps of the group have changed since this one looked."""
@@ -117,7 +122,9 @@ class Exchange(Certified):
         for other in newer:
             changed = set(other.weights.tensors) if other.sharing.whole else other._changes()
             names = {theirs: mine for theirs, mine in same_tensors(other, self).items() if theirs in changed}
-            self._state.take(other._state, names, optimizer=other.optimizer is self.optimizer)
+            theirs = other.optimizer is self.optimizer
+            self._state.take(other._state, names, optimizer=theirs)
+            self._rewritten = self._rewritten and not theirs
         self._live = False
         self._guard.behind = self._guard.behind or any(member._guard.behind for member in newer)
         self.sharing.looked()
@@ -160,6 +167,7 @@ class Exchange(Certified):
         with self._away():
             if self._moments.behind:
                 self._answer(optimizer=True)
+            self._catch_up()
             known = {id(t) for t, _ in self._held_moments}
             fresh = [t for t in tensors_in(self.optimizer) if id(t) not in known]
             self._held_moments += [(t, t._version) for t in fresh]
@@ -182,6 +190,8 @@ class Exchange(Certified):
         def loaded(optimizer: Any) -> None:
             step = mine()
             if step is not None and step.optimizer is optimizer and not step._guard.off:
+                with step._away():
+                    step._catch_up()
                 step._rewritten = True
 
         for name, hook in (
@@ -200,7 +210,7 @@ class Exchange(Certified):
             number = self._moving.moved(name, then, now)
             if number is not None and name in self._held:
                 self._state.values[name] = to_jax(number)
-                self._watch.renew()
+                self._watch.wrote((number,))
 
     def _take_writes(self) -> None:
         """Weights that somebody wrote, and what became another module."""
@@ -226,6 +236,7 @@ class Exchange(Certified):
 
     def _take_moments(self) -> None:
         """The optimizer's state, where somebody wrote it or may have written it."""
+        self._catch_up()  # before it: what others trained since is newer than what was read earlier
         if unseen(self.optimizer):
             see(self.optimizer, self._read_moments)
             self._held_moments, self._rewritten = [], True
@@ -273,7 +284,7 @@ class Exchange(Certified):
             self._state.values[name] = to_jax(self.weights.tensors[name])
         self._state.arrange(stacks)
         if known:
-            self._watch.renew()
+            self._watch.wrote(self.weights.tensors[name] for name in written)
         if (written | exposed) - self._held.keys():
             self.sharing.loaded()
 
@@ -306,10 +317,12 @@ class Exchange(Certified):
         self._variants.start_anew()
         self.sharing.loaded()
 
-    def _renew(self) -> None:
-        """What the live module holds now is known to every step of the group."""
+    def _wrote(self, tensors: Iterable[torch.Tensor]) -> None:
+        """What these hold now is known to every step of the group; a write to another one, a layer that was frozen or
+        replaced is not, whoever reads the module meanwhile."""
+        tensors = list(tensors)
         for step in (self, *self.sharing.others):
-            step._watch.renew()
+            step._watch.wrote(tensors)
 
     def _changes(self) -> set[str]:
         """torch's names of what the programs of this step change: the parameters that they train, and buffers."""
@@ -338,7 +351,9 @@ class Exchange(Certified):
         self._state = State(values, optimizer)
 
     def _torchs_state(self) -> Any:
-        """What the live optimizer holds, as another rule's where it holds other things than this one's."""
+        """What the live optimizer holds, as another rule's where it holds other things than this one's. A dictionary
+        that was loaded into it shares these tensors: who reads them there gets what was trained, as in eager."""
+        watch(tensors_in(self.optimizer), self._moments)
         try:
             return self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
         except Stale:

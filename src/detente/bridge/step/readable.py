@@ -27,6 +27,7 @@ class Readable(Exchange):
         """The loss function's value on ``batch`` in eager PyTorch, with the weights as they are now, without gradients
         and in eval mode; the module is in its own mode again afterwards."""
         with self._away():
+            self._none_hidden()
             self._trusted()
             self._catch_up()
             if self._guard.behind:
@@ -95,9 +96,12 @@ class Readable(Exchange):
         """Go on exactly where ``save`` was called: the next steps are bitwise those of the uninterrupted run (the
         numbers of ``param_groups`` are the live optimizer's). Raises Refused for a file that does not fit."""
         self._settle()
+        self._wrote(self.weights.tensors.values())  # what was written before comes from the file, too
+        self._guard.exposed.clear()
+        self._outside.exposed.clear()
         self._state, self.count, seed = checkpoint.load(path, self._state)
         self._rule.numbers_into(self.optimizer, self._state.by_torch_names()[1])
-        self._live, self._stepped = False, True
+        self._live, self._stepped, self._rewritten = False, True, False
         self._guard.behind = self._moments.behind = True
         self.sharing.loaded()
         self.options = replace(self.options, seed=seed)

@@ -184,7 +184,7 @@ class Step(Readable):
         with self._away():
             self._settle()
             if tensors is None:
-                self._watch.renew()
+                self._watch.wrote(self.weights.tensors.values())
             stacks = self._state.stacks
             self.optimizer.state.clear()
             self._load(tensors or {})
