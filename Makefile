@@ -57,11 +57,12 @@ test-ops: install-dev
 test-long: install-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m long
 
-# Loops that change something between the bridge's steps, each beside eager PyTorch; then the fuzzer, for MINUTES.
+# What changes something between the bridge's steps, each loop beside eager PyTorch; then the fuzzer, for MINUTES.
+# Writes docs/results/bridge-between.md.
 MINUTES ?= 60
 test-between: install-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder -m "between or not between" tests/bridge/between
-	OMP_NUM_THREADS=1 PYTHONPATH=src:. $(BIN)/python -m tests.bridge.between.fuzz --minutes $(MINUTES)
+	OMP_NUM_THREADS=1 PYTHONPATH=src:. $(BIN)/python -m tests.bridge.between --minutes $(MINUTES)
 
 # Every public optimizer of four packages, and models of over eighty, through the bridge beside eager, in an environment
 # of their own. Interrupt it at will, the next call goes on. Writes docs/results/third-party-{optimizers,models}.md.

@@ -35,7 +35,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.third_party.commit import commit_of_src
+from tests import commit_of
 from tests.third_party.stand_in import install
 
 install()
@@ -302,7 +302,6 @@ class Worker:
 
 def page(rows: list[dict[str, Any]]) -> str:
     """The results page, from the records alone."""
-    commits = Counter(row.get("commit", "before commits were named") for row in rows)
     seen = Counter((row["package"], row["outcome"]) for row in rows)
     inside = [row for row in rows if row["outcome"] != "outside"]
     equal = sum(row["outcome"] == "equal" for row in inside)
@@ -314,7 +313,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         "Made by `make test-third-party-optimizers` (`python -m tests.third_party.optimizers`, whose first lines say",
         f"what each word means); the records are beside this page. {STEPS} steps each, float64, CPU.",
         f"{versions}; torch {rows[0]['torch']}, jax {rows[0]['jax']}.",
-        f"Last commits that changed `src`: {', '.join(f'{c} ({n})' for c, n in commits.most_common())}.",
+        commit_of.told(row.get("commit", "") for row in rows),
         "",
         f"Equal: {equal} of {len(inside)} that plain PyTorch runs, {100 * equal / max(len(inside), 1):.1f} %. "
         "The goal is 80 %.",
@@ -388,7 +387,7 @@ def main() -> int:
             "version": version(package),
             "torch": torch.__version__,
             "jax": jax.__version__,
-            "commit": commit_of_src(),
+            "commit": commit_of.commit_of_bridge(),
         }
         print(package, name, record["outcome"], record.get("detail", "")[:160], flush=True)
         rows = [known[p, n] for p, _, n in listed if (p, n) in known]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.commit_of import told
 from tests.third_party.classes import KINDS, classed
 from tests.third_party.row import Row
 
@@ -33,7 +34,7 @@ else. **outside**: plain PyTorch does not train the model here, with what it say
 the run was stopped before.
 
 A refusal is *justified*, *missing* or has a *wrong line* by the rules of `classes.py`, which know codes and words and
-no names. A commit with `+` had other changes of `src` beside it.
+no names. A commit with `+` had other changes of the bridge beside it.
 
 minGPT's own code is not on the package index, so it is no package here; GPT of its shape is in
 `tests/conformance/models`. torchvision and torchaudio have no CPU build that fits the pinned torch: they are stood in
@@ -47,15 +48,12 @@ def page(rows: list[dict[str, Any]], listed: Sequence[Row]) -> str:
     known = {(r["package"], r["name"]): r for r in rows}
     inside = [r for r in rows if r["outcome"] != "outside"]
     equal = sum(r["outcome"] == "equal" for r in inside)
-    commits = Counter(r["commit"] for r in rows)
     stacks = sorted({f"torch {r['torch']}, jax {r['jax']}" for r in rows})
     versions = {r["package"]: r["version"] for r in rows}
     text = [
         HEAD.format(steps=STEPS),
         f"{len(listed)} models of {len({r.package for r in listed})} packages listed, {len(rows)} tried, "
-        f"{len(inside)} in the run. Last commits that changed `src`: "
-        + ", ".join(f"{commit} ({count})" for commit, count in commits.most_common())
-        + f". {'; '.join(stacks)}; {_processor()}.",
+        f"{len(inside)} in the run. {told(r['commit'] for r in rows)} {'; '.join(stacks)}; {_processor()}.",
         "",
         f"Equal: {equal} of {len(inside)}, {100 * equal / max(len(inside), 1):.1f} %. The goal is 84 %.",
         "",

@@ -19,8 +19,8 @@ from time import perf_counter
 from typing import Any
 
 from tests import forked
+from tests.commit_of import commit_of_bridge
 from tests.third_party import stand_in
-from tests.third_party.commit import commit_of_src
 from tests.third_party.models import ROWS
 from tests.third_party.page import page
 from tests.third_party.row import Row
@@ -44,7 +44,7 @@ def main() -> int:
     stand_in.install()
     _prepare()
     known = _read(options.rows)
-    again, commit = set(options.again.split(",")), commit_of_src()
+    again, commit = set(options.again.split(",")), commit_of_bridge()
 
     def wanted(row: Row) -> bool:
         record = known.get(_key(row))

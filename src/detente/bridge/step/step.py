@@ -84,7 +84,6 @@ class Step(Readable):
         self._variants.adopt = self._adopt
         self._variants.catch_up = self._live_values
         self._see()
-        self._hook()
         with self._away():
             self._load()
         if share is not None and not same_tensors(self, share):
@@ -95,6 +94,7 @@ class Step(Readable):
             self._variant(placed, self._hyper())
             self.sharing = Sharing(self, share)
             self._catch_up()
+        self._hook()  # last: a step that was refused here hears of nothing
 
     def __call__(self, batch: Any) -> Any:
         """One step on ``batch``: the loss, a 0-d tensor that is ready when read, or ``(loss, aux)``.

@@ -1,14 +1,14 @@
-"""``python -m zoo [--rows FILE] [--page FILE] [--only REGEX] [--again OUTCOME,...] [--limit N] [--commit HASH]``."""
+"""``python -m zoo [--rows FILE] [--page FILE] [--only REGEX] [--again OUTCOME,...] [--stale] [--limit N]``."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
-import subprocess
 from pathlib import Path
 from time import perf_counter
 
+from tests.commit_of import commit_of_bridge
 from zoo import serve
 from zoo.architectures import architectures
 from zoo.table import page
@@ -21,20 +21,19 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a regular expression on class names")
     parser.add_argument("--again", default="", help="outcomes to run again, or 'all'")
     parser.add_argument("--limit", type=int, default=10**6)
-    parser.add_argument(
-        "--commit", default="", help="of the sources, where the working folder is no checkout"
-    )
+    parser.add_argument("--stale", action="store_true", help="run again what another commit made")
     options = parser.parse_args()
     serve.prepare()
     found, known = architectures(), _read(options.rows)
-    again = set(options.again.split(","))
-    todo = [
-        a
-        for a in found
-        if re.search(options.only, a.name)
-        and (a.name not in known or known[a.name]["outcome"] in again or "all" in again)
-    ][: options.limit]
-    commit = options.commit or _commit()
+    again, commit = set(options.again.split(",")), commit_of_bridge()
+
+    def wanted(name: str) -> bool:
+        record = known.get(name)
+        if record is None or record["outcome"] in again or "all" in again:
+            return True
+        return options.stale and record["commit"] != commit
+
+    todo = [a for a in found if re.search(options.only, a.name) and wanted(a.name)][: options.limit]
     for number, architecture in enumerate(todo, 1):
         start = perf_counter()
         record = serve.run(architecture) | {"commit": commit}
@@ -55,13 +54,6 @@ def _read(path: Path) -> dict[str, dict]:
     """The last record of each architecture."""
     lines = path.read_text().splitlines() if path.exists() else []
     return {record["name"]: record for record in map(json.loads, lines)}
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip()
 
 
 main()

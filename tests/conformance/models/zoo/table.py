@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
+from tests.commit_of import told
 from zoo.architectures import TASKS, Architecture
 
 OUTCOMES = ("passed", "refused", "uncertified", "wrong", "crashed")
@@ -30,7 +31,7 @@ step raised. **wrong**: certified, and the second comparison disagrees. **crashe
 the run, with the reason below. **not tried**: the run was stopped before.
 
 Versions: {versions}. One process per architecture, CPU, float32, LLVM's optimisation of XLA's programs off.
-A record's `commit` is the state of the sources that it was made with (`+`: with uncommitted work beside it).
+A record's `commit` is the last that changed the bridge (`+`: with other changes of it beside).
 """
 
 
@@ -48,7 +49,8 @@ def page(rows: list[dict[str, Any]], listed: Sequence[Architecture]) -> str:
             tasks=", ".join(task.name for task in TASKS),
             versions=", ".join(f"{name} {version(name)}" for name in packages),
         ),
-        f"{len(listed)} classes listed, {len(rows)} tried, {len(outside)} outside the run, {len(inside)} in it:",
+        f"{len(listed)} classes listed, {len(rows)} tried, {len(outside)} outside the run, {len(inside)} in it. "
+        + told(r["commit"] for r in rows),
         *(
             ["", "**The run is unfinished: these counts are of a sample.** `make coverage` goes on."]
             if untried
