@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
-from tests.bridge.between.loops import Net, World, batches, eager, equal
+from tests.bridge.between.loops import Net, World, batches, cross_entropy, eager, equal
 
 OUTER = {"scale": torch.tensor(1.0)}
 
@@ -85,6 +86,21 @@ def hooks(world: World) -> None:
 
 def writes_data(world: World) -> None:
     world.model.last.weight.data.mul_(0.5)
+
+
+def sets_its_memory(world: World) -> None:
+    with torch.no_grad():
+        world.model.last.weight.set_(torch.full((3, 16), 0.1))  # no __torch_function__ is asked
+
+
+class Halved(nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight * 0.5 + 0.1
+
+
+def parametrizes(world: World) -> None:
+    parametrize.register_parametrization(world.model.last, "weight", Halved())
+    world.optimizer.param_groups[0]["params"] = list(world.model.parameters())
 
 
 def clears_momentum(world: World) -> None:
@@ -169,6 +185,8 @@ CHANGES = [
     writes_what_the_loss_holds,
     hooks,
     writes_data,
+    sets_its_memory,
+    parametrizes,
     clears_momentum,
     goes_back,
     goes_back_with_the_weights,
@@ -312,3 +330,22 @@ def test_two_steps_of_one_optimizer_both_take_what_is_done_to_it(change: Any) ->
 
     OUTER["scale"] = torch.tensor(1.0)
     torch.testing.assert_close(trained(True), trained(False), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("reader", READERS, ids=named)
+def test_averages_outlive_who_reads(reader: Any) -> None:
+    import detente
+
+    def averaged(disturbed: bool) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        model = Net()
+        world = World(model, torch.optim.SGD(model.parameters(), lr=5e-2, momentum=0.9), lambda batch: None)
+        how: dict[str, Any] = {"example_batch": batches()[0], "cache": False, "ema": 0.9}
+        step = world.more["compiled"] = detente.compile(model, cross_entropy, world.optimizer, **how)
+        for i, batch in enumerate(batches(5)):
+            if i == 3 and disturbed:
+                reader(world)
+            step(batch)
+        return step.averages()
+
+    torch.testing.assert_close(averaged(True), averaged(False))

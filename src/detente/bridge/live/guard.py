@@ -229,13 +229,13 @@ def _see_transforms() -> None:
     """``torch.func`` wraps what it is given in C, where nobody is asked: seen from then on where it does that. What is
     wrapped may be written."""
     for module, name in WRAPPING:
-        plain = getattr(module, name)
-        if hasattr(plain, "_detente"):
+        function = getattr(module, name)
+        if hasattr(function, "_detente"):
             continue
 
-        def wrap(tensor: Any, *rest: Any, plain: Any = plain) -> Any:
+        def wrap(tensor: Any, *rest: Any, function: Any = function) -> Any:
             _tell((tensor,), "data")
-            return plain(tensor, *rest)
+            return function(tensor, *rest)
 
         wrap._detente = True  # type: ignore[attr-defined]
         setattr(module, name, wrap)
@@ -263,6 +263,11 @@ class SeenParameter(nn.Parameter):
 
     __torch_function__ = classmethod(_seen)
 
+    def set_(self, *args: Any, **kwargs: Any) -> Any:
+        """Which asks no ``__torch_function__``."""
+        _tell((self, *args), "set_")
+        return plainly(torch.Tensor.set_, self, *args, **kwargs)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         _tell((self,), "__deepcopy__")
         with plain((self,)):
@@ -278,6 +283,7 @@ class SeenTensor(torch.Tensor):
     """A buffer that tells its guards."""
 
     __torch_function__ = classmethod(_seen)
+    set_ = SeenParameter.set_
     __deepcopy__ = SeenParameter.__deepcopy__
     __reduce_ex__ = SeenParameter.__reduce_ex__
 

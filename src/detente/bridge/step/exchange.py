@@ -50,8 +50,15 @@ class Exchange(Certified):
             self._write_back(optimizer=True)
             for other in self.sharing.others:
                 other._make_certificate()
-            self._wrote(self.weights.tensors.values())
-            self._load()
+            changes = self._watch.look()
+            if changes is not None and changes.other:
+                self._open = None
+                self._rebuild()
+            else:
+                averages = self._state.by_torch_names()[1]
+                self._wrote(self.weights.tensors.values())
+                self._load()
+                self._state.optimizer = self._rule.kept(averages, self._state.optimizer)
             self._guard.behind = False
             self._guard.exposed.clear()
             self.sharing.loaded()

@@ -214,10 +214,8 @@ class Step(Readable):
             parts,
             self._rule.clip_live,
         )
-        averages = self._state.by_torch_names()[1]
         self.load_from_torch()
-        kept = self._rule.kept(averages, self._state.optimizer)
-        self._state.optimizer = self._rule.advanced(kept, self._state.values)
+        self._state.optimizer = self._rule.advanced(self._state.optimizer, self._state.values)
         self.count += 1
         return done.loss if done.aux is None else (done.loss, done.aux)
 
