@@ -72,6 +72,8 @@ def outcome(plan: Plan, optimizer: str) -> str:
             found, mine, _ = run(loop, bridge=True, **how)
         except bridge.Refused:
             return "refused"
+        except Exception as error:
+            return f"it raised {type(error).__name__}: {error}"
     if not torch.allclose(torch.tensor(found), torch.tensor(wanted), rtol=1e-3, atol=1e-4, equal_nan=True):
         return f"losses {found} and not {wanted}"
     far = [n for n in state if not torch.allclose(mine[n], state[n], rtol=1e-3, atol=2e-4, equal_nan=True)]

@@ -349,3 +349,43 @@ def test_averages_outlive_who_reads(reader: Any) -> None:
         return step.averages()
 
     torch.testing.assert_close(averaged(True), averaged(False))
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adadelta, torch.optim.NAdam]
+)
+@pytest.mark.parametrize("reader", [its_state, moments, _ours(sync_to_torch), _ours(evaluate)], ids=named)
+def test_a_state_that_was_there_at_a_capture_may_go(kind: Any, reader: Any) -> None:
+    def loop(world: World) -> list[float]:
+        losses = []
+        for i, batch in enumerate(batches(6)):
+            if i == 1:  # captured anew, from a state that is there
+                freezes(world)
+            if i == 3:
+                world.optimizer.state.clear()
+                reader(world)
+            if i == 5:
+                world.optimizer.state.pop(world.model.last.weight)
+                reader(world)
+            losses.append(world.step(batch))
+        return losses
+
+    equal(loop, optimizer=lambda p: kind(p, lr=1e-3))
+
+
+def test_a_placed_batch_is_certified_by_what_was_placed() -> None:
+    import detente
+
+    torch.manual_seed(0)
+    model = Net()
+    how: dict[str, Any] = {"example_batch": batches()[0], "cache": False}
+    sgd = torch.optim.SGD(model.parameters(), lr=5e-2)
+    step = detente.compile(model, cross_entropy, sgd, **how)
+    buffer = {key: tensor.clone() for key, tensor in batches()[0].items()}
+    for batch in batches(3):
+        for key, tensor in batch.items():
+            buffer[key].copy_(tensor)
+        placed = step.place(buffer)
+        buffer["x"].fill_(100.0)
+        step(placed)
+    assert step.settled().ok

@@ -134,7 +134,8 @@ class Rule:
     def read_state(self, optimizer: torch.optim.Optimizer, params: Mapping[str, torch.Tensor]) -> State:
         """The live optimizer's state as JAX arrays (copies); what torch has not made yet is made as by ``init``.
 
-        ``params`` is ``dict(module.named_parameters())``: it names the optimizer's tensors.
+        ``params`` is ``dict(module.named_parameters())``: it names the optimizer's tensors. Raises Stale where the
+        optimizer holds less than when this was traced.
         """
         state: State = {}
         fresh: dict[str, Any] = {}
@@ -143,9 +144,8 @@ class Rule:
             live = optimizer.state.get(params[name], {})
             if live or program.births is None:
                 if missing := [leaf.key for leaf in program.leaves if leaf.key not in live]:
-                    raise ValueError(
-                        f"optimizer.state of {name!r} lacks {missing}, which it had when the step was compiled; "
-                        "load a complete state_dict, or compile again"
+                    raise Stale(
+                        f"optimizer.state of {name!r} lacks {missing}, which it had when it was compiled"
                     )
                 state[name] = from_torch(live, program.leaves)
                 if program.first is not None:

@@ -34,6 +34,14 @@ class Placed:
     original: Any
     example: Any = None
 
+    def as_placed(self) -> Any:
+        """The batch with the values that were placed: ``original`` may be a buffer that was filled anew since."""
+        tensors = [
+            from_jax(array).requires_grad_(live.requires_grad)
+            for array, live in zip(self.arrays, flatten(self.original)[0], strict=True)
+        ]
+        return self.layout.build(tensors)
+
     @property
     def to_capture(self) -> Any:
         return self.original if self.example is None else self.example

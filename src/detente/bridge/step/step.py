@@ -123,12 +123,13 @@ class Step(Readable):
         if self._rule.first:
             self.sync_to_torch()
             self._rule.taken()
-            return self.eager(batch.original if isinstance(batch, Placed) else batch)
+            return self.eager(batch)
         variant, placed = self._variant_of(batch if isinstance(batch, Placed) else self.place(batch), hyper)
         if self.options.certificate != "none" and self._variants.certificate(variant) is None:
             mode, value = self._watch.mode, None if self._live else self._host_value
+            given = batch.as_placed() if isinstance(batch, Placed) else batch
             self._open = self._certifier.open(
-                variant, placed.original, placed.arrays, self.count, hyper, mode, self._before, value
+                variant, given, placed.arrays, self.count, hyper, mode, self._before, value
             )
         return self._run(variant, placed.arrays, hyper)
 
@@ -200,7 +201,7 @@ class Step(Readable):
         from detente.bridge.random import twin
 
         with self._away():
-            return self._eager(batch, twin)
+            return self._eager(batch.as_placed() if isinstance(batch, Placed) else batch, twin)
 
     def _eager(self, batch: Any, twin: Any) -> Any:
         self.sync_to_torch()
