@@ -389,3 +389,55 @@ def test_a_placed_batch_is_certified_by_what_was_placed() -> None:
         buffer["x"].fill_(100.0)
         step(placed)
     assert step.settled().ok
+
+
+def clamps(model: nn.Module) -> None:
+    with torch.no_grad():
+        for p in model.parameters():
+            p.clamp_(-0.2, 0.2)
+
+
+def clamps_data(model: nn.Module) -> None:
+    for p in model.parameters():
+        p.data.clamp_(-0.2, 0.2)
+
+
+def clamps_in_numpy(model: nn.Module) -> None:
+    for p in model.parameters():
+        shown = p.detach().numpy()
+        shown[:] = shown.clip(-0.2, 0.2)
+
+
+@pytest.mark.parametrize("clamp", [clamps, clamps_data, clamps_in_numpy], ids=named)
+@pytest.mark.parametrize("turns", ["0100101", "1011010", "0011001"])
+def test_what_is_written_between_two_steps_of_one_module_is_taken_once(clamp: Any, turns: str) -> None:
+    """A Wasserstein GAN's clipping, with every parameter in it."""
+    import detente
+
+    def trained(compiled: bool) -> tuple[list[float], dict[str, torch.Tensor]]:
+        torch.manual_seed(0)
+        model = Warm()
+        losses = [cross_entropy, lambda model, batch: model(batch["x"]).square().mean()]
+        optimizers = [
+            torch.optim.SGD([*model.first.parameters(), *model.norm.parameters()], lr=0.05, momentum=0.9),
+            torch.optim.SGD(model.last.parameters(), lr=0.05, momentum=0.9),
+        ]
+        how: dict[str, Any] = {"example_batch": batches()[0], "cache": False}
+        if compiled:
+            first = detente.compile(model, losses[0], optimizers[0], **how)
+            steps: list[Any] = [first, detente.compile(model, losses[1], optimizers[1], share=first, **how)]
+        else:
+            steps = [
+                eager(model, loss, optimizer) for loss, optimizer in zip(losses, optimizers, strict=True)
+            ]
+        found = []
+        for i, batch in enumerate(batches(len(turns))):
+            if i in (2, 4):
+                clamp(model)
+            if not compiled:
+                model.zero_grad()
+            found.append(float(steps[int(turns[i])](batch)))
+        return found, {n: t.clone() for n, t in model.state_dict().items()}
+
+    ours, wanted = trained(True), trained(False)
+    torch.testing.assert_close(ours, wanted, rtol=2e-4, atol=2e-5)

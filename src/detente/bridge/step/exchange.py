@@ -292,6 +292,8 @@ class Exchange(Certified):
         self._state.arrange(stacks)
         if known:
             self._watch.wrote(self.weights.tensors[name] for name in written)
+            # The group has it from this step, and by then the live module may be behind it.
+            self._wrote(self.weights.tensors[name] for name in written - self._held.keys())
         if (written | exposed) - self._held.keys():
             self.sharing.loaded()
 
