@@ -109,7 +109,7 @@ def _refused(refused: Any) -> dict[str, Any]:
 def shorter(text: str) -> str:
     """Paths from the package or from our root on: where they lie on this machine is nobody's business."""
     text = text.replace(f"{Path(__file__).parents[2]}/", "")
-    return re.sub(r"/\S*?/(?:site-packages|lib/python3\.\d+)/|\bsite-packages/", "", text)
+    return re.sub(r"[\w./+-]*/site-packages/|/[\w./+-]*?/lib/python3\.\d+/|\bsite-packages/", "", text)
 
 
 def _told(error: BaseException, most: int = 240) -> str:
