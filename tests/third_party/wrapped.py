@@ -33,6 +33,23 @@ class Fed(nn.Module):
         return self.parts[-1](x.squeeze(1) if x.ndim == 3 and x.shape[1] == 1 else x)
 
 
+class Spiking(nn.Module):
+    """Neurons over time whose state begins anew in each forward, as snntorch's tutorials have it."""
+
+    def __init__(self, neuron: nn.Module) -> None:
+        super().__init__()
+        self.linear, self.neuron = nn.Linear(4, 6), neuron
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = self.neuron.reset_mem()
+        state = state if isinstance(state, tuple) else (state,)
+        spikes = []
+        for now in x.unbind(1):
+            spike, *state = self.neuron(self.linear(now), *state)
+            spikes.append(spike + state[-1])
+        return torch.stack(spikes)
+
+
 class TwoViews(nn.Module):
     """A network on two views of the same examples, and a loss between what it makes of them."""
 
@@ -225,8 +242,9 @@ class Sentences(nn.Module):
 
     def __init__(self, criterion: str, **options: Any) -> None:
         super().__init__()
-        import sentence_transformers
-        from sentence_transformers import losses
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer import losses
+        from sentence_transformers.sentence_transformer.modules import Pooling
         from transformers import BertConfig, BertModel
 
         class Bert(nn.Module):
@@ -243,12 +261,16 @@ class Sentences(nn.Module):
                 found = self.bert(features["input_ids"], mask).last_hidden_state
                 return features | {"token_embeddings": found, "attention_mask": mask}
 
-        pooling = sentence_transformers.models.Pooling(16)
-        model = sentence_transformers.SentenceTransformer(modules=[Bert(), pooling], device="cpu")
+        model = SentenceTransformer(modules=[Bert(), Pooling(16)], device="cpu")
         self.criterion = getattr(losses, criterion)(model, **options)
 
     def forward(self, one: torch.Tensor, other: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
         return self.criterion([{"input_ids": one}, {"input_ids": other}], labels)
+
+
+def eyes(*shape: int) -> torch.Tensor:
+    """As many rotations by nothing."""
+    return torch.eye(3).expand(*shape, 3, 3).clone()
 
 
 def policy(name: str, actions: int, **options: Any) -> nn.Module:

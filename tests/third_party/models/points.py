@@ -30,7 +30,7 @@ ROWS = (
         "en-transformer",
         "en_transformer:EnTransformer",
         (),
-        {"dim": 16, "depth": 1, "dim_head": 8, "heads": 2, "num_tokens": 9, "neighbors": 4},
+        {"dim": 16, "depth": 1, "dim_head": 32, "heads": 2, "num_tokens": 9, "neighbors": 4},
         [Below(9, 2, 8), Float(2, 8, 3)],
     ),
     Row(
@@ -57,7 +57,7 @@ ROWS = (
         [Float(2, 6, 16)],
         {
             "pairwise_repr": Float(2, 6, 6, 8),
-            "rotations": New("torch:eye", 3),
+            "rotations": New("tests.third_party.wrapped:eyes", 2, 6),
             "translations": New("torch:zeros", 2, 6, 3),
         },
         title="eye",

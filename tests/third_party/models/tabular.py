@@ -19,6 +19,7 @@ ROWS = (
             "dim_head": 4,
             "attn_dropout": 0.1,
             "ff_dropout": 0.1,
+            "mlp_act": New("torch.nn:ReLU"),
         },
         MIXED,
     ),

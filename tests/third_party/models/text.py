@@ -263,7 +263,7 @@ ROWS = (
         "yet_another_retnet.retnet:RetNet",
         (),
         {"num_tokens": 64, "d_model": 32, "nhead": 2, "num_layers": 2, "dim_feedforward": 64},
-        TOKENS,
+        [*TOKENS, *TOKENS],
     ),
     Row(
         "mambapy",
@@ -314,7 +314,7 @@ ROWS = (
     Row("pytorch-crf", "torchcrf:CRF", (5,), {"batch_first": True}, [Float(3, 7, 5), Below(5, 3, 7)]),
     Row(
         "sentence-transformers",
-        "sentence_transformers.models:Pooling",
+        "sentence_transformers.sentence_transformer.modules:Pooling",
         (16,),
         {"pooling_mode": "mean"},
         [{"token_embeddings": Float(2, 8, 16), "attention_mask": Ones(2, 8)}],

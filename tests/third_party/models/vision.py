@@ -342,7 +342,7 @@ ROWS = (
             "pytorchcv",
             "pytorchcv.model_provider:get_model",
             (name,),
-            {"num_classes": 5, "pretrained": False} | more,
+            {"num_classes": 10, "pretrained": False} | more,
             [Float(2, 3, side, side)],
             title=name,
         )
@@ -357,8 +357,8 @@ ROWS = (
             ("rir_cifar10", 32, {}),
             ("shakeshakeresnet20_2x16d_cifar10", 32, {}),
             ("diaresnet20_cifar10", 32, {}),
-            ("squeezenet_v1_1", 64, {}),
-            ("shufflenetv2_wd2", 64, {}),
+            ("squeezenet_v1_1", 224, {}),
+            ("shufflenetv2_wd2", 224, {}),
         )
     ),
     Row("kornia", "kornia.feature:HardNet", (), {}, [Float(4, 1, 32, 32)]),
