@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -85,9 +86,14 @@ def _run(kind: JobKind, model: str, size: str | None, done: str, options: dict[s
     """What the worker of one job found out."""
     from detente.records.cell import Cell
     from detente.records.contract import CONTRACTS
+    from detente.report.text import clean
     from detente.session.alone import ask_alone
     from detente.workloads.catalogue import find_size, find_workload
 
     chosen = find_size(find_workload(model), size).name
     cell = Cell(model, chosen, "detente", CONTRACTS["train-step"], "cpu", "detente")
-    return ask_alone(kind, cell, done, options).probes
+
+    def tell(phase: str) -> None:
+        print(f"{clean(model)}: {clean(phase)}", file=sys.stderr, flush=True)
+
+    return ask_alone(kind, cell, done, options, tell).probes

@@ -37,7 +37,13 @@ def run_alone(
         return spawn(job, Path(folder) / f"{kind}.log", interrupts, on_phase, limits)
 
 
-def ask_alone(kind: JobKind, cell: Cell, done: str, options: dict[str, Any] | None = None) -> Evidence:
+def ask_alone(
+    kind: JobKind,
+    cell: Cell,
+    done: str,
+    options: dict[str, Any] | None = None,
+    on_phase: Callable[[str], None] = lambda phase: None,
+) -> Evidence:
     """The evidence of one job that was asked for by name and must end well. ``done`` is what it does, as a participle.
 
     Raises MachineFault where the stack is not installed, CellFault with the reason when the job failed, and
@@ -49,7 +55,7 @@ def ask_alone(kind: JobKind, cell: Cell, done: str, options: dict[str, Any] | No
             f"the stack {cell.stack} cannot run here: {why}", "`detente doctor` checks every stack"
         )
     with Interrupts() as interrupts:
-        spawned = run_alone(kind, cell, interrupts, options=options)
+        spawned = run_alone(kind, cell, interrupts, on_phase, options=options)
         if spawned.killed_by_user or interrupts.count:
             raise KeyboardInterrupt
     if spawned.evidence.status != "ok":

@@ -236,7 +236,8 @@ class _Watch:
                 self.phase = str(event["name"])[:200]
                 self.phases.hear(self.phase)
                 self._deadline = time.monotonic() + self._limit()
-                self.on_phase(self.phase)
+                what = event.get("what")  # of a long one, its part
+                self.on_phase(f"{self.phase}: {what}"[:200] if what else self.phase)
                 if self.phase not in _TIMED:
                     self.strays.look()
             else:

@@ -23,7 +23,7 @@ class Events:
         self.phase_name = "start"
 
     def phase(self, name: str, **details: Any) -> None:
-        """A phase begins; the parent restarts its time-out and shows the name."""
+        """A phase begins, or goes on with its part ``what``; the parent restarts its time-out and shows them."""
         self.phase_name = name
         self._send("phase", name=name, **details)
 

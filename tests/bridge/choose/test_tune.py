@@ -127,6 +127,7 @@ def test_the_command_tunes_for_the_users_own_program(detente: Any, compiled: Any
     target = f"{tmp_path / 'deep.py'}:training"
     done = detente("bridge", "tune", target, "--format", "json", DETENTE_BRIDGE_CACHE=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
+    assert "tune unrolled" in done.stderr, done.stderr  # what takes long says what it does
     told = json.loads(done.stdout)
     assert told["schema"] == "detente/bridge-tune/1" and told["folder"] == str(tmp_path / "cache")
     assert told["choice"]["measured"] and len(told["choice"]["considered"]) == len(FORMS)

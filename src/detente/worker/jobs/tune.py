@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from dataclasses import asdict
 
@@ -16,6 +17,23 @@ from detente.worker.events import Events
 from detente.workloads.catalogue import find_size, find_workload
 
 VARIABLE = "DETENTE_BRIDGE_CACHE"
+
+
+class Heard(logging.Handler):
+    """What a call that takes long says of itself, as parts of the worker's phase."""
+
+    def __init__(self, events: Events) -> None:
+        super().__init__(logging.INFO)
+        self.events = events
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.events.phase(self.events.phase_name, what=record.getMessage())
+
+
+def listen(events: Events) -> None:
+    logger = logging.getLogger("detente")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(Heard(events))
 
 
 def run(job: Job, events: Events) -> Evidence:
@@ -49,6 +67,7 @@ def run(job: Job, events: Events) -> Evidence:
     optimizer = optimizer_for(definition, job.cell.contract, module, workload.optimizer)
 
     events.phase("first")
+    listen(events)
     step = bridge.compile(
         module,
         lambda m, b: definition.loss(m, b)[0],
