@@ -225,3 +225,16 @@ def test_an_eager_step_stops_in_the_users_forward_under_pdb():
     with twin(4, 1):  # the mask of the second step
         mask = (model.drop(torch.ones(3, 4)) == 0).tolist()
     assert f"('STOPPED', {mask})" in run.stdout
+
+
+def test_two_parameters_of_one_memory_are_told() -> None:
+    model = nn.Linear(3, 3)
+    model.second = nn.Parameter(model.weight)  # another object, as some Bayesian layers make it
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(bridge.Refused, match="weight and second are two parameters of one memory"):
+        bridge.compile(model, lambda m, x: m(x).sum(), sgd, example_batch=torch.ones(2, 3), cache=False)
+    model.second.requires_grad_(False)
+    sgd = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    step = bridge.compile(model, lambda m, x: m(x).sum(), sgd, example_batch=torch.ones(2, 3), cache=False)
+    step(torch.ones(2, 3))
+    assert step.settled().ok

@@ -283,3 +283,32 @@ def test_a_number_of_the_program_out_of_range_raises():
     float(step(given))
     with pytest.raises(IndexError, match="out of range for 5"):
         float(step(given.abs() + 1))
+
+
+def test_a_mask_without_a_true_writes_nothing() -> None:
+    """As splines do with what lies outside of their interval (nflows)."""
+
+    class Outside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.linear(x)
+            out, mask = torch.zeros_like(y), x > 100.0
+            out[mask] = y[mask] * 2
+            return out + y
+
+    theirs, mine = Outside(), Outside()
+    plain, optimizer = (torch.optim.SGD(m.parameters(), lr=1e-3) for m in (theirs, mine))
+    x = torch.linspace(-1, 1, 12).view(4, 3)
+    far = x.clone()
+    far[0, 0] = far[2, 1] = 101.0
+    step = bridge.compile(mine, lambda m, b: m(b).tanh().mean(), optimizer, example_batch=x, cache=False)
+    for batch in (x, x, far, x, far):
+        plain.zero_grad()
+        value = theirs(batch).tanh().mean()
+        value.backward()
+        plain.step()
+        assert float(step(batch)) == pytest.approx(float(value.detach()), rel=1e-5)

@@ -186,18 +186,18 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _settled_draws(run: Callable[[], Captured], before: Sources) -> Captured:
-    """The program, once more where Python's or numpy's generators moved: a number that was drawn in the capture would
+    """The program, and again where Python's or numpy's generators moved: a number that was drawn in the capture would
     be the same one in every step."""
     generators = Generators(before)
     try:
         captured = run()
     finally:
         moved = generators.moved()
-    if moved:
+    for turn in range(generators.places(moved) if moved else 0):
         before.put_back()
-        with generators.elsewhere():
-            second = run()
-        if not alike(captured.graph, second.graph, values=True):
+        with generators.elsewhere(turn):
+            other = run()
+        if not alike(captured.graph, other.graph, values=True):
             raise refuse("generator", f"the step draws from {' and '.join(moved)}")
     return captured
 

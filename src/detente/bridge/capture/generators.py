@@ -1,4 +1,10 @@
-"""Random numbers that are not torch's: what is drawn while a program is captured is a constant of it."""
+"""Random numbers that are not torch's: what is drawn while a program is captured is a constant of it.
+
+Whether a draw matters is seen by capturing again with other numbers. One other number does not show it: ``random() <
+0.5`` falls on the same side every second time. So a Mersenne twister (Python's, numpy's global one) is put where all
+that it gives is least, and where it is greatest; whatever is compared with it then falls on both sides. Other
+generators are given several seeds, which show a draw that decides with a share of p but for (1 - p)^5.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +17,32 @@ import numpy as np
 
 from detente.bridge.live.sources import Sources
 
+# Words of a twister's state behind which every one of its next 624 outputs is 0x40, and is 0xffffffff; not 0, or what
+# asks for more than nothing (``random() > 0.0``) would be answered as it never is.
+LEAST, GREATEST = 0x00000040, 0x12DD9BB3
+SEEDS = (1, 2, 3, 4, 5)
+
 
 class Generators:
     """Python's and numpy's own, and those that model and loss hold, as they are now."""
 
     def __init__(self, found: Sources) -> None:
-        self._all: list[tuple[str, Callable[[], Any], Callable[[Any], None], Callable[[], object]]] = [
-            ("Python's random", random.getstate, random.setstate, lambda: random.seed(1)),
-            (
-                "numpy.random",
-                lambda: np.random.get_state(legacy=False),
-                np.random.set_state,
-                lambda: np.random.seed(1),
-            ),
+        self._all: list[tuple[str, Callable[[], Any], Callable[[Any], None], list[Any]]] = [
+            ("Python's random", random.getstate, random.setstate, _of_python()),
+            ("numpy.random", lambda: np.random.get_state(legacy=False), np.random.set_state, _of_numpy()),
         ]
         for name, own in found.generators:
             if isinstance(own, random.Random):
-                self._all.append((name, own.getstate, own.setstate, lambda own=own: own.seed(1)))
-            else:
-                bits = own.bit_generator if isinstance(own, np.random.Generator) else own._bit_generator
-                fresh = type(bits)(1).state
+                self._all.append((name, own.getstate, own.setstate, _of_python()))
+                continue
+            bits = own.bit_generator if isinstance(own, np.random.Generator) else own._bit_generator
 
-                def put(state: Any, bits: Any = bits) -> None:
-                    bits.state = state
+            def put(state: Any, bits: Any = bits) -> None:
+                bits.state = state
 
-                self._all.append(
-                    (name, lambda bits=bits: bits.state, put, lambda put=put, fresh=fresh: put(fresh))
-                )
+            twister = isinstance(bits, np.random.MT19937)
+            places = _of_numpy() if twister else [type(bits)(seed).state for seed in SEEDS]
+            self._all.append((name, lambda bits=bits: bits.state, put, places))
         self._before = [state() for _, state, _, _ in self._all]
 
     def moved(self) -> list[str]:
@@ -50,12 +55,38 @@ class Generators:
         return found
 
     @contextmanager
-    def elsewhere(self) -> Iterator[None]:
-        """All of them at another place."""
-        for _, _, _, seed in self._all:
-            seed()
+    def elsewhere(self, turn: int) -> Iterator[None]:
+        """All of them at another place; ``turn`` counts the ``places``."""
+        for _, _, put, places in self._all:
+            put(places[turn % len(places)])
         try:
             yield
         finally:
             for (_, _, put, _), before in zip(self._all, self._before, strict=True):
                 put(before)
+
+    def places(self, moved: list[str]) -> int:
+        """How many places show whether those that ``moved`` matter."""
+        return max(len(places) for name, _, _, places in self._all if name in moved)
+
+
+def _of_python() -> list[Any]:
+    return [
+        *((3, (word,) * 624 + (0,), None) for word in (LEAST, GREATEST)),
+        random.Random(SEEDS[0]).getstate(),
+    ]
+
+
+def _of_numpy() -> list[Any]:
+    return [
+        *(
+            {
+                "bit_generator": "MT19937",
+                "state": {"key": np.full(624, word, np.uint32), "pos": 0},
+                "has_gauss": 0,
+                "gauss": 0.0,
+            }
+            for word in (LEAST, GREATEST)
+        ),
+        np.random.RandomState(SEEDS[0]).get_state(legacy=False),
+    ]

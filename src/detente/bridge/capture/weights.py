@@ -55,6 +55,7 @@ def weights(module: nn.Module) -> Weights:
             continue
         key = identity(tensor)
         if key in first:
+            bad += _each_its_own(first[key], tensors[first[key]], name, tensor)
             aliases[name] = first[key]
         else:
             first[key] = name
@@ -67,6 +68,21 @@ def weights(module: nn.Module) -> Weights:
     return Weights(
         tensors, aliases, trainable, frozenset(n for n in tensors if n in parameters), frozenset(stored)
     )
+
+
+def _each_its_own(known: str, held: torch.Tensor, name: str, tensor: torch.Tensor) -> list[Reason]:
+    """Two objects of one memory that are both trained: PyTorch gives each a gradient and a momentum of its own, and
+    updates the memory for both."""
+    if tensor is held or not (tensor.requires_grad and held.requires_grad):
+        return []
+    return [
+        Reason(
+            "parameter",
+            f"{known} and {name} are two parameters of one memory, which PyTorch updates for each of them by itself",
+            hint="make them one object (self.b = self.a, without another nn.Parameter around it), or give the one that "
+            "forward does not use requires_grad=False",
+        )
+    ]
 
 
 def _overlaps(tensors: dict[str, torch.Tensor]) -> list[Reason]:

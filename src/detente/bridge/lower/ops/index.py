@@ -165,6 +165,8 @@ def _masked_put(
         message = f"RuntimeError: shape mismatch: {count} rows are written through a mask of another number"
         total = order[-1] + 1 if order.size else jnp.int32(0)
         call.fault(total != count, message)
+        if not count:  # the mask has no True
+            return x
         taken = jnp.take(values, jnp.clip(order, 0, max(count - 1, 0)), axis=axis, mode="clip")
         values = taken.reshape(values.shape[:axis] + mask.shape + values.shape[axis + 1 :])
     elif axis >= 0:
