@@ -121,7 +121,8 @@ def test_a_tuning_run_names_the_form_that_is_at_work(heard: list[str]) -> None:
     made(tune=True)
     told = "\n".join(heard)
     assert "step of Linear: tune unrolled (1 of " in told
-    assert re.search(r"step of Linear: [\d.]+ s \(.*tune [\d.]+", told), told
+    # phases of less than 0.05 s are left out of the last line, and one form of a Linear may take less
+    assert re.search(r"^step of Linear: [\d.]+ s( \(.*\))?$", told, re.MULTILINE), told
 
 
 @pytest.mark.usefixtures("at_once")

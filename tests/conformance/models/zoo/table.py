@@ -50,7 +50,7 @@ def page(rows: list[dict[str, Any]], listed: Sequence[Architecture]) -> str:
             versions=", ".join(f"{name} {version(name)}" for name in packages),
         ),
         f"{len(listed)} classes listed, {len(rows)} tried, {len(outside)} outside the run, {len(inside)} in it. "
-        + told(r["commit"] for r in rows),
+        + told(r.get("commit", "") for r in rows),
         *(
             ["", "**The run is unfinished: these counts are of a sample.** `make coverage` goes on."]
             if untried
