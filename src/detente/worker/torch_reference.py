@@ -31,21 +31,26 @@ def reference_run(
         gc.collect()
 
 
-def reordered(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-    """The batch with its rows in reverse: the same mean loss and gradient, summed in another order. None where the
-    entries have no common first axis, or one row: then there is no other order."""
+def reordered(batch: Mapping[str, np.ndarray], order: int) -> dict[str, np.ndarray] | None:
+    """The batch with its rows in another ``order``, 1 the reverse and each further one drawn by its number: the same
+    mean loss and gradient, summed otherwise. None where the entries have no common first axis, or one row: then there
+    is no other order."""
     rows = {a.shape[0] if a.ndim else 0 for a in batch.values()}
-    if len(rows) != 1 or max(rows) < 2:
+    if len(rows) != 1 or (count := max(rows)) < 2:
         return None
-    return {n: np.ascontiguousarray(a[::-1]) for n, a in batch.items()}
+    places = np.arange(count)[::-1] if order == 1 else np.random.default_rng(order).permutation(count)
+    return {n: np.ascontiguousarray(a[places]) for n, a in batch.items()}
 
 
-def in_orders(batches: Sequence[Mapping[str, np.ndarray]]) -> Iterator[list[dict[str, np.ndarray]]]:
-    """The batches as they are, and, where there is one, in their other order."""
+def in_orders(
+    batches: Sequence[Mapping[str, np.ndarray]], count: int = 2
+) -> Iterator[list[dict[str, np.ndarray]]]:
+    """The batches as they are, and, where there are others, in further orders, ``count`` in all."""
     yield [dict(b) for b in batches]
-    other = [reordered(b) for b in batches]
-    if all(b is not None for b in other):
-        yield [b for b in other if b is not None]
+    for order in range(1, count):
+        other = [reordered(b, order) for b in batches]
+        if all(b is not None for b in other):
+            yield [b for b in other if b is not None]
 
 
 def advance(running: TorchRunning, placed: Sequence[Any], numbers: Sequence[int]) -> float:
