@@ -129,6 +129,78 @@ def test_a_forward_pass_that_cannot_be_compiled(case):
     assert reason.where is not None and reason.where.file.endswith("test_bad_input.py"), str(reason)
 
 
+class Cached(nn.Module):
+    """Makes a table in its first call, as rotary and alibi embeddings do; ``first`` is what stands there before."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("table", first, persistent=False)
+
+    def forward(self, x):
+        if self.table is None or self.table.shape[0] != x.shape[0]:
+            self.table = torch.arange(x.shape[0]).float()[:, None]
+        return self.linear(x) + self.table
+
+
+@pytest.mark.parametrize("first", [None, torch.zeros(0, 1)], ids=["none", "empty"])
+def test_a_buffer_that_a_first_call_makes_has_a_line_and_a_way_out(first):
+    x, model = torch.ones(3, 4), Cached(first)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def make():
+        return bridge.compile(model, lambda m, b: m(b).square().mean(), optimizer, example_batch=x)
+
+    reason = refused(make)
+    assert reason.code == "held-tensor" and reason.where.code.startswith("self.table = torch.arange"), reason
+    assert "call the module once" in str(reason)
+    eager = float(model(x).square().mean().detach())  # what the hint says
+    assert float(make()(x)) == pytest.approx(eager, rel=1e-6)
+
+
+class Leaves(nn.Module):
+    """Puts a tensor somewhere, and then asks what no program can know."""
+
+    def __init__(self, place):
+        super().__init__()
+        self.linear, self.place, self.attribute = nn.Linear(4, 4), place, torch.ones(4)
+        self.register_buffer("known", torch.zeros(4))
+
+    def forward(self, x):
+        h = self.linear(x)
+        if self.place == "registered":
+            if not hasattr(self, "registered"):
+                self.register_buffer("registered", h.detach().mean(0))
+        else:
+            setattr(self, self.place, h.detach().mean(0))
+        return h if h.sum() > 0 else -h
+
+
+@pytest.mark.parametrize("place", ["known", "attribute", "fresh", "registered"])
+def test_a_refused_capture_leaves_no_tensor_of_its_own_in_the_module(place):
+    model = Leaves(place)
+    before = {**vars(model), **model._buffers}
+    refused(
+        lambda: bridge.compile(model, loss, torch.optim.SGD(model.parameters(), 0.1), example_batch={"x": X})
+    )
+    after = {**vars(model), **model._buffers}
+    assert after.keys() == before.keys()
+    assert all(after[name] is before[name] for name in ("known", "attribute"))
+    model(X)
+
+
+def test_a_lazy_module_is_told_to_be_called_first():
+    model = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())
+
+    def make():
+        return bridge.compile(model, loss, torch.optim.SGD(model.parameters(), 0.1), example_batch={"x": X})
+
+    reason = refused(make)
+    assert reason.code == "parameter" and "0.weight has no shape" in reason.what
+    model(X)
+    assert math.isfinite(float(make()({"x": X})))
+
+
 def test_a_flag_that_forward_sets():
     reason = refused(lambda: compiled(Net(freezes)))
     assert reason.code == "parameter" and "linear.bias.requires_grad to False" in reason.what

@@ -399,8 +399,10 @@ def test_an_output_that_is_only_kept_is_no_matter_and_nothing_fake_stays() -> No
 
 
 def test_an_output_that_the_next_step_reads_is_refused_by_name() -> None:
-    with pytest.raises(bridge.Refused, match=r"held-tensor.*out"):
+    with pytest.raises(bridge.Refused, match=r"held-tensor.*out") as raised:
         run(steps, bridge=True, build=Remembers)
+    (reason,) = raised.value.reasons
+    assert reason.where is not None and reason.where.code == "self.out = self.last(x)"
 
 
 @pytest.mark.parametrize("draw", ["numpy", "python", "own"])

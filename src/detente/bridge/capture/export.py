@@ -98,10 +98,15 @@ class _Program(nn.Module):
         tensors = tuple(leaf(t) if wanted and capturing() else t for t, wanted in asked)
         given = self.__dict__["given"]
         held = Held(self.model)
-        with nullcontext() if given is None else given, _same_tensors(*self.__dict__["own"]):
-            value = self.__dict__["loss"](self.model, self.layout.build(tensors))
+        same = _same_tensors(*self.__dict__["own"])
         told = self.__dict__["told"]
-        told.left = held.written_in_place()
+        try:
+            with nullcontext() if given is None else given, same, held.noting_lines():
+                value = self.__dict__["loss"](self.model, self.layout.build(tensors))
+            told.left = held.written_in_place()
+        except BaseException:
+            held.put_back()
+            raise
         told.writes, grown = self.__dict__["before"].written()
         if grown:
             raise refuse("held-tensor", f"forward makes {', '.join(grown)} longer with every step")

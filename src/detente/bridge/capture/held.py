@@ -10,24 +10,35 @@ from typing import Any
 import torch
 from torch import nn
 
+from detente.bridge.capture.where import here
+from detente.bridge.graph import Where
 from detente.bridge.refusal import Reason, refuse
+
+_ONCE = (
+    "call the module once in PyTorch before detente.compile: what a first call makes is there then; a buffer that has "
+    "another shape after every step is no state of a fixed program"
+)
 
 
 @dataclass(frozen=True)
 class Left:
-    """A tensor that a trace left under ``key`` of a part's own table."""
+    """A tensor that a trace left under ``key`` of a part's own table, or (``registered``) of that of its buffers."""
 
     table: dict[str, Any]
     key: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     name: str
+    where: Where | None = None
+    registered: bool = False
 
     @property
     def reason(self) -> Reason:
         return Reason(
             "held-tensor",
             f"forward keeps a tensor in {self.name}, and with it there the next step is another program",
+            self.where,
+            _ONCE if self.registered else "",
         )
 
 
@@ -45,6 +56,49 @@ class Held:
         ]
         self.trained = {name: (tensor, tensor.requires_grad) for name, tensor in model.named_parameters()}
         self.own = [(vars(part), dict(vars(part)), path) for path, part in model.named_modules()]
+        # (what was a buffer before is written, above; here a buffer is one more place for a tensor)
+        self.registered = [(part._buffers, dict(part._buffers), path) for path, part in model.named_modules()]
+        self._lines: dict[tuple[int, str], Where] = {}
+
+    def put_back(self) -> None:
+        """After a trace that failed: every tensor where it was. What the trace made has no values."""
+        for table, before, _ in (*self.registered, *self.parameters, *self.own):
+            for key in [k for k, now in table.items() if isinstance(now, torch.Tensor) and k not in before]:
+                del table[key]
+            for key, then in before.items():
+                now = table.get(key)
+                if now is not then and (isinstance(then, torch.Tensor) or isinstance(now, torch.Tensor)):
+                    table[key] = then
+
+    @contextmanager
+    def noting_lines(self) -> Iterator[None]:
+        """While forward runs: the line that sets a tensor as an attribute of a part. A write past ``setattr``, into a
+        table of the part itself, has none."""
+        parts, lines = {id(table) for table, _, _ in self.own}, self._lines
+        set_plainly, register = nn.Module.__setattr__, nn.Module.register_buffer
+
+        def note(part: nn.Module, name: str, value: Any) -> None:
+            if isinstance(value, torch.Tensor) and id(vars(part)) in parts:
+                lines[id(vars(part)), name] = here()
+
+        def noted(part: nn.Module, name: str, value: Any) -> None:
+            note(part, name, value)
+            set_plainly(part, name, value)
+
+        def registered(part: nn.Module, name: str, tensor: Any, persistent: bool = True) -> None:
+            note(part, name, tensor)
+            register(part, name, tensor, persistent)
+
+        nn.Module.__setattr__, nn.Module.register_buffer = noted, registered  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            nn.Module.__setattr__, nn.Module.register_buffer = set_plainly, register  # type: ignore[method-assign]
+
+    def _line(self, path: str, key: str) -> Where | None:
+        """Of what was set under ``key`` in the part at ``path``."""
+        table = next(table for table, _, at in self.own if at == path)
+        return self._lines.get((id(table), key))
 
     def written_in_place(self) -> tuple[Left, ...]:
         """Called when the forward is over: what was bound anew is written into the buffer that was there, which is what
@@ -53,7 +107,8 @@ class Held:
             for key in table.keys() | before.keys():
                 if table.get(key) is not before.get(key):
                     name = f"{path}.{key}" if path else key
-                    raise refuse("parameter", f"forward puts another parameter in the place of {name}")
+                    what = f"forward puts another parameter in the place of {name}"
+                    raise refuse("parameter", what, self._line(path, key))
         for name, (tensor, trained) in self.trained.items():
             # (what was written with a gradient is no leaf any more, and is refused by its line)
             if tensor.is_leaf and tensor.requires_grad != trained:
@@ -66,18 +121,18 @@ class Held:
             now = table.get(key)
             if now is before:
                 continue
+            line = self._line(name.rpartition(".")[0], key)
             if before is None or not isinstance(now, torch.Tensor):
-                raise refuse(
-                    "held-tensor", f"forward sets buffer {name}, which was {_said(before)}, to {_said(now)}"
-                )
+                what = f"forward sets buffer {name}, which was {_said(before)}, to {_said(now)}"
+                raise refuse("held-tensor", what, line, _ONCE if before is None else "")
             if now.shape != before.shape or now.dtype != before.dtype:
-                raise refuse(
-                    "held-tensor", f"forward sets buffer {name} from {_said(before)} to {_said(now)}"
-                )
+                what = f"forward sets buffer {name} from {_said(before)} to {_said(now)}"
+                raise refuse("held-tensor", what, line, _ONCE)
             before.copy_(now.detach())
             table[key] = before
         left = []
-        for table, before, path in self.own:
+        places = (*((row, False) for row in self.own), *((row, True) for row in self.registered))
+        for (table, before, path), registered in places:
             for key, now in list(table.items()):
                 if not isinstance(now, torch.Tensor) or now is before.get(key):
                     continue
@@ -86,7 +141,8 @@ class Held:
                     table[key] = before[key]
                 else:
                     del table[key]
-                left.append(Left(table, key, tuple(now.shape), now.dtype, name))
+                line = self._line(path, key)
+                left.append(Left(table, key, tuple(now.shape), now.dtype, name, line, registered))
         return tuple(left)
 
 

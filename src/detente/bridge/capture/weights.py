@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from detente.bridge.refusal import Reason, Refused
+from detente.bridge.refusal import Reason, Refused, refuse
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,22 @@ def identity(tensor: torch.Tensor) -> tuple[object, ...]:
     return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
+def shaped(module: nn.Module) -> None:
+    """Raises Refused where a parameter or a buffer has no shape yet (torch's lazy modules)."""
+    named = (*module.named_parameters(), *module.named_buffers())
+    lazy = [name for name, tensor in named if is_lazy(tensor)]
+    if lazy:
+        raise refuse(
+            "parameter",
+            f"{lazy[0]} has no shape before the first call (a lazy module; of {len(lazy)} in all)",
+            hint="call the module once in PyTorch, with a batch, before detente.compile",
+        )
+
+
 def weights(module: nn.Module) -> Weights:
     """All parameters and buffers of ``module``. Raises Refused for sparse, quantised and half-overlapping
-    ones."""
+    ones, and for those without a shape."""
+    shaped(module)
     bad: list[Reason] = []
     tensors: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
