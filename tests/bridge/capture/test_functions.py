@@ -88,6 +88,18 @@ class Rounded(torch.autograd.Function):
         return grad * ctx.bits, None
 
 
+class Shifted(torch.autograd.Function):
+    """Its gradient of the shift is wider than the shift: torch sums it."""
+
+    @staticmethod
+    def forward(ctx, x, shift):
+        return x + shift
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, 2 * grad
+
+
 class Net(nn.Module):
     def __init__(self, through):
         super().__init__()
@@ -113,6 +125,9 @@ THROUGH = {
     "once_differentiable": lambda self, y: self.last(Clipped.apply(y)),
     "both outputs": lambda self, y: self.last(sum(Parts.apply(y))),
     "one output": lambda self, y: self.last(Parts.apply(y)[1]),
+    "a gradient of what was broadcast": lambda self, y: self.last(
+        Shifted.apply(Shifted.apply(y, self.first.bias), self.first.weight[:1, :1])
+    ),
     "one inside another": lambda self, y: self.last(Outer.apply(y)),
     "the same twice": lambda self, y: self.last(Clipped.apply(Clipped.apply(y) * 3)),
     "setup_context": lambda self, y: self.last(Rounded.apply(y, 3)[0]),

@@ -266,14 +266,12 @@ def test_lbfgs_and_sparse_adam_are_refused():
     assert "torch.optim.Adam" in refused(torch.optim.SparseAdam(list(params.values())), params)
 
 
-def test_closures_hooks_complex_and_differentiable_are_refused():
+def test_closures_hooks_and_differentiable_are_refused():
     params = parameters(SHAPES, torch.float32)
     optimizer = torch.optim.SGD(params.values(), lr=0.1)
     optimizer.register_step_post_hook(lambda *_: None)
     assert "step hooks" in refused(optimizer, params)
     assert "differentiable" in refused(torch.optim.SGD(params.values(), lr=0.1, differentiable=True), params)
-    complex_params = {"z": torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))}
-    assert "view_as_real" in refused(torch.optim.SGD(complex_params.values(), lr=0.1), complex_params)
     with pytest.raises(Refused, match="without a closure"):
         no_closure(lambda: 0.0)
 

@@ -232,7 +232,7 @@ def _nudge(model: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.is_floating_point():
+            if parameter.is_floating_point() or parameter.is_complex():
                 signs = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
                 signs = signs.double()  # an int times eps would be float32, which has no 1 + 2e-16
                 parameter.mul_((1 + _eps(parameter) * signs).to(parameter.device, parameter.dtype))
@@ -279,6 +279,12 @@ def _double(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """As ``_double``, a complex number as its two parts: an optimizer divides each by its own root of squares."""
+    wide = _double(tensor)
+    return torch.view_as_real(wide) if wide.is_complex() else wide
+
+
 def _rows(
     measured: Measured,
     before: Any,
@@ -313,14 +319,15 @@ def _rows(
         theirs, old = plain.values[name], before[name]
         # What the program does not write stays as it was: eager must leave it, too.
         ours = measured.values.get(name, old)
-        if name in measured.buffers or name not in measured.values or not _floating(theirs):
+        moves = theirs.is_floating_point() or theirs.is_complex()
+        if name in measured.buffers or name not in measured.values or not moves:
             yield _row(own, "buffer", name, ours, theirs, expected, floor(theirs), 0.0)
             continue
         gradient = exact.gradients.get(name)
         small = gradient is not None and name not in telling
-        moved = [_double(t) - _double(old) for t in (ours, theirs, expected)]
+        moved = [_numbers(t) - _numbers(old) for t in (ours, theirs, expected)]
         if gradient is not None:
-            sound = _well_conditioned(_double(gradient))
+            sound = _well_conditioned(_numbers(gradient))
             moved = [t[sound] for t in moved]
         # the stored sum is rounded to the parameter's dtype, whatever the update is
         stored = _eps(theirs) * _rms(_double(old))

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from detente.bridge.capture.export import capture
+from detente.bridge.lower.dtypes import torchs_gradient
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.program.captured import graph_of, lowerable
 from detente.bridge.program.program import Program
@@ -74,7 +75,8 @@ def compile_region(
 
         parts = (params, {i: arrays[i] for i in at})
         (found, (_, buffers, _)), grads = jax.value_and_grad(of, has_aux=True)(parts)
-        return found, grads[0] | {f"batch:{name}": grads[1][i] for i, name in at.items()}, buffers
+        named = grads[0] | {f"batch:{name}": grads[1][i] for i, name in at.items()}
+        return found, {name: torchs_gradient(g) for name, g in named.items()}, buffers
 
     aux = None if gradient else captured.aux
     region = Region(module, program, None, None, aux, captured.weights)

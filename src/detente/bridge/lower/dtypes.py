@@ -62,6 +62,11 @@ def is_float(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.floating))
 
 
+def torchs_gradient(gradient: Any) -> Any:
+    """JAX's gradient as torch means it, and back: of a complex value one is the conjugate of the other."""
+    return jnp.conj(gradient) if is_complex(gradient.dtype) else gradient
+
+
 def is_complex(dtype: Any) -> bool:
     """True for complex dtypes."""
     return bool(jnp.issubdtype(dtype, jnp.complexfloating))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from detente.bridge.graph import Graph, node_refs, refs
+from detente.bridge.lower.dtypes import torchs_gradient
 from detente.bridge.lower.table import Call, lowers
 from detente.bridge.passes.dead import without_dead
 
@@ -49,10 +50,10 @@ def function(call: Call, joint: Graph, count: int, tensors: tuple[Any, ...]) -> 
         ]
         given = zip(free[taken + count :], cotangents[0], strict=True)
         # an integer output has no cotangent: torch hands its backward a tensor of zeros
-        grads = [jnp.zeros(i.aval.shape, i.aval.dtype) if _empty(c) else c for i, c in given]
+        grads = [jnp.zeros(i.aval.shape, i.aval.dtype) if _empty(c) else torchs_gradient(c) for i, c in given]
         results, _ = both(*values, *outputs, *grads)
         return tuple(
-            jnp.asarray(g, v.dtype)
+            torchs_gradient(_fitted(g, v))
             if jnp.issubdtype(v.dtype, jnp.inexact)
             else np.zeros(v.shape, jax.dtypes.float0)
             for g, v in zip(results[count:], values, strict=True)
@@ -62,6 +63,15 @@ def function(call: Call, joint: Graph, count: int, tensors: tuple[Any, ...]) -> 
     outputs, word = apply(*tensors)
     call.merge(word)
     return tuple(outputs)
+
+
+def _fitted(gradient: jax.Array, value: jax.Array) -> jax.Array:
+    """What a backward returns, as torch's engine takes it: summed where the value was broadcast."""
+    extra = gradient.ndim - value.ndim
+    grown = [extra + i for i, n in enumerate(value.shape) if n == 1 and gradient.shape[extra + i] != 1]
+    if extra > 0 or grown:
+        gradient = gradient.sum((*range(extra), *grown)).reshape(value.shape)
+    return jnp.asarray(gradient, value.dtype)
 
 
 def _empty(cotangent: Any) -> bool:
@@ -81,4 +91,4 @@ def pull(
     given = [jnp.zeros_like(o) if c is None else c for o, c in zip(outputs, cotangents, strict=True)]
     results, word = call.function(joint)(*tensors, *outputs, *given)
     call.merge(word)
-    return tuple(jnp.asarray(g, v.dtype) for g, v in zip(results[count:], tensors, strict=True))
+    return tuple(_fitted(g, v) for g, v in zip(results[count:], tensors, strict=True))

@@ -71,11 +71,6 @@ OBSTACLES: tuple[Obstacle, ...] = (
         "remove the hooks (their handle's remove()), or do their work before and after step(batch)",
     ),
     Obstacle(
-        lambda o: any(torch.is_complex(p) for p in _params(o)),
-        "{name} holds complex parameters, which the compiled update does not take",
-        "hold the parameter as torch.view_as_real of it",
-    ),
-    Obstacle(
         lambda o: any(group.get("differentiable") for group in o.param_groups),
         "{name} is differentiable=True, which asks autograd to see through optimizer.step()",
         "build it with differentiable=False; detente.functional differentiates through an update in JAX",

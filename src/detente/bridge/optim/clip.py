@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from detente.bridge.lower.dtypes import cast, wide
+from detente.bridge.lower.dtypes import cast, is_complex, wide
+from detente.bridge.refusal import refuse
 
 Grads = Mapping[str, jax.Array | None]
 
@@ -19,7 +20,7 @@ Grads = Mapping[str, jax.Array | None]
 def total_norm(grads: Grads, norm_type: float = 2.0) -> jax.Array:
     """The p-norm of all gradients as one vector, 0-d; ``inf`` is the largest magnitude. A stacked gradient
     counts as all of its layers. Zero where there is no gradient."""
-    norms = [_norm(g, norm_type).astype(g.dtype) for g in grads.values() if g is not None]
+    norms = [_norm(g, norm_type).astype(jnp.real(g).dtype) for g in grads.values() if g is not None]
     if not norms:
         return jnp.zeros((), jnp.float32)
     kind = jnp.result_type(*norms)
@@ -37,7 +38,14 @@ def clip_norm(
 
 
 def clip_value(grads: Grads, limit: float) -> dict[str, jax.Array | None]:
-    """Every entry of every gradient cut to ``[-limit, limit]``; NaN stays."""
+    """Every entry of every gradient cut to ``[-limit, limit]``; NaN stays. Raises Refused for a complex one."""
+    turning = [name for name, g in grads.items() if g is not None and is_complex(g.dtype)]
+    if turning:
+        raise refuse(
+            "optimizer",
+            f"clip_value of {turning[0]}, which is complex: torch.clamp has no order of complex numbers",
+            hint="take clip_norm",
+        )
     return {
         name: None if g is None else jnp.clip(g, jnp.asarray(-limit, g.dtype), jnp.asarray(limit, g.dtype))
         for name, g in grads.items()
@@ -60,4 +68,6 @@ def _scaled(grad: jax.Array | None, factor: jax.Array) -> jax.Array | None:
     if grad is None:
         return None
     kind = wide(grad.dtype)
-    return cast(cast(grad, kind) * cast(factor, kind), grad.dtype)
+    # a complex gradient is scaled by a real number
+    by = factor.astype(jnp.real(grad).dtype) if is_complex(grad.dtype) else cast(factor, kind)
+    return cast(cast(grad, kind) * by, grad.dtype)

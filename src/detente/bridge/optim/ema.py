@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from detente.bridge.lower.dtypes import cast, is_float, wide
+from detente.bridge.lower.dtypes import cast, is_complex, is_float, wide
 
 AVERAGE, COUNT = "#ema", "#ema_count"  # beside the optimizer's leaves of each parameter
 
@@ -27,7 +27,7 @@ def advance(entry: dict[str, Any], param: jax.Array, decay: float) -> dict[str, 
 
 
 def _lerp(a: jax.Array, b: jax.Array, weight: float) -> jax.Array:
-    if not is_float(a.dtype):
+    if not (is_float(a.dtype) or is_complex(a.dtype)):
         return b
     kind = wide(a.dtype)
     x, y, w = cast(a, kind), cast(b, kind), jnp.asarray(weight, kind)

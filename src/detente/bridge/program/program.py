@@ -15,6 +15,7 @@ import numpy as np
 
 from detente.bridge.graph import Graph
 from detente.bridge.lower.driver import Trace, evaluate
+from detente.bridge.lower.dtypes import torchs_gradient
 from detente.bridge.lower.faults import Sites
 from detente.bridge.lower.precision import torch_numerics, x64
 from detente.bridge.optim.accumulate import accumulated
@@ -117,7 +118,10 @@ class Program:
         def run(values: Arrays, batch: Sequence[Any], key: Any) -> Any:
             params = {n: values[n] for n in names}
             rest = {n: v for n, v in values.items() if n not in params}
-            return jax.value_and_grad(lambda p: self.forward({**rest, **p}, batch, key), has_aux=True)(params)
+            found, grads = jax.value_and_grad(
+                lambda p: self.forward({**rest, **p}, batch, key), has_aux=True
+            )(params)
+            return found, {name: torchs_gradient(g) for name, g in grads.items()}
 
         return run
 

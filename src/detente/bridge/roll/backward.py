@@ -21,6 +21,7 @@ from jax import lax
 
 from detente.bridge.graph import Graph, Node, Output, Ref, node_refs, refs
 from detente.bridge.lower.driver import Trace, evaluate
+from detente.bridge.lower.dtypes import torchs_gradient
 from detente.bridge.lower.faults import NO_FAULT
 from detente.bridge.roll.fold import ROLL
 from detente.bridge.roll.lower import stack_rows
@@ -223,7 +224,9 @@ class _Backward:
                     slice_state = jax.tree.map(
                         lambda s: lax.dynamic_index_in_dim(s, k, keepdims=False), states[name]
                     )
-                    param, fresh = self.update(name, k, mine[name], by_row.pop(j), slice_state)
+                    param, fresh = self.update(
+                        name, k, mine[name], torchs_gradient(by_row.pop(j)), slice_state
+                    )
                     stacks = {**stacks, name: lax.dynamic_update_index_in_dim(stacks[name], param, k, 0)}
                     states = {
                         **states,
@@ -268,7 +271,7 @@ class _Backward:
             if not item.trainable or item.name in self.params or gradient is None:
                 continue
             self.params[item.name], self.new_state[item.name] = self.update(
-                item.name, None, self.values[item.id], gradient, self.state.get(item.name)
+                item.name, None, self.values[item.id], torchs_gradient(gradient), self.state.get(item.name)
             )
         outputs = tuple(self.look(o.value) for o in self.graph.outputs)
         return Updated(outputs, self.params, self.new_state)
