@@ -1,4 +1,4 @@
-"""``python -m zoo [--rows FILE] [--page FILE] [--only REGEX] [--again OUTCOME,...] [--stale] [--limit N]``."""
+"""``python -m zoo``: every architecture through the bridge; ``--help`` lists what can be asked for."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--again", default="", help="outcomes to run again, or 'all'")
     parser.add_argument("--limit", type=int, default=10**6)
     parser.add_argument("--stale", action="store_true", help="run again what another commit made")
+    parser.add_argument("--jobs", type=int, default=2, help="architectures at a time")
     options = parser.parse_args()
     serve.prepare()
     found, known = architectures(), _read(options.rows)
@@ -34,14 +35,14 @@ def main() -> None:
         return options.stale and record["commit"] != commit
 
     todo = [a for a in found if re.search(options.only, a.name) and wanted(a.name)][: options.limit]
-    for number, architecture in enumerate(todo, 1):
-        start = perf_counter()
-        record = serve.run(architecture) | {"commit": commit}
+    start = perf_counter()
+    for number, (architecture, found_out) in enumerate(serve.each(todo, options.jobs), 1):
+        record = found_out | {"commit": commit}
         known[architecture.name] = record
         with options.rows.open("a") as out:
             out.write(json.dumps(record, sort_keys=True) + "\n")
         print(
-            f"{number}/{len(todo)} {architecture.name}: {record['outcome']} ({perf_counter() - start:.0f} s) "
+            f"{number}/{len(todo)} {architecture.name}: {record['outcome']} ({perf_counter() - start:.0f} s in all) "
             f"{record.get('where', '')} {record.get('detail', '')[:150]}",
             flush=True,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tests import forked, quick_xla
@@ -45,18 +46,19 @@ def prepare() -> None:
         )
 
 
-def run(architecture: Architecture) -> dict[str, Any]:
-    """The record of one architecture, whatever happens to its process."""
-    known = {
-        "name": architecture.name,
-        "model_type": architecture.model_type,
-        "task": architecture.task.name,
-    }
+def each(architectures: Sequence[Architecture], jobs: int) -> Iterator[tuple[Architecture, dict[str, Any]]]:
+    """(architecture, its record) as they end, ``jobs`` at a time, whatever happens to a process."""
+    works = [_work(architecture) for architecture in architectures]
+    for number, record in forked.each(works, jobs, quiet=not os.environ.get("ZOO_VERBOSE")):
+        found = architectures[number]
+        known = {"name": found.name, "model_type": found.model_type, "task": found.task.name}
+        yield found, known | record
 
+
+def _work(architecture: Architecture) -> Callable[[], dict[str, Any]]:
     def work() -> dict[str, Any]:
         from zoo.attempt import attempt
 
         return attempt(architecture)
 
-    ((_, record),) = forked.each([work], quiet=not os.environ.get("ZOO_VERBOSE"))
-    return known | record
+    return work
