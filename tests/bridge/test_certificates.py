@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -367,3 +368,21 @@ def test_a_gradient_of_nothing_must_be_nothing(monkeypatch, wrong):
     )
     step(torch.randn(8, 4))
     assert step.settled().ok is not wrong, str(step.settled())
+
+
+def test_eager_that_does_not_repeat_itself_is_no_reference():
+    """A loss that reads the clock: the program would hold one reading, and torch's own error would allow anything."""
+    model = torch.nn.Linear(3, 1)
+    x = torch.ones(4, 3)
+
+    def loss(m, b):
+        return m(b).square().mean() * (1 + time.perf_counter_ns() % 1000003 / 1e6)
+
+    step = bridge.compile(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), example_batch=x)
+    before = model.weight.detach().clone()
+    step(x)
+    with pytest.raises(bridge.Refused) as refused:
+        step(x)
+    assert [r.code for r in refused.value.reasons] == ["repeat"]
+    assert "another loss when it takes the same step again" in str(refused.value)
+    assert torch.equal(model.weight.detach(), before)

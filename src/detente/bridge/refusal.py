@@ -58,6 +58,8 @@ CODES: dict[str, str] = {
     "form": "leave form= out, or take one that step.choice lists as possible",
     "checkpoint": "load it into a step of the same module and optimizer as the one that saved it",
     "export": "run torch.export.export(module, ..., strict=False) by itself to see torch's own message",
+    "repeat": "what the step reads of the clock, of a file or of a device is one value in a program: hand it over in "
+    "the batch, or keep it in a buffer",
     "certificate": "please report this with the module: the compiled step and torch disagree",
 }
 

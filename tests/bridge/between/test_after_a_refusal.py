@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import random
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ class Tries(Net):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = super().forward(x)
+        if self.tries == "clock":  # nothing of Python's that could be watched moves
+            return out * (1 + time.perf_counter_ns() % 1000003 / 1e6)
         return FORWARDS[self.tries](self, x, out) if self.tries else out
 
 
@@ -171,6 +174,13 @@ def wrong_program(it: Trained, batch: Any) -> None:
         certify.certify = real
 
 
+def reads_the_clock(it: Trained, batch: Any) -> None:
+    """Seen where the step is certified: it is taken back."""
+    it.model.tries = "clock"
+    it.step(batch)
+    it.step(batch)
+
+
 OTHERS: dict[str, Callable[[Trained, Any], Any]] = {
     "batch": lambda it, batch: it.step({"other": batch["x"]}),
     "loss": lambda it, batch: (it.wrong_loss.append(1), it.step(batch)),
@@ -180,6 +190,7 @@ OTHERS: dict[str, Callable[[Trained, Any], Any]] = {
     "around": under_autocast,
     "checkpoint": loads,
     "certificate": wrong_program,
+    "repeat": reads_the_clock,
 }
 # Raised by ``compile`` alone, where nothing was trained yet.
 AT_COMPILE = {"meta", "weights", "device", "form"}

@@ -16,7 +16,7 @@ class Row:
     """One tensor. ``error`` and ``reference_error`` are rms distances to the float64 reference (to torch
     eager, where the module has no float64 form); ``allowed`` is what ``error`` may be."""
 
-    kind: str  # loss, gradient, buffer, update
+    kind: str  # loss, gradient, buffer, update; repeat: eager's loss differs from itself
     name: str
     error: float
     reference_error: float
@@ -70,7 +70,7 @@ class Certificate:
         return table(caption, rows, ("tensors", "judged", "worst, of allowed", ""))
 
     def _by_kind(self) -> dict[str, list[Row]]:
-        order = ("loss", "gradient", "buffer", "update")
+        order = ("loss", "gradient", "buffer", "update", "repeat")
         kinds = dict.fromkeys((*order, *(row.kind for row in self.rows)))
         return {kind: [row for row in self.rows if row.kind == kind] for kind in kinds}
 
@@ -123,6 +123,12 @@ def refusal(certificate: Certificate) -> Refused:
     worst = sorted(certificate.failed, key=lambda r: r.error / (r.allowed or 1e-300), reverse=True)
     return Refused(
         Reason(
+            "repeat",
+            "eager PyTorch gives another loss when it takes the same step again: the two differ by "
+            f"{row.error:.3g}, and sums in another order by {row.allowed:.3g} at most",
+        )
+        if row.kind == "repeat"
+        else Reason(
             "certificate",
             f"{row.kind} {row.name}: rms error {row.error:.3g}, allowed {row.allowed:.3g} "
             f"(torch's own {row.reference_error:.3g})",

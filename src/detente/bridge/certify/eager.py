@@ -32,8 +32,9 @@ def eager_step(
     numbers: AbstractContextManager[Any] | Callable[[int], AbstractContextManager[Any] | None] | None = None,
     parts: int = 1,
     clip: Callable[[Iterable[torch.Tensor]], None] | None = None,
+    only_loss: bool = False,
 ) -> EagerStep:
-    """Forward, backward and ``optimizer.step()`` on the given objects, which it changes.
+    """Forward, backward and ``optimizer.step()`` on the given objects, which it changes; ``only_loss``: forward alone.
 
     ``numbers`` is the random twin's context, under which torch draws the compiled step's random numbers, or makes
     it from the number of a micro-batch. The batch is ``parts`` micro-batches: loss and gradients are their means,
@@ -41,7 +42,8 @@ def eager_step(
     that are returned are those before.
     """
     optimizer.zero_grad(set_to_none=True)
-    losses, extra = [], []
+    losses: list[torch.Tensor] = []
+    extra: Any = []
     for part, piece in enumerate(split(batch, parts)):
         context = numbers(part) if not isinstance(numbers, AbstractContextManager | None) else numbers
         with torch.enable_grad(), context or nullcontext():
@@ -49,19 +51,23 @@ def eager_step(
             value, aux = value if isinstance(value, tuple) else (value, None)
             if not isinstance(value, torch.Tensor):
                 raise refuse("loss", f"the loss function returned a {type(value).__name__}, not a tensor")
-            (value / parts if parts > 1 else value).backward()
+            if not only_loss:
+                (value / parts if parts > 1 else value).backward()
         losses.append(value.detach())
         extra.append(aux)
+    mean = losses[0] if parts == 1 else torch.stack(losses).mean()
+    extra = extra[0] if parts == 1 else joined(extra)
+    if only_loss:
+        return EagerStep(mean, extra, {}, {})
     gradients = {n: None if p.grad is None else p.grad.detach().clone() for n, p in model.named_parameters()}
     if clip is not None:
         clip(p for group in optimizer.param_groups for p in group["params"])
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    mean = losses[0] if parts == 1 else torch.stack(losses).mean()
     values = dict(model.named_parameters()) | dict(model.named_buffers())
     return EagerStep(
         mean,
-        extra[0] if parts == 1 else joined(extra),
+        extra,
         gradients,
         {n: t.detach() for n, t in values.items()},
     )
