@@ -386,3 +386,15 @@ def test_eager_that_does_not_repeat_itself_is_no_reference():
     assert [r.code for r in refused.value.reasons] == ["repeat"]
     assert "another loss when it takes the same step again" in str(refused.value)
     assert torch.equal(model.weight.detach(), before)
+
+
+def test_a_buffer_that_eager_moves_and_the_program_does_not_write_is_a_difference():
+    """What a capture has lost, no list of what the program writes would show."""
+    before = {"mean": torch.zeros(3)}
+    measured = certify.Measured(torch.ones(()), {}, {}, frozenset(), 0.0)
+    moved, still = (
+        EagerStep(torch.ones(()), None, {}, {"mean": value}) for value in (torch.ones(3), torch.zeros(3))
+    )
+    failed = [r for r in certify._rows(measured, before, moved, moved, 0.0, {}) if not r.ok]
+    assert [(r.kind, r.name) for r in failed] == [("buffer", "mean")]
+    assert all(r.ok for r in certify._rows(measured, before, still, still, 0.0, {}))

@@ -55,7 +55,7 @@ RULES = (
     ),
     Rule(
         "control-flow",
-        r"what is asked here|data-dependent expression|\b(bool|item|tolist|int|float)\b",
+        r"what is asked here|asks for a value|data-dependent expression|\b(bool|item|tolist|int|float)\b",
         JUSTIFIED,
         "Python asks for a value that the step computes",
     ),

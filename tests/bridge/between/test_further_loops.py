@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, prune, vector_to_parameters
 
+import detente
 from detente import bridge
 from tests.bridge.between.loops import Net, World, batches, cross_entropy, equal, run
 
@@ -498,5 +499,20 @@ def test_transforms_of_torch_read_the_weights_of_now(how: str) -> None:
             losses.append(world.step(batch))
             losses.append(float(asked(world.model, batch).detach()))
         return losses
+
+    equal(loop)
+
+
+def test_a_step_that_is_compiled_again_begins_with_what_was_trained() -> None:
+    """The module is behind then; weights, statistics and moments are those of now."""
+
+    def loop(world: World) -> list[float]:
+        losses = [world.step(b) for b in batches()[:4]]
+        if "compiled" in world.more:
+            again = detente.compile(
+                world.model, cross_entropy, world.optimizer, example_batch=batches()[0], seed=3, cache=False
+            )
+            world.step = lambda batch: float(again(batch))
+        return losses + [world.step(b) for b in batches()[4:]]
 
     equal(loop)

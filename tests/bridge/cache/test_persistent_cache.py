@@ -164,3 +164,27 @@ def test_another_process_finds_it(tmp_path):
     told = [_python(script, tmp_path).split(maxsplit=1) for _ in range(2)]
     assert [t[0] for t in told] == ["False", "True"]
     assert told[0][1] == told[1][1]
+
+
+SEVERAL = """
+import jax, torch, detente
+assert len(jax.devices()) == 4
+x, found = torch.ones(3, 4), []
+for _ in range(2):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = detente.compile(model, lambda m, b: m(b).square().mean(), optimizer, example_batch=x)
+    found.append((step.programs[0].cached, [float(step(x)) for _ in range(3)]))
+(first, one), (second, other) = found
+print(first, second, one == other)
+"""
+
+
+def test_a_program_is_found_again_where_several_devices_are_visible(tmp_path):
+    here = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    here |= {"DETENTE_BRIDGE_CACHE": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", SEVERAL], env=here, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.split() == ["False", "True", "True"], done.stderr[-2000:]

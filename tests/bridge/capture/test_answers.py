@@ -312,3 +312,16 @@ def test_a_mask_without_a_true_writes_nothing() -> None:
         value.backward()
         plain.step()
         assert float(step(batch)) == pytest.approx(float(value.detach()), rel=1e-5)
+
+
+def columns(model, x):
+    """A list of Python's out of a constant, and one out of the batch."""
+    x, picked = x
+    return model.body(x).sum(torch.arange(0, 1).tolist())[picked.tolist()[1]]
+
+
+def test_a_list_of_what_is_known_is_a_list(same_function) -> None:
+    picked = torch.tensor([[0, 1], [2, 0]])
+    same_function(
+        Asking(columns), loss, (torch.randn(5, 4, generator=torch.Generator().manual_seed(0)), picked)
+    )

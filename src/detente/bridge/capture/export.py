@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -33,7 +34,7 @@ from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
 from detente.bridge.capture.settled import Answers, Given, answers, is_check, settled, tried, unsettled
 from detente.bridge.capture.statistics import keep_statistics
 from detente.bridge.capture.transforms import keep_transforms
-from detente.bridge.capture.weights import Weights, identity, weights
+from detente.bridge.capture.weights import Weights, identity, weights, whole
 from detente.bridge.capture.where import passed, raised_at, where
 from detente.bridge.graph import Graph
 from detente.bridge.live.guard import plain, tensors_of
@@ -143,6 +144,7 @@ def capture(
 
     Raises Refused with every reason that could be found in one pass.
     """
+    whole(model)
     before = sources(model, loss)
     held = before.tensors.items() if inputs else ()
     outside = {identity(tensor): name for name, tensor in held if _plain(tensor)}
@@ -381,6 +383,16 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
         "a tensor that the loss or an attribute holds is written by the step: register it as a buffer of the model, or "
         "put a module that the loss holds into eval mode (BatchNorm writes its statistics)",
     ),
+    (
+        "SparseTensorImpl",
+        "export",
+        "a program takes dense tensors: .to_dense() of what the module or the loss holds",
+    ),
+    (
+        "Cannot view a tensor",
+        "export",
+        "PyTorch does not take this view either: reshape, or contiguous() before it",
+    ),
     (".numpy() is not supported", "control-flow", _OUTSIDE),
     (
         "FakeTensor.__format__",
@@ -391,6 +403,7 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
 )
 
 
+_MUTATED = re.compile(r"Constant (\S+) is mutated in the forward method")
 # torch's own vmap (over integers), which hides what it computes
 _TRANSFORMS = ("/_functorch/vmap.py",)
 
@@ -412,7 +425,17 @@ def _refusal(error: Exception) -> Refused:
         place = next((found for found in quoted if found.file != "?"), place)
     said = f"{type(error).__name__}: {first.strip()[:400]}"
     if code == "control-flow" and "data-dependent expression" in text:
-        said = f"Python asks for a value that the program computes ({said})"
+        # (torch's own words name a symbol of its algebra, which says nothing to the reader)
+        said = "Python asks for a value that the program computes"
+    if (mutated := _MUTATED.search(text)) is not None:
+        name = mutated[1]
+        unnamed = name.startswith("lifted_tensor")
+        held = (
+            "a tensor that the loss or an attribute holds"
+            if unnamed
+            else f"tensor {name.removeprefix('model.')}"
+        )
+        said = f"the step writes {held} in place, which is no buffer"
     return refuse(code, said, place, hint)
 
 

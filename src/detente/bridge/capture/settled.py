@@ -48,6 +48,9 @@ COUNTED = f"{SETTLED} (how many there are)"
 # calls by name, and what they ask: the number itself, whether it is true, where the true elements are
 _NUMBERS = {"__bool__": "bool", "is_nonzero": "bool", "__int__": "int", "__index__": "int", "item": "int"}
 
+# Elements of a list of Python's that a tensor becomes: each is asked for by itself.
+_LISTED = 64
+
 # calls that make a tensor, and the argument from which on a 0-d tensor is asked for its number by torch itself
 _SIZED = {"arange": 0, "zeros": 0, "ones": 0, "empty": 0, "new_zeros": 1, "new_ones": 1, "new_empty": 1}
 
@@ -131,6 +134,10 @@ class _Questions(TorchFunctionMode):
             return plain()
         if name in _NUMBERS and args[0].numel() == 1:
             return self.number(_NUMBERS[name], args[0], plain)
+        if name == "tolist" and not args[0].is_floating_point() and args[0].numel() <= _LISTED:
+            # as a fake tensor's own tolist does, which no mode is told of
+            numbers = [self.number("int", one, one.item) for one in args[0].reshape(-1)]
+            return _nested(numbers, args[0].shape)
         if name == "nonzero" and args[0].ndim and (found := self.places(args[0] != 0)) is not None:
             tuples = kwargs.get("as_tuple", len(args) > 1 and args[1])
             return found if tuples else torch.stack(found, 1)
@@ -152,6 +159,14 @@ class _Questions(TorchFunctionMode):
     def _size(self, value: Any) -> Any:
         known = isinstance(value, torch.Tensor) and value.ndim == 0 and not value.is_floating_point()
         return self.number("size", value, value.item) if known else value
+
+
+def _nested(numbers: list[Any], shape: tuple[int, ...]) -> Any:
+    """The list that ``tolist`` gives of a tensor of this shape; the number itself where it has no dimension."""
+    if not shape:
+        return numbers[0]
+    each = len(numbers) // shape[0] if shape[0] else 0
+    return [_nested(numbers[i * each : (i + 1) * each], shape[1:]) for i in range(shape[0])]
 
 
 def _is_mask(index: Any) -> bool:

@@ -36,8 +36,16 @@ def identity(tensor: torch.Tensor) -> tuple[object, ...]:
     return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
-def shaped(module: nn.Module) -> None:
-    """Raises Refused where a parameter or a buffer has no shape yet (torch's lazy modules)."""
+def whole(module: nn.Module) -> None:
+    """Raises Refused where a part has no parameters of a known shape yet (torch's lazy modules), or no code of Python's
+    (``torch.jit``)."""
+    scripted = [name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
+    if scripted:
+        raise refuse(
+            "export",
+            f"{scripted[0] or 'the model'} is a torch.jit module, which has no code of Python's to follow",
+            hint="give the module as it was before torch.jit.script or torch.jit.trace",
+        )
     named = (*module.named_parameters(), *module.named_buffers())
     lazy = [name for name, tensor in named if is_lazy(tensor)]
     if lazy:
@@ -50,8 +58,7 @@ def shaped(module: nn.Module) -> None:
 
 def weights(module: nn.Module) -> Weights:
     """All parameters and buffers of ``module``. Raises Refused for sparse, quantised and half-overlapping
-    ones, and for those without a shape."""
-    shaped(module)
+    ones."""
     bad: list[Reason] = []
     tensors: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
@@ -64,6 +71,7 @@ def weights(module: nn.Module) -> Weights:
                 Reason(
                     "parameter",
                     f"{name} is a {tensor.layout} {tensor.dtype} tensor; the bridge takes dense ones",
+                    hint="keep it dense (to_dense(), dequantize()), or hand what it does over in the batch",
                 )
             )
             continue

@@ -59,7 +59,7 @@ def eager_step(
     extra = extra[0] if parts == 1 else joined(extra)
     if only_loss:
         return EagerStep(mean, extra, {}, {})
-    gradients = {n: None if p.grad is None else p.grad.detach().clone() for n, p in model.named_parameters()}
+    gradients = {n: None if p.grad is None else _dense(p.grad) for n, p in model.named_parameters()}
     if clip is not None:
         clip(p for group in optimizer.param_groups for p in group["params"])
     optimizer.step()
@@ -71,3 +71,9 @@ def eager_step(
         gradients,
         {n: t.detach() for n, t in values.items()},
     )
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    """A copy; that of an embedding with ``sparse=True`` holds the rows that were read."""
+    gradient = gradient.detach()
+    return gradient.clone() if gradient.layout == torch.strided else gradient.to_dense()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from detente.bridge.capture.weights import shaped
+from detente.bridge.capture.weights import whole
 from detente.bridge.live.interrupts import held_back
 from detente.bridge.state.meta import on_meta
 from detente.bridge.step.examine import check
@@ -104,7 +104,7 @@ def compile(
         weights=weights,
         quiet=quiet,
     )
-    shaped(model)
+    whole(model)
     with held_back(), telling(f"step of {type(model).__name__}", quiet):
         return Step(model, loss, optimizer, example_batch, options, share)
 

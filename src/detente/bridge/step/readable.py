@@ -19,9 +19,18 @@ from detente.bridge.state import checkpoint
 from detente.bridge.state.place import from_jax
 from detente.bridge.step.exchange import Exchange
 
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
 
 class Readable(Exchange):
     """Weights, moments and programs, on the host, in files, as text."""
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        """copy.copy, copy.deepcopy and pickle: two steps would use up one state."""
+        raise TypeError(
+            "a step holds a compiled program and its state on the device, and is not copied or pickled: "
+            "step.save(path) writes its state, step.state_dict() is its weights, detente.compile makes another step"
+        )
 
     def evaluate(self, batch: Any) -> Any:
         """The loss function's value on ``batch`` in eager PyTorch, with the weights as they are now, without gradients
@@ -110,8 +119,12 @@ class Readable(Exchange):
     def stablehlo(self, platforms: Sequence[str] | None = None) -> str:
         """The whole training step as StableHLO text: forward, backward and update of the first program.
 
-        ``platforms`` (``cpu``, ``cuda``, ``rocm``, ``tpu``) need not be here; default: the one that is.
+        ``platforms`` (``cpu``, ``cuda``, ``rocm``, ``tpu``) need not be here; default: the one that is. Raises
+        ValueError for another.
         """
+        unknown = [] if platforms is None else [name for name in platforms if name not in PLATFORMS]
+        if unknown or isinstance(platforms, str) or (platforms is not None and not platforms):
+            raise ValueError(f"platforms is a list of {', '.join(PLATFORMS)}; there is {platforms!r}")
         return exported(self.programs[0].compiled, platforms).mlir_module()
 
     def values(self) -> dict[str, Any]:

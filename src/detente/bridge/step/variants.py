@@ -145,6 +145,7 @@ class Variants:
         """The program for this batch, compiled now if it is a new one. Raises Refused."""
         key = self._key(placed, mode, state)
         if key not in self.made:
+            self._warn_of_values(placed, key)
             name = type(self.model).__name__
             with telling(f"a program of the step of {name}", self.options.quiet):
                 self.made[key] = self._stored(key, placed, rule, hyper, held, state)
@@ -176,6 +177,19 @@ class Variants:
         ):  # micro-batches may differ: the checks of the step say so
             return None
         return asks.other(placed.arrays, lambda name: from_jax(state.value(name)))
+
+    def _warn_of_values(self, placed: Placed, key: Any) -> None:
+        """Where a plain value of the batch makes its third program."""
+        alike = [known for known in self.made if known[1] == key[1] and known[0][:2] == key[0][:2]]
+        if len(alike) != SOON:
+            return
+        took = sum([*self.made.values()][-1].seconds.values())
+        values = ", ".join(repr(value) for _, value in placed.layout.static)[:100]
+        warnings.warn(
+            f"the plain values of the batch ({values}) are others for the third time: every new one is captured and "
+            f"compiled again, about {took:.1f} s each; a float, or a tensor, is an input instead",
+            stacklevel=7,
+        )
 
     def _warn_of_answers(self) -> None:
         took = sum([*self.made.values()][-1].seconds.values()) if self.made else 0.0
