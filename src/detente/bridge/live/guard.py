@@ -38,12 +38,13 @@ FREE = frozenset(
         "_has_symbolic_sizes_strides", "has_names", "is_conj", "is_neg", "name", "__instancecheck__",
     }
 )  # fmt: skip
-# These give a way to write that moves no version counter.
+# These give a way to write that moves no version counter, or write so themselves (a batch norm its statistics).
 ALIASES = frozenset(
     {
         "data", "set:data", "numpy", "__array__", "untyped_storage", "storage", "_typed_storage", "storage_type",
         "data_ptr", "__dlpack__", "to_dlpack", "_to_dlpack", "set_", "share_memory_", "set_data",
-        "__cuda_array_interface__",
+        "__cuda_array_interface__", "batch_norm", "native_batch_norm", "_batch_norm_impl_index", "cudnn_batch_norm",
+        "miopen_batch_norm",
     }
 )  # fmt: skip
 
