@@ -10,24 +10,30 @@ from typing import Any
 import torch
 from torch import nn
 
+from detente.bridge.live.places import has
+from detente.bridge.live.sources import Sources
 from detente.bridge.refusal import Reason, refuse
 
 
 @dataclass(frozen=True)
 class Left:
-    """A tensor that a trace left under ``key`` of a part's own table."""
+    """A tensor that a trace left under ``key`` of a part's own table, or in another place of Python's. ``fresh``: where
+    nothing was, as a cache is filled. A number that was read of a tensor (``item()``) has no ``shape``."""
 
-    table: dict[str, Any]
-    key: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+    table: Any
+    key: Any
+    shape: tuple[int, ...] | None
+    dtype: torch.dtype | None
     name: str
+    fresh: bool = False
+    mark: int = 0  # the id of what was left, for as long as that is there
 
     @property
     def reason(self) -> Reason:
+        what = "a number of a tensor's" if self.shape is None else "a tensor"
         return Reason(
             "held-tensor",
-            f"forward keeps a tensor in {self.name}, and with it there the next step is another program",
+            f"forward keeps {what} in {self.name}, and with it there the next step is another program",
         )
 
 
@@ -90,23 +96,37 @@ class Held:
         return tuple(left)
 
 
+def left_in_python(before: Sources) -> tuple[Left, ...]:
+    """Tensors, and numbers of theirs, that the code left in dictionaries, closures and objects."""
+    found = []
+    for table, key, then, now, name in before.left():
+        tensor = isinstance(now, torch.Tensor)
+        shape, dtype = (tuple(now.shape), now.dtype) if tensor else (None, None)
+        found.append(Left(table, key, shape, dtype, name, then is None, id(now)))
+    return tuple(found)
+
+
 @contextmanager
-def standing_in(left: Sequence[Left]) -> Iterator[None]:
-    """Zeros where a trace left tensors, and what was there before at the end."""
-    before = [(one.table, one.key, one.table.get(one.key, _NOTHING)) for one in left]
+def standing_in(left: Sequence[Left]) -> Iterator[set[int]]:
+    """Zeros where a trace left tensors, a number that no code holds where it left numbers, and what was there before at
+    the end. Yields the ids of what stands in."""
+    before = [
+        (one.table, one.key, one.table[one.key] if has(one.table, one.key) else _NOTHING) for one in left
+    ]
     for one in left:
-        one.table[one.key] = torch.zeros(one.shape, dtype=one.dtype)
+        one.table[one.key] = _NUMBER if one.shape is None else torch.zeros(one.shape, dtype=one.dtype)
     try:
-        yield
+        yield {id(one.table[one.key]) for one in left}
     finally:
         for table, key, then in before:
             if then is _NOTHING:
-                table.pop(key, None)
+                if has(table, key):
+                    del table[key]
             else:
                 table[key] = then
 
 
-_NOTHING = object()
+_NOTHING, _NUMBER = object(), 0.8372915604
 
 
 def _said(value: Any) -> str:

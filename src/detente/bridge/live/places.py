@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from itertools import chain
+from types import CellType
 from typing import Any
 
 
@@ -72,6 +73,22 @@ class OfClass:
 
     def __len__(self) -> int:
         return len(self.view)
+
+
+class OfCell:
+    """What a closure's variable holds, as a table with one place."""
+
+    def __init__(self, owner: CellType) -> None:
+        self.owner = owner
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __getitem__(self, name: str) -> Any:
+        return self.owner.cell_contents
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.owner.cell_contents = value
 
 
 class OfContext:

@@ -9,6 +9,7 @@ import array
 import configparser
 import ctypes
 import functools
+import io
 import logging
 import os
 import random
@@ -200,6 +201,8 @@ class Walk:
         elif isinstance(value, ContextVar):
             self._slot(OfContext(value), "value", value.get(None), f"what {name} says")
         elif not isinstance(value, (types.ModuleType, torch.Generator, *_ELSEWHERE)) and not _is_ours(value):
+            if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+                self.found.iterators.append(name)
             self._object(value, name)
 
     def _container(self, value: Any, name: str) -> None:
