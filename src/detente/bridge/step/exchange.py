@@ -183,7 +183,9 @@ class Exchange(Certified):
             fresh = [t for t in tensors_in(self.optimizer) if id(t) not in known]
             self._held_moments += [(t, t._version) for t in fresh]
             watch(fresh, self._moments)
-        self._rewritten = True  # until the next step it may be written, by any means
+            # Until the next step it may be written, by any means. Said in here: said behind a step of another thread's,
+            # it would bring back what the state was before that.
+            self._rewritten = True
 
     def _hook(self) -> None:
         """The optimizer's ``state_dict`` is the step's, and what is loaded into it is taken over."""
