@@ -307,11 +307,34 @@ def writes_a_mask(world: World) -> list[float]:
     return stepping(world, change, 4)
 
 
+def runs_the_model_in_training_mode(world: World) -> list[float]:
+    """BatchNorm writes its statistics, and no version of theirs moves."""
+    losses = []
+    for batch in batches():
+        losses.append(world.step(batch))
+        with torch.no_grad():
+            losses.append(float(world.model(2 * batch["x"]).sum()))
+    return losses
+
+
+def takes_a_step_of_its_own(world: World) -> list[float]:
+    losses = []
+    for batch in batches():
+        losses.append(world.step(batch))
+        value = cross_entropy(world.model, batch)
+        value.backward()
+        world.optimizer.step()
+        world.optimizer.zero_grad()
+        losses.append(float(value.detach()))
+    return losses
+
+
 PLAIN = [
     projects_rows, looks_ahead, adds_noise, makes_a_layer_anew, applies_an_initialisation, goes_through_a_vector,
     swaps_an_average_in_to_validate, keeps_the_best, replaces_a_parameter, prunes, schedules_weight_decay,
     changes_betas, sets_the_rate_by_hand, adds_a_group, clears_its_state, zeroes_a_moment, reads_a_moment,
     freezes_statistics, moves_epsilon, takes_a_hook_away, hands_over_a_smaller_batch,
+    runs_the_model_in_training_mode, takes_a_step_of_its_own,
 ]  # fmt: skip
 BUILT = {
     changes_the_class: Scaled,

@@ -185,6 +185,6 @@ def test_a_program_is_found_again_where_several_devices_are_visible(tmp_path):
     here = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     here |= {"DETENTE_BRIDGE_CACHE": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", SEVERAL], env=here, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", SEVERAL], env=here, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stdout.split() == ["False", "True", "True"], done.stderr[-2000:]

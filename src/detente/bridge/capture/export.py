@@ -22,7 +22,7 @@ from detente.bridge.capture.data import keep_data
 from detente.bridge.capture.derivative import Derivatives, keep_derivatives
 from detente.bridge.capture.functions import keep_functions, unkept
 from detente.bridge.capture.generators import Generators
-from detente.bridge.capture.held import Held, Left, standing_in
+from detente.bridge.capture.held import Held, Left, left_in_python, standing_in
 from detente.bridge.capture.hooks import keep_hooks, rewire
 from detente.bridge.capture.mapped import keep_maps
 from detente.bridge.capture.markers import capturing, leaf
@@ -44,6 +44,7 @@ from detente.bridge.live.walk import sources
 from detente.bridge.live.writes import Write
 from detente.bridge.refusal import Reason, Refused, refuse
 
+TURNS = 2  # captures that show whether what changes by itself matters
 Loss = Callable[[Any, Any], Any]
 Again = Callable[[], None] | None
 Outside = Mapping[tuple[object, ...], str]  # identity of a tensor -> its name
@@ -104,13 +105,16 @@ class _Program(nn.Module):
         try:
             with nullcontext() if given is None else given, same, held.noting_lines():
                 value = self.__dict__["loss"](self.model, self.layout.build(tensors))
-            told.left = held.written_in_place()
+            told.left = (*held.written_in_place(), *left_in_python(self.__dict__["before"]))
         except BaseException:
             held.put_back()
             raise
-        told.writes, grown = self.__dict__["before"].written()
-        if grown:
-            raise refuse("held-tensor", f"forward makes {', '.join(grown)} longer with every step")
+        told.writes, changed = self.__dict__["before"].written()
+        if changed:
+            raise refuse(
+                "held-tensor",
+                f"forward writes {', '.join(changed)} in every step, which a program does not repeat",
+            )
         extra: list[torch.Tensor] = []
         if isinstance(value, tuple):
             if len(value) != 2:
@@ -151,7 +155,7 @@ def capture(
     try:
         with _same_parts(model) as parts, plain([*tensors_of(model), *before.tensors.values()]), Ran() as ran:
             captured = _settled_draws(
-                lambda: _twice(model, loss, batch, outside, before, settle, again), before
+                lambda: _twice(model, loss, batch, outside, before, settle, again), before, ran
             )
     finally:
         before.put_back()
@@ -192,9 +196,9 @@ def _plain(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided and not tensor.is_meta and tensor.numel() > 0
 
 
-def _settled_draws(run: Callable[[], Captured], before: Sources) -> Captured:
-    """The program, and again where Python's or numpy's generators moved: a number that was drawn in the capture would
-    be the same one in every step."""
+def _settled_draws(run: Callable[[], Captured], before: Sources, ran: Ran) -> Captured:
+    """The program, and again where Python's or numpy's generators moved, where there is an iterator, or where code asks
+    the clock or chance: a number that was drawn in the capture would be the same one in every step."""
     generators = Generators(before)
     try:
         captured = run()
@@ -206,6 +210,14 @@ def _settled_draws(run: Callable[[], Captured], before: Sources) -> Captured:
             other = run()
         if not alike(captured.graph, other.graph, values=True):
             raise refuse("generator", f"the step draws from {' and '.join(moved)}")
+    changing = [*ran.changing(), *before.iterators]
+    for _ in range(TURNS if changing else 0):
+        before.put_back()
+        if not alike(captured.graph, run().graph, values=True):
+            raise refuse(
+                "generator",
+                f"what the step computes with is another number whenever it is asked ({', '.join(changing)})",
+            )
     return captured
 
 
@@ -217,13 +229,18 @@ def _twice(
     captured, left = _capture(model, loss, batch, outside, before, settle, again)
     if left:
         before.put_back()
-        with standing_in(left):
+        second, anew = None, {(id(one.table), one.key) for one in left}
+        with standing_in(left) as standing:
             try:
-                second = _capture(model, loss, batch, outside, before, settle, again)[0].graph
+                found, written = _capture(model, loss, batch, outside, before, settle, again)
+                anew = {(id(one.table), one.key) for one in written if one.mark not in standing}
+                second = found.graph
             except Refused:
-                second = None
-        if second is None or not alike(captured.graph, second):
-            raise Refused([one.reason for one in left])
+                pass
+        # What was put where nothing was, and is found there the next time, is a cache.
+        moving = [one for one in left if not one.fresh or (id(one.table), one.key) in anew]
+        if moving and (second is None or not alike(captured.graph, second)):
+            raise Refused([one.reason for one in moving])
     return captured
 
 

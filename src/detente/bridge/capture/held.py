@@ -12,6 +12,8 @@ from torch import nn
 
 from detente.bridge.capture.where import here
 from detente.bridge.graph import Where
+from detente.bridge.live.places import has
+from detente.bridge.live.sources import Sources
 from detente.bridge.refusal import Reason, refuse
 
 _ONCE = (
@@ -22,21 +24,26 @@ _ONCE = (
 
 @dataclass(frozen=True)
 class Left:
-    """A tensor that a trace left under ``key`` of a part's own table, or (``registered``) of that of its buffers."""
+    """A tensor that a trace left under ``key`` of a part's own table, or (``registered``) of that of its buffers, or in
+    another place of Python's. ``fresh``: where nothing was, as a cache is filled. A number that was read of a tensor
+    (``item()``) has no ``shape``."""
 
-    table: dict[str, Any]
-    key: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+    table: Any
+    key: Any
+    shape: tuple[int, ...] | None
+    dtype: torch.dtype | None
     name: str
+    fresh: bool = False
+    mark: int = 0  # the id of what was left, for as long as that is there
     where: Where | None = None
     registered: bool = False
 
     @property
     def reason(self) -> Reason:
+        what = "a number of a tensor's" if self.shape is None else "a tensor"
         return Reason(
             "held-tensor",
-            f"forward keeps a tensor in {self.name}, and with it there the next step is another program",
+            f"forward keeps {what} in {self.name}, and with it there the next step is another program",
             self.where,
             _ONCE if self.registered else "",
         )
@@ -142,27 +149,43 @@ class Held:
                 else:
                     del table[key]
                 line = self._line(path, key)
-                left.append(Left(table, key, tuple(now.shape), now.dtype, name, line, registered))
+                left.append(
+                    Left(table, key, tuple(now.shape), now.dtype, name, where=line, registered=registered)
+                )
         return tuple(left)
 
 
+def left_in_python(before: Sources) -> tuple[Left, ...]:
+    """Tensors, and numbers of theirs, that the code left in dictionaries, closures and objects."""
+    found = []
+    for table, key, then, now, name in before.left():
+        tensor = isinstance(now, torch.Tensor)
+        shape, dtype = (tuple(now.shape), now.dtype) if tensor else (None, None)
+        found.append(Left(table, key, shape, dtype, name, then is None, id(now)))
+    return tuple(found)
+
+
 @contextmanager
-def standing_in(left: Sequence[Left]) -> Iterator[None]:
-    """Zeros where a trace left tensors, and what was there before at the end."""
-    before = [(one.table, one.key, one.table.get(one.key, _NOTHING)) for one in left]
+def standing_in(left: Sequence[Left]) -> Iterator[set[int]]:
+    """Zeros where a trace left tensors, a number that no code holds where it left numbers, and what was there before at
+    the end. Yields the ids of what stands in."""
+    before = [
+        (one.table, one.key, one.table[one.key] if has(one.table, one.key) else _NOTHING) for one in left
+    ]
     for one in left:
-        one.table[one.key] = torch.zeros(one.shape, dtype=one.dtype)
+        one.table[one.key] = _NUMBER if one.shape is None else torch.zeros(one.shape, dtype=one.dtype)
     try:
-        yield
+        yield {id(one.table[one.key]) for one in left}
     finally:
         for table, key, then in before:
             if then is _NOTHING:
-                table.pop(key, None)
+                if has(table, key):
+                    del table[key]
             else:
                 table[key] = then
 
 
-_NOTHING = object()
+_NOTHING, _NUMBER = object(), 0.8372915604
 
 
 def _said(value: Any) -> str:

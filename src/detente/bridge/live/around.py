@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from detente.bridge.live.places import OfClass
 from detente.bridge.live.python import PLAIN
 from detente.bridge.live.ran import Names
 from detente.bridge.live.sources import Sources
@@ -92,8 +93,8 @@ class Surroundings:
         slots = [s for s in self._sources.slots if s[3] in moved]
         cells = [c for c in self._sources.cells if c[2] in moved]
         whole = {name for *_, name in (*slots, *cells)} == moved.keys() and all(
-            isinstance(table, dict | list)
-            and key in (table if isinstance(table, dict) else range(len(table)))
+            isinstance(table, dict | list | OfClass)
+            and key in (range(len(table)) if isinstance(table, list) else table)
             for table, key, *_ in slots
         )
         if not whole:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -38,16 +39,18 @@ FREE = frozenset(
         "_has_symbolic_sizes_strides", "has_names", "is_conj", "is_neg", "name", "__instancecheck__",
     }
 )  # fmt: skip
-# These give a way to write that moves no version counter.
+# These give a way to write that moves no version counter, or write so themselves (a batch norm its statistics).
 ALIASES = frozenset(
     {
         "data", "set:data", "numpy", "__array__", "untyped_storage", "storage", "_typed_storage", "storage_type",
         "data_ptr", "__dlpack__", "to_dlpack", "_to_dlpack", "set_", "share_memory_", "set_data",
-        "__cuda_array_interface__",
+        "__cuda_array_interface__", "batch_norm", "native_batch_norm", "_batch_norm_impl_index", "cudnn_batch_norm",
+        "miopen_batch_norm",
     }
 )  # fmt: skip
 
 _GUARDS = "_detente_guards"
+ONE = threading.RLock()  # one thread at a time is inside of a call of any step
 
 
 class Guard:
@@ -69,22 +72,30 @@ class Guard:
 
     @property
     def off(self) -> bool:
-        """Whether a call of the step's own is running."""
+        """Whether a call of the step's own is running, in this thread. Another thread that reads meanwhile waits."""
+        return ONE._is_owned() and _running(self.calls)  # type: ignore[attr-defined]
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call of the step's own is running in any thread."""
         return _running(self.calls)
 
     def touched(self, tensor: torch.Tensor, name: str) -> None:
-        if self.off:
-            return
-        if self.behind:
-            read = self.read()
-            if read is not None and in_transform():
-                with outside_of_transforms():  # or the step's own tensors are wrapped, too
+        with (
+            ONE
+        ):  # or a step that another thread makes between the read and the note is forgotten by its next one
+            if self.off:
+                return
+            if self.behind:
+                read = self.read()
+                if read is not None and in_transform():
+                    with outside_of_transforms():  # or the step's own tensors are wrapped, too
+                        read()
+                elif read is not None:
                     read()
-            elif read is not None:
-                read()
-        # Behind the read, which begins a new account. What another step's own code does writes nothing.
-        if name in ALIASES and not _running(Guard.inside):
-            self.exposed.add(id(tensor))
+            # Behind the read, which begins a new account. What another step's own code does writes nothing.
+            if name in ALIASES and not (ONE._is_owned() and _running(Guard.inside)):  # type: ignore[attr-defined]
+                self.exposed.add(id(tensor))
 
 
 class Away:
@@ -92,7 +103,8 @@ class Away:
 
     The function's frame is what is remembered, and not a count: an interrupt can come between an exit and its count,
     and a guard that stays blind loses every later write. A frame that no longer runs counts no more, whatever ended it.
-    Ctrl-C is held back meanwhile.
+    Ctrl-C is held back meanwhile, and every other thread that reads or writes what a step watches waits: half of the
+    values would be of another step, and what it is told to write back would be gone.
     """
 
     __slots__ = ("_calls", "_frame", "_held")
@@ -103,6 +115,7 @@ class Away:
 
     def __enter__(self) -> None:
         self._held.__enter__()
+        ONE.acquire()
         self._frame = sys._getframe(1)
         for calls in self._calls:
             calls.append(self._frame)
@@ -112,6 +125,7 @@ class Away:
             if calls and calls[-1] is self._frame:
                 calls.pop()
         del self._frame
+        ONE.release()
         self._held.__exit__(*error)
 
 

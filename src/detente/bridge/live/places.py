@@ -4,10 +4,11 @@ in C, because a step asks it every time."""
 from __future__ import annotations
 
 import operator
-import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from itertools import chain
+from types import CellType
 from typing import Any
 
 
@@ -16,8 +17,6 @@ def has(table: Any, key: Any) -> bool:
 
 
 def put(table: Any, key: Any, value: Any) -> None:
-    if isinstance(table, types.MappingProxyType):
-        return  # a class: nothing of a trace is taken back there
     if not isinstance(table, list | deque) or key < len(table):
         table[key] = value
 
@@ -51,6 +50,63 @@ class Slots:
         return [(name, self[name]) for name in self.names if name in self]
 
 
+class OfClass:
+    """What a class holds, as a table; ``view`` is what is asked before every step, in C."""
+
+    def __init__(self, owner: type) -> None:
+        self.owner, self.view = owner, vars(owner)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.view
+
+    def __getitem__(self, name: str) -> Any:
+        return self.view[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        type.__setattr__(self.owner, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        type.__delattr__(self.owner, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.view))
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+
+class OfCell:
+    """What a closure's variable holds, as a table with one place."""
+
+    def __init__(self, owner: CellType) -> None:
+        self.owner = owner
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __getitem__(self, name: str) -> Any:
+        return self.owner.cell_contents
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.owner.cell_contents = value
+
+
+class OfContext:
+    """What a context variable says, as a table with one place."""
+
+    def __init__(self, owner: ContextVar[Any]) -> None:
+        self.owner = owner
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __getitem__(self, name: str) -> Any:
+        return self.owner.get(None)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.owner.set(value)
+
+
 _CALL: Any = operator.call
 
 
@@ -63,7 +119,8 @@ class Places:
 
     def __init__(self, rows: Iterable[tuple[Any, Any, Any]] = ()) -> None:
         tables: dict[int, tuple[Any, list[Any], list[Any]]] = {}
-        for table, key, value in rows:
+        for holder, key, value in rows:
+            table = holder.view if isinstance(holder, OfClass) else holder
             _, keys, values = tables.setdefault(id(table), (table, [], []))
             keys.append(key)
             values.append(value)

@@ -51,6 +51,12 @@ class Ran:
     def __exit__(self, *error: object) -> None:
         sys.setprofile(self._before)
 
+    def changing(self) -> list[str]:
+        """What a user's function among it asks for by a name of the clock's or of chance's."""
+        ran = self._codes.copy()  # it may still be growing
+        users = (c for c in ran if not in_library(c.co_filename) and _may_ask(c))
+        return sorted(_CHANGING & {name for code in users for name in code.co_names})
+
     def names(self) -> Names:
         """Everything that the code calls by a name, and every string in it (``getattr(self, "beta")``)."""
         found = frozenset(
@@ -63,6 +69,14 @@ class Ran:
         return Names(found, any(making & set(c.co_names) for c in users))
 
 
+# Names of what gives another number whenever it is asked, and has no state that could be looked at.
+_CHANGING = frozenset(
+    {
+        "time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "now",
+        "today", "utcnow", "default_rng", "RandomState", "Random", "SystemRandom", "urandom", "randbelow", "randbits",
+        "token_bytes", "token_hex", "uuid1", "uuid4", "getrandbits",
+    }
+)  # fmt: skip
 # Code that asks for nothing of a user's objects: Python's own, numpy's, JAX's and ours, and of torch's all but its
 # modules.
 _PYTHON = (str(Path(types.__file__ or "types").parent), "<frozen")

@@ -11,40 +11,50 @@ value behind ``__getattr__``, a slot, a database, the clock: what no table of Py
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import CellType
+from itertools import chain
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from detente.bridge.live.places import Places, has, put
+from detente.bridge.live.places import OfCell, OfClass, Places, has, put
 from detente.bridge.live.python import PLAIN
 from detente.bridge.live.writes import Write, bare, by, same
 
 ABSENT = object()
+_OF_A_TRACE = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
+# What a function is made of that another may be put in the place of.
+_MADE_OF = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
 
 @dataclass
 class Sources:
     """``slots`` are (table, key, value, name); ``sizes`` are tables with their length; ``empty`` are tables that held
     nothing, and ``hooks`` (table, key, value, name) those of torch's that held no hook; ``arrays`` are numpy arrays
-    with their bytes, ``sets`` are sets with a copy; ``tensors`` are those that are no parameter and no buffer, by
-    name."""
+    with their bytes, ``sets`` are sets with a copy; ``functions`` are users' functions with what they are made of;
+    ``tensors`` are those that are no parameter and no buffer, by name. ``keys`` are what a table held, by its id;
+    ``counted`` which of its names count, and those that it held of them; ``iterators`` are names of what says another
+    thing whenever it is asked for its next."""
 
     slots: list[tuple[Any, Any, Any, str]] = field(default_factory=list)
     sizes: list[tuple[Any, int, str]] = field(default_factory=list)
     empty: list[tuple[Any, str]] = field(default_factory=list)
     hooks: list[tuple[Any, Any, Any, str]] = field(default_factory=list)
     cells: list[tuple[CellType, Any, str]] = field(default_factory=list)
-    arrays: list[tuple[np.ndarray, bytes, str]] = field(default_factory=list)
+    arrays: list[tuple[Any, bytes, str]] = field(default_factory=list)
     sets: list[tuple[set[Any], frozenset[Any], str]] = field(default_factory=list)
+    functions: list[tuple[FunctionType, tuple[Any, ...], str]] = field(default_factory=list)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     keys: dict[int, frozenset[Any]] = field(default_factory=dict)
+    counted: dict[int, tuple[Callable[[Any], bool], frozenset[Any]]] = field(default_factory=dict)
     generators: list[tuple[str, Any]] = field(default_factory=list)
+    iterators: list[str] = field(default_factory=list)
 
     def ready(self) -> Sources:
         """A name of its own for each place, and flat lists."""
@@ -55,12 +65,14 @@ class Sources:
     def _flatten(self) -> None:
         """What the pass before every step goes over."""
         self._places = Places((table, key, value) for table, key, value, _ in self.slots)
-        self._tables = [table for table, _, _ in self.sizes]
+        self._tables = [table.view if isinstance(table, OfClass) else table for table, _, _ in self.sizes]
         self._lengths = [length for _, length, _ in self.sizes]
         self._held = [cell for cell, _, _ in self.cells]
         self._contents = [value for _, value, _ in self.cells]
         self._nothing = [*(table for table, _ in self.empty), *(table for _, _, table, _ in self.hooks)]
         self._registered = RemovableHandle.next_id
+        self._functions = [function for function, _, _ in self.functions]
+        self._made_of = [part for _, parts, _ in self.functions for part in parts]
 
     def _name_apart(self) -> None:
         """Two closures of one function hold variables of one name; a program is found by what each of them says."""
@@ -84,11 +96,25 @@ class Sources:
                 or RemovableHandle.next_id != self._registered
                 or list(map(len, self._tables)) != self._lengths
                 or any(c.cell_contents is not v for c, v in zip(self._held, self._contents, strict=True))
+                or not all(map(operator.is_, self._made_of_now(), self._made_of))
                 or any(a.tobytes() != b for a, b, _ in self.arrays)
                 or any(s != then for s, then, _ in self.sets)
             )
         except (KeyError, IndexError, ValueError):
             return True
+
+    def function(self, function: FunctionType, name: str) -> None:
+        self.functions.append((function, _MADE_OF(function), name))
+
+    def _made_of_now(self) -> Iterator[Any]:
+        return chain.from_iterable(map(_MADE_OF, self._functions))
+
+    def _grown(self, table: Any, length: int) -> bool:
+        """Whether it holds more or less than it did, of names that count."""
+        if id(table) not in self.counted:
+            return len(table) != length
+        counts, then = self.counted[id(table)]
+        return frozenset(filter(counts, table)) != then
 
     def changes(self) -> dict[str, tuple[Any, Any]]:
         """What is not what it was: name -> (then, now). Takes values that are equal as they are."""
@@ -101,8 +127,13 @@ class Sources:
             if now is not then and not same(then, now):
                 found[name] = (then, None if now is ABSENT else now)
         for table, length, name in self.sizes:
-            if len(table) != length:
+            if self._grown(table, length):
                 found[f"the size of {name}"] = (length, len(table))
+        for function, then, name in self.functions:
+            if any(map(operator.is_not, _MADE_OF(function), then)):
+                was, now = _made_of(then), _made_of(_MADE_OF(function))
+                if was is None or was != now:
+                    found[f"what {name} is made of"] = (was, now or function)
         for table, name in self.empty:
             if table:
                 found[f"the size of {name}"] = (0, len(table))
@@ -135,58 +166,114 @@ class Sources:
     def refresh(self) -> None:
         """What stands in the places now is what is known."""
         self.slots = [(t, k, t[k], n) for t, k, _, n in self.slots]
+        self.sizes = [(t, len(t), n) for t, _, n in self.sizes]
+        self.functions = [(f, _MADE_OF(f), n) for f, _, n in self.functions]
         self.hooks = [(t, k, t[k], n) for t, k, _, n in self.hooks]
         self.cells = [(c, c.cell_contents, n) for c, _, n in self.cells]
         self._flatten()
 
     def written(self) -> tuple[list[Write], list[str]]:
-        """The plain values that the code wrote since, as a step of eager would have, and the names of tables that it
-        made longer by something else."""
+        """The plain values that the code wrote since, as a step of eager would have, and the names of what it changed
+        in a way that no step repeats: tables that it made longer or shorter, arrays, sets."""
         writes = [
-            Write(table, key, bare(table[key]), name, by(then, table[key]))
-            for table, key, then, name in self.slots
-            if has(table, key)
-            and table[key] is not then
-            and isinstance(table[key], PLAIN)
-            and isinstance(then, PLAIN)
-            and not same(then, table[key])
+            Write(table, key, bare(now), name, by(then, now))
+            for table, key, then, now, name in self._moved_places()
+            if isinstance(now, PLAIN) and isinstance(then, PLAIN) and not same(then, now)
         ]
-        grown = []
+        changed = []
         for table, length, name in self.sizes:
             if isinstance(table, deque):
                 # One that is full keeps its length: what it lets go of at one end is every value's place.
                 if len(table) != length or any(
                     t is table and t[key] is not then for t, key, then, _ in self.slots
                 ):
-                    grown.append(name)
-            elif isinstance(table, list) and len(table) > length:
-                grown.append(name)
-            elif isinstance(table, dict):
-                fresh = [k for k in table if k not in self.keys[id(table)]]
-                writes += [
-                    Write(table, k, table[k], f"{name}.{k}") for k in fresh if isinstance(table[k], PLAIN)
-                ]
-        grown += [name for now, then, name in self.sets if now != then]
-        return [w for w in writes if not isinstance(w.table, deque)], grown
+                    changed.append(name)
+            elif isinstance(table, list):
+                changed += [name] if len(table) != length else []
+            elif isinstance(table, dict) and id(table) not in self.counted and self._lost(table):
+                changed.append(name)
+        for table, name, fresh in self._fresh():
+            writes += [Write(table, k, table[k], f"{name}.{k}") for k in fresh if isinstance(table[k], PLAIN)]
+        changed += [name for now, then, name in self.sets if now != then]
+        changed += [name for array, then, name in self.arrays if array.tobytes() != then]
+        return [w for w in writes if not isinstance(w.table, deque)], changed
+
+    def _moved_places(self) -> Iterator[tuple[Any, Any, Any, Any, str]]:
+        """(table, key, then, now, name) of places that hold another object."""
+        for table, key, then, name in self.slots:
+            if has(table, key) and table[key] is not then:
+                yield table, key, then, table[key], name
+        for cell, then, name in self.cells:
+            table = OfCell(cell)
+            if table["contents"] is not then:
+                yield table, "contents", then, table["contents"], name
+
+    def _fresh(self) -> Iterator[tuple[Any, str, list[Any]]]:
+        """Dictionaries and classes with the keys that came to them."""
+        for table, _, name in self.sizes:
+            if isinstance(table, dict | OfClass):
+                yield table, name, [k for k in table if k not in self.keys[id(table)]]
+        for table, name in self.empty:
+            yield table, name, list(table)
+
+    def _lost(self, table: dict[Any, Any]) -> bool:
+        return any(key not in table for key in self.keys[id(table)])
+
+    def left(self) -> Iterator[tuple[Any, Any, Any, Any, str]]:
+        """(table, key, then, now, name) of tensors, and numbers of theirs, that the code left in Python's places; None
+        where nothing was."""
+        for table, key, then, now, name in self._moved_places():
+            if isinstance(now, _OF_A_TRACE):
+                yield table, key, then, now, name
+        for table, name, fresh in self._fresh():
+            for key in fresh:
+                if isinstance(table[key], _OF_A_TRACE):
+                    yield table, key, None, table[key], f"{name}[{key!r}]"
 
     def put_back(self) -> None:
         """Every value where it was, after a trace has run the model's code."""
+        for table, length, _ in self.sizes:
+            if isinstance(table, list | deque) and len(table) < length:
+                then = [value for t, _, value, _ in self.slots if t is table]
+                if len(then) == length:
+                    table.clear()
+                    table.extend(then)
         for table, key, then, _ in self.slots:
             if not has(table, key) or table[key] is not then:
                 put(table, key, then)
+        for cell, then, _ in self.cells:
+            if cell.cell_contents is not then:
+                cell.cell_contents = then
         for table, length, _ in self.sizes:
             if isinstance(table, list):
                 del table[length:]
             elif isinstance(table, deque):
                 while len(table) > length:
                     table.pop()
-            elif isinstance(table, dict) and len(table) > length:
-                for key in [k for k in table if k not in self.keys[id(table)]]:
-                    del table[key]
+        for table, _, fresh in self._fresh():
+            for key in fresh:
+                del table[key]
+        for array, then_bytes, _ in self.arrays:
+            if array.tobytes() != then_bytes:
+                _fill(array, then_bytes)
         for now, then, _ in self.sets:
             if now != then:
                 now.clear()
                 now.update(then)
+
+
+def _fill(array: Any, content: bytes) -> None:
+    if not isinstance(array, np.ndarray):
+        array[:] = type(array)(array.typecode, content)
+    elif array.dtype != object and array.flags.writeable:
+        array[...] = np.frombuffer(content, array.dtype).reshape(array.shape)
+
+
+def _made_of(parts: tuple[Any, ...]) -> str | None:
+    """In words, where two that are equal do the same."""
+    code, positional, named = parts
+    given = [*(positional or ()), *(named or {}).values()]
+    return repr((id(code), positional, named)) if all(isinstance(v, PLAIN) for v in given) else None
 
 
 def _digest(content: bytes) -> str:

@@ -5,22 +5,28 @@ Code of libraries is not walked into (their objects are, where the model or the 
 
 from __future__ import annotations
 
-import enum
+import array
+import configparser
+import ctypes
 import functools
+import io
 import logging
+import os
 import random
 import sys
 import types
-from collections import UserDict, UserList, deque
-from collections.abc import Iterator, Mapping
+import weakref
+from collections import ChainMap, UserDict, UserList, deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from detente.bridge.live.places import Slots, put
+from detente.bridge.live.places import OfClass, OfContext, Slots, put
 from detente.bridge.live.python import PLAIN, in_library, names_in
 from detente.bridge.live.ran import Names
 from detente.bridge.live.sources import Sources
@@ -37,6 +43,16 @@ _UNREAD = frozenset(
         "_load_state_dict_post_hooks", "_compiled_call_impl",
     }
 )  # fmt: skip
+# Hooks of every module.
+_OF_ALL_MODULES = ("_global_forward_hooks", "_global_forward_pre_hooks")
+# Containers that Python's own code reads: of their attributes every one counts.
+_CONTAINERS = (ChainMap, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, configparser.RawConfigParser)
+# Functions in C that belong to an object: ``weights.get``, ``rng.random``.
+_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
+_CACHED = type(functools.lru_cache(lambda: None))
+_NUMBERS = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
+# Python's and numpy's own generators, of which the capture takes care.
+_SHARED = (getattr(random.random, "__self__", None), getattr(np.random.rand, "__self__", None))
 # Values, at most: a model that holds a whole data set is not walked through.
 MOST = 50_000
 
@@ -49,6 +65,8 @@ def sources(model: nn.Module, loss: Any, ran: Names | None = None) -> Sources:
         walk.attributes(part, f"model.{path}" if path else "model")
         walk.kind(type(part))
     walk.value(loss, "loss")
+    for name in _OF_ALL_MODULES:
+        walk.table(vars(nn.modules.module)[name], f"torch.nn.modules.module.{name}")
     return walk.found.ready()
 
 
@@ -79,6 +97,7 @@ class Walk:
         self.ran = ran
         self.found = Sources()
         self.seen: set[int] = set()
+        self.tables: set[int] = set()
         self.kept: list[Any] = []
         self.parts = {id(part) for part in model.modules()}
         self.known = {id(t) for t in (*model.parameters(), *model.buffers())}
@@ -96,8 +115,11 @@ class Walk:
     def attributes(self, owner: Any, name: str) -> None:
         """What an object holds under the names that were asked for; of a module also that nothing came to it."""
         table = vars(owner)
-        if isinstance(owner, nn.Module) or self.ran is None:
-            self._size(table, name)
+        if id(table) in self.tables:
+            return
+        self.tables.add(id(table))
+        # To a trainer many things come that nobody asks for; a module's forward need not be asked for by name.
+        self._size(table, name, None if isinstance(owner, nn.Module) else self._asked_for)
         skipped = _SKIPPED | _UNREAD if isinstance(owner, nn.Module) else frozenset()
         for key, value in list(table.items()):
             if key in HOOKS and skipped and not value:
@@ -105,9 +127,11 @@ class Walk:
             elif key not in skipped and self._asked_for(key):
                 self._slot(table, key, value, f"{name}.{key}")
 
-    def _size(self, table: dict[Any, Any], name: str) -> None:
+    def _size(self, table: Any, name: str, counts: Callable[[Any], bool] | None = None) -> None:
         self.found.sizes.append((table, len(table), name))
         self.found.keys[id(table)] = frozenset(table)
+        if counts is not None:
+            self.found.counted[id(table)] = counts, frozenset(filter(counts, table))
 
     def _asked_for(self, key: str) -> bool:
         return self.ran is None or key in self.ran
@@ -121,7 +145,10 @@ class Walk:
 
     def value(self, value: Any, name: str) -> None:
         """What a value holds. A plain one holds nothing."""
-        if isinstance(value, (*PLAIN, enum.Enum, types.BuiltinFunctionType)) or id(value) in self.seen:
+        if isinstance(value, PLAIN) or id(value) in self.seen:
+            return
+        if isinstance(value, type):
+            self.kind(value)
             return
         self.seen.add(id(value))
         self.kept.append(value)  # an id is one object's for as long as it lives
@@ -131,19 +158,20 @@ class Walk:
                     known == name or known.startswith(f"{name} (") for known in self.found.tensors
                 )
                 self.found.tensors[f"{name} ({same_name + 1})" if same_name else name] = value
-        elif isinstance(value, np.ndarray):
-            if value.dtype != object:
-                self.found.arrays.append((value, value.tobytes(), name))
+        elif isinstance(value, np.ndarray | array.array):
+            self.found.arrays.append((value, value.tobytes(), name))
+            if isinstance(value, np.ndarray) and value.dtype == object:
+                # Its bytes are where its objects lie, which is one object's place for as long as that lives.
+                self.kept.append(value.copy())
+                for i, item in enumerate(value.flat):
+                    self.value(item, f"{name}[{i}]")
+        elif isinstance(value, _NUMBERS):
+            self.value(np.frombuffer(value, np.uint8), name)  # type: ignore[call-overload]
         elif isinstance(value, random.Random | np.random.Generator | np.random.RandomState):
-            self.found.generators.append((name, value))
-        elif isinstance(value, dict):
-            self.table(value, name)
-        elif isinstance(value, UserDict | UserList):
-            self.value(value.data, name)
-        elif isinstance(value, list | deque):
-            self.found.sizes.append((value, len(value), name))
-            for i, item in enumerate(value):
-                self._slot(value, i, item, f"{name}[{i}]")
+            if not any(value is shared for shared in _SHARED):
+                self.found.generators.append((name, value))
+        elif isinstance(value, dict | list | deque | UserDict | UserList):
+            self._container(value, name)
         elif isinstance(value, tuple | set | frozenset):
             if isinstance(value, set):
                 self.found.sets.append((value, frozenset(value), name))
@@ -161,12 +189,33 @@ class Walk:
         elif isinstance(value, types.MethodType):
             self.value(value.__self__, name)
             self.value(value.__func__, name)
+        elif isinstance(value, _BOUND):
+            if not isinstance(value.__self__, types.ModuleType):
+                self.value(value.__self__, f"the owner of {name}")
         elif isinstance(value, types.FunctionType):
             self.function(value, name)
-        elif isinstance(value, type):
-            self.kind(value)
+        elif isinstance(value, _CACHED):
+            self.value(value.__wrapped__, name)
+        elif isinstance(value, weakref.ref):
+            self.value(value(), name)
+        elif isinstance(value, ContextVar):
+            self._slot(OfContext(value), "value", value.get(None), f"what {name} says")
         elif not isinstance(value, (types.ModuleType, torch.Generator, *_ELSEWHERE)) and not _is_ours(value):
+            if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+                self.found.iterators.append(name)
             self._object(value, name)
+
+    def _container(self, value: Any, name: str) -> None:
+        if isinstance(value, dict):
+            self.table(value, name)
+        elif isinstance(value, UserDict | UserList):
+            self.value(value.data, name)
+        else:
+            self.found.sizes.append((value, len(value), name))
+            for i, item in enumerate(value):
+                self._slot(value, i, item, f"{name}[{i}]")
+        if not in_library(_file_of(type(value))):
+            self._object(value, name)  # a user's class of it, with attributes of its own
 
     def _module(self, module: nn.Module, name: str) -> None:
         """A module that is no part of the model: a teacher in a closure. It may hold the model itself (a wrapper)."""
@@ -197,7 +246,13 @@ class Walk:
             self.value(part, f"{name}'s default")
         if in_library(function.__code__.co_filename):
             return
-        for variable in sorted(set(names_in(function.__code__))):
+        self.found.function(function, name)
+        if vars(function):
+            self.attributes(function, name)
+        named = set(names_in(function.__code__))
+        if not named.isdisjoint(("environ", "getenv")):
+            self.value(vars(os.environ).get("_data"), "os.environ")
+        for variable in sorted(named):
             if variable in function.__globals__:
                 held = function.__globals__[variable]
                 if isinstance(held, types.ModuleType):
@@ -225,23 +280,46 @@ class Walk:
         self.seen.add(id(kind))
         self.kept.append(kind)
         for part in kind.__mro__:
-            if part.__module__ == "builtins" or in_library(_file_of(part)):
+            if part.__module__ == "builtins":
                 continue
-            for name, value in list(vars(part).items()):
-                inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-                inner = value.fget if isinstance(value, property) else inner
-                if isinstance(inner, types.FunctionType):
-                    # The method itself, too: somebody may put another one there.
-                    self.found.slots.append((vars(part), name, value, f"{part.__qualname__}.{name}"))
-                    self.value(inner, f"{part.__qualname__}.{name}")
-                elif isinstance(value, (*PLAIN, dict, list)) and not name.startswith("__"):
-                    self.found.slots.append((vars(part), name, value, f"{part.__qualname__}.{name}"))
-                    self.value(value, f"{part.__qualname__}.{name}")
+            table = OfClass(part)
+            if in_library(_file_of(part)):
+                if issubclass(part, nn.Module) and "forward" in table:  # which somebody may patch
+                    self.found.slots.append(
+                        (table, "forward", table["forward"], f"{part.__qualname__}.forward")
+                    )
+                continue
+            if id(part) in self.tables:
+                continue
+            self.tables.add(id(part))
+            self._size(table, part.__qualname__, self._counts_in_class)
+            for name in table:
+                self._of_class(table, name)
+
+    def _counts_in_class(self, name: str) -> bool:
+        return not name.startswith("__") and self._asked_for(name)
+
+    def _of_class(self, table: OfClass, name: str) -> None:
+        """A method, which somebody may put another one in the place of, or a value."""
+        value, where = table[name], f"{table.owner.__qualname__}.{name}"
+        inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+        inner = value.fget if isinstance(value, property) else inner
+        inner = value.func if isinstance(value, functools.cached_property) else inner
+        if isinstance(inner, types.FunctionType):
+            self.found.slots.append((table, name, value, where))
+            self.value(inner, where)
+        elif not name.startswith("__") and (isinstance(value, dict | list) or self._asked_for(name)):
+            self._slot(table, name, inner if isinstance(value, staticmethod) else value, where)
 
     def _object(self, value: Any, name: str) -> None:
         """Any other object: its own table, and its slots."""
         if isinstance(getattr(value, "__dict__", None), dict):
-            self.attributes(value, name)
+            before = self.ran
+            self.ran = None if isinstance(value, _CONTAINERS) else before
+            try:
+                self.attributes(value, name)
+            finally:
+                self.ran = before
         slots = Slots(value)
         self.kept.append(slots)
         for key, held in slots.items():

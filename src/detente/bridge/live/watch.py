@@ -28,7 +28,7 @@ class Changes:
 
 class Watch:
     """Remembers every parameter and buffer of a module (the object, its version counter, ``requires_grad``) and its
-    parts, in flat lists.
+    parts with their classes, in flat lists.
 
     The compiled step holds the weights on the device: what is written to the live module is taken over before the next
     step. ``wrote`` after the step itself has written. ``outside``: further tensors that the program reads, by name.
@@ -42,6 +42,7 @@ class Watch:
         """What the module holds now is what the step knows."""
         self.parts = list(self.module.modules())
         self._attributes = [vars(part) for part in self.parts]
+        self._kinds = list(map(type, self.parts))
         names: list[str] = []
         tensors: list[torch.Tensor] = []
         rows: list[tuple[dict[str, Any], str, torch.Tensor | None]] = []
@@ -94,6 +95,7 @@ class Watch:
                 and plainly(self._equal)
                 and list(map(len, self._counted)) == self._counts
                 and self._places.same()
+                and list(map(type, self.parts)) == self._kinds
             )
         except (KeyError, RuntimeError):  # RuntimeError: two tensors were asked whether they are equal
             whole = False
@@ -120,6 +122,12 @@ class Watch:
 
     def _replaced(self) -> list[str]:
         found = [f"{key} was replaced" for table, key, tensor in self._rows if table.get(key) is not tensor]
+        kinds = zip(self.parts, self._kinds, strict=True)
+        found += [
+            f"a {then.__name__} is a {type(part).__name__} now"
+            for part, then in kinds
+            if type(part) is not then
+        ]
         return found or ["a part of the module was replaced, added or removed"]
 
 

@@ -84,6 +84,19 @@ def step_of(optimizer: torch.optim.Optimizer) -> Where | None:
     return None if code is None else Where(code.co_filename, code.co_firstlineno)
 
 
+def own_step(optimizer: torch.optim.Optimizer) -> Any:
+    """What somebody put in the place of the class' ``step``, below what a scheduler wraps around it; None where nobody
+    did."""
+    step = vars(optimizer).get("step")
+    scheduled = False
+    while getattr(step, "_wrapped_by_lr_sched", False):
+        step, scheduled = getattr(step, "__wrapped__", None), True
+    step = getattr(step, "__func__", step)
+    return (
+        None if scheduled and step in [vars(kind).get("step") for kind in type(optimizer).__mro__] else step
+    )
+
+
 def check(optimizer: Any) -> None:
     """Raises Refused with every obstacle at once; TypeError where this is no torch optimizer."""
     if not isinstance(optimizer, torch.optim.Optimizer):

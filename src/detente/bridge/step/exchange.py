@@ -8,12 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
+from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.weights import weights
 from detente.bridge.live.guard import release, tensors_of, watch
 from detente.bridge.live.optimizer_state import see, tensors_in, unseen
 from detente.bridge.live.walk import sources
 from detente.bridge.live.watch import Watch
+from detente.bridge.optim import accept
+from detente.bridge.optim.accept import own_step
 from detente.bridge.optim.first import TorchsStep
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
@@ -179,7 +183,9 @@ class Exchange(Certified):
             fresh = [t for t in tensors_in(self.optimizer) if id(t) not in known]
             self._held_moments += [(t, t._version) for t in fresh]
             watch(fresh, self._moments)
-        self._rewritten = True  # until the next step it may be written, by any means
+            # Until the next step it may be written, by any means. Said in here: said behind a step of another thread's,
+            # it would bring back what the state was before that.
+            self._rewritten = True
 
     def _hook(self) -> None:
         """The optimizer's ``state_dict`` is the step's, and what is loaded into it is taken over."""
@@ -211,6 +217,7 @@ class Exchange(Certified):
 
     def _take_over(self) -> None:
         """What was changed since the last step, outside of it: taken over, as eager would find it."""
+        self._refuse_hooks()
         self._take_writes()
         self._take_moments()
         for name, (then, now) in self._around.look().items():
@@ -218,6 +225,23 @@ class Exchange(Certified):
             if number is not None and name in self._held:
                 self._state.values[name] = to_jax(number)
                 self._watch.wrote((number,))
+
+    def _refuse_hooks(self) -> None:
+        """What was registered since the last step and no program calls: on a parameter, or around the optimizer's step.
+        Torch counts every hook that is registered anywhere."""
+        registered, step = RemovableHandle.next_id, own_step(self.optimizer)
+        if registered != self._registered:
+            reasons = unkept(self.model)
+            if reasons:
+                raise Refused(reasons)
+            accept.check(self.optimizer)
+            self._registered = registered
+        if step is not self._steps_by:
+            raise refuse(
+                "optimizer",
+                f"{type(self.optimizer).__name__}.step was replaced, and programs update by the one before",
+                hint="compile anew with the optimizer as it is now, or do what is new before and after step(batch)",
+            )
 
     def _take_writes(self) -> None:
         """Weights that somebody wrote, and what became another module."""
@@ -387,6 +411,7 @@ class Exchange(Certified):
 
     def _follow(self, rule: Update) -> None:
         """The optimizer as a rule, and the program that makes its first state."""
+        self._registered, self._steps_by = RemovableHandle.next_id, own_step(self.optimizer)
         self._rule, self._births = rule, Births(rule.init, frozenset(rule.programs))
         self._grouped = [list(group["params"]) for group in self.optimizer.param_groups]
 

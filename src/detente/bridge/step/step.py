@@ -105,7 +105,7 @@ class Step(Readable):
         not finite.
         """
         mine = threading.get_ident()
-        if self._caller not in (None, mine) and self._guard.off:
+        if self._caller not in (None, mine) and self._guard.busy:
             raise refuse("threads", "another thread is inside of a call of this step")
         with self._away():
             try:
