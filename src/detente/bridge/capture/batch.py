@@ -28,7 +28,8 @@ class Layout:
     their names, ``static`` the other leaves as ``(position, value)``. Equal layouts run the same program.
 
     Leaves stand in an order that does not depend on that of a dictionary's keys: ``order`` says where each stands in
-    ``spec``, and ``shape`` is the structure in words, equal for the same keys in any order.
+    ``spec``, and ``shape`` is the structure in words, equal for the same keys in any order. A loss may go through the
+    values as they come, so another order is another program.
     """
 
     spec: Any
@@ -55,7 +56,7 @@ class Layout:
     def key(self) -> tuple[Any, ...]:
         """Hashable, equal for equal layouts (``1``, ``1.0`` and ``True`` are different values here)."""
         static = tuple((i, type(v).__name__, repr(v)) for i, v in self.static)
-        return (self.shape, self.avals, static)
+        return (self.shape, self.avals, static, self.order)
 
 
 def aval(tensor: torch.Tensor) -> Aval:

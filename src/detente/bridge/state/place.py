@@ -78,9 +78,10 @@ def with_numbers(placed: Placed) -> Placed:
 
 def but_floats(key: tuple[Any, ...]) -> tuple[Any, ...]:
     """What a layout's key says but for the values of its floats."""
-    shape, avals, static = key
+    shape, avals, static, order = key
     return (
         shape,
         avals,
         tuple((i, kind) if kind == "float" else (i, kind, value) for i, kind, value in static),
+        order,
     )
