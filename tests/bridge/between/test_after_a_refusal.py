@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import random
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,11 +40,13 @@ class Tries(Net):
     """Does from some step on what the bridge does not take; ``tries`` says what."""
 
     tries: str = ""
+    calls: Any = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = super().forward(x)
-        if self.tries == "clock":  # nothing of Python's that could be watched moves
-            return out * (1 + time.perf_counter_ns() % 1000003 / 1e6)
+        if self.tries == "file":  # nothing of Python's that could be watched moves
+            self.calls.write_text(self.calls.read_text() + ".")
+            return out * (1 + len(self.calls.read_text()) // 3)
         return FORWARDS[self.tries](self, x, out) if self.tries else out
 
 
@@ -174,9 +175,11 @@ def wrong_program(it: Trained, batch: Any) -> None:
         certify.certify = real
 
 
-def reads_the_clock(it: Trained, batch: Any) -> None:
+def reads_a_file(it: Trained, batch: Any) -> None:
     """Seen where the step is certified: it is taken back."""
-    it.model.tries = "clock"
+    it.model.calls = it.path.with_name("calls")
+    it.model.calls.touch()
+    it.model.tries = "file"
     it.step(batch)
     it.step(batch)
 
@@ -190,7 +193,7 @@ OTHERS: dict[str, Callable[[Trained, Any], Any]] = {
     "around": under_autocast,
     "checkpoint": loads,
     "certificate": wrong_program,
-    "repeat": reads_the_clock,
+    "repeat": reads_a_file,
 }
 # Raised by ``compile`` alone, where nothing was trained yet.
 AT_COMPILE = {"meta", "weights", "device", "form"}

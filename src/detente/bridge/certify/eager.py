@@ -53,7 +53,7 @@ def eager_step(
                 raise refuse("loss", f"the loss function returned a {type(value).__name__}, not a tensor")
             if not only_loss:
                 (value / parts if parts > 1 else value).backward()
-        losses.append(value.detach())
+        losses.append(value.detach().clone())  # a loss that is a parameter moves with the update
         extra.append(aux)
     mean = losses[0] if parts == 1 else torch.stack(losses).mean()
     extra = extra[0] if parts == 1 else joined(extra)
