@@ -134,6 +134,46 @@ THROUGH = {
 }
 
 
+class Marked(torch.autograd.Function):
+    """An output that is marked: what comes to it is zeros, or None where those are not asked for."""
+
+    @staticmethod
+    def forward(ctx, x, zeros):
+        size = x.abs()
+        ctx.mark_non_differentiable(size)
+        ctx.set_materialize_grads(zeros)
+        return x * 2, size
+
+    @staticmethod
+    def backward(ctx, grad, size):
+        return grad * 5 if size is None else grad + size, None
+
+
+class Total(torch.autograd.Function):
+    """Tells an output that nothing reads (None) from one that gets zeros."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2, x.sum()
+
+    @staticmethod
+    def backward(ctx, grad, total):
+        return grad * 3 if total is None else grad * 7
+
+
+def weighed(self, y, zeros):
+    twice, size = Marked.apply(y, zeros)
+    return self.last(twice * size)
+
+
+THROUGH |= {
+    "a marked output": lambda self, y: weighed(self, y, True),
+    "a marked output and no zeros": lambda self, y: weighed(self, y, False),
+    "no zeros for what is not read": lambda self, y: self.last(Total.apply(y)[0]),
+}
+
+
 @pytest.mark.parametrize("name", THROUGH)
 def test_a_function_is_torchs(name, same_function):
     same_function(Net(THROUGH[name]), lambda m, b: F.mse_loss(m(b), b[:, :2]) * 9, X)

@@ -32,6 +32,7 @@ class Context:
         self.needs_input_grad = needs_input_grad
         self.saved_tensors: tuple[Any, ...] = ()
         self.materialize_grads = True
+        self.without_gradient: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
@@ -40,13 +41,14 @@ class Context:
         """Forward-mode only; the bridge differentiates by reverse mode."""
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
-        """Their incoming gradient is zero either way."""
+        self.without_gradient = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
         self.materialize_grads = value
 
     def mark_dirty(self, *tensors: Any) -> None:
-        raise _WritesInput
+        if tensors:
+            raise _WritesInput
 
     def remember(self, inputs: Sequence[Any], outputs: Sequence[Any], known: Sequence[Any]) -> None:
         """What backward will read, as autograd's tape has it when a gradient is differentiated again: an output is
@@ -80,6 +82,7 @@ class Kept:
     op: str = ""
     single: bool = True
     static: dict[int, Any] = field(default_factory=dict)  # outputs that are no tensors
+    detached: frozenset[int] = frozenset()  # outputs that are marked as not differentiable
 
     def place(self, tensors: Any) -> list[Any]:
         full = list(self.args)
@@ -102,6 +105,8 @@ class Kept:
         self.single = not isinstance(outputs, tuple)
         outputs = (outputs,) if self.single else outputs
         self.static = {i: o for i, o in enumerate(outputs) if not isinstance(o, torch.Tensor)}
+        marked = ctx.without_gradient
+        self.detached = frozenset(i for i, o in enumerate(outputs) if any(o is t for t in marked))
         # an output that is an input itself must not alias it: the operator is functional
         return ctx, [
             o.view_as(o) if any(o is t for t in tensors) else o
@@ -126,8 +131,12 @@ class Kept:
         back = back if isinstance(back, tuple) else (back,)
         return [back[i] for i in self.at]
 
-    def joint(self, count: int) -> Callable[..., tuple[torch.Tensor, ...]]:
-        """``f(*tensors, *outputs, *output_gradients) -> (*outputs, *input_gradients)``, ``count`` tensors going in."""
+    def joint(
+        self, count: int, unused: frozenset[int] = frozenset()
+    ) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """``f(*tensors, *outputs, *output_gradients) -> (*outputs, *input_gradients)``, ``count`` tensors going in.
+        Nothing reads the tensors among the outputs that are ``unused``: where ctx asks for it, their gradients are
+        None, as those of outputs that are marked as not differentiable."""
 
         def both(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
             tensors, given = values[:count], values[count:]
@@ -136,6 +145,10 @@ class Kept:
             grads = iter(given[len(outputs) :])
             total = len(outputs) + len(self.static)
             cotangents = [None if i in self.static else next(grads) for i in range(total)]
+            if not ctx.materialize_grads:
+                tensors_at = [i for i in range(total) if i not in self.static]
+                for i in (*self.detached, *(tensors_at[k] for k in unused)):
+                    cotangents[i] = None
             with torch.no_grad():
                 back = self.cls.backward(ctx, *cotangents)
             back = back if isinstance(back, tuple) else (back,)
@@ -218,6 +231,7 @@ def _as_operator(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kept: 
     total = len(outputs) + len(call.static)
     rest = iter(outputs)
     full = tuple(call.static[i] if i in call.static else next(rest) for i in range(total))
+    full = tuple(o.detach() if i in call.detached else o for i, o in enumerate(full))
     return full[0] if call.single else full
 
 
@@ -245,12 +259,14 @@ def _hides_tensor(value: Any) -> bool:
     return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
 
 
-def trace(call: Kept, inputs: list[Any], outputs: list[Any]) -> torch.fx.GraphModule:
-    """The joint graph, functional, on shapes alone. Raises Refused (``function``) when it reads other
-    tensors."""
+def trace(
+    call: Kept, inputs: list[Any], outputs: list[Any], unused: frozenset[int] = frozenset()
+) -> torch.fx.GraphModule:
+    """The joint graph, functional, on shapes alone; nothing reads the outputs ``unused``. Raises Refused
+    (``function``) when it reads other tensors."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    both = call.joint(len(inputs))
+    both = call.joint(len(inputs), unused)
     mode = FakeTensorMode()
     with mode:
         example = [

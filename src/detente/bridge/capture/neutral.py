@@ -363,7 +363,9 @@ class _Maker:
         assert isinstance(tensors, list | tuple)
         inputs = [t.meta["val"] for t in tensors if isinstance(t, FxNode)]
         outputs = list(node.meta["val"])
-        joint = self.graph(functions.trace(call, inputs, outputs), tag)
+        read = {user.args[1] for user in node.users if user.users}
+        unused = frozenset(range(len(outputs))) - read
+        joint = self.graph(functions.trace(call, inputs, outputs, unused), tag)
         return (joint, len(outputs), tuple(self.literal(t) for t in tensors))
 
 
