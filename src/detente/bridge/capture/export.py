@@ -31,6 +31,7 @@ from detente.bridge.capture.packed import keep_packed
 from detente.bridge.capture.provenance import tag
 from detente.bridge.capture.quiet import without_torchs_log
 from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
+from detente.bridge.capture.seeds import keep_seeds
 from detente.bridge.capture.settled import Answers, Given, answers, is_check, settled, tried, unsettled
 from detente.bridge.capture.statistics import keep_statistics
 from detente.bridge.capture.transforms import keep_transforms
@@ -103,7 +104,7 @@ class _Program(nn.Module):
         same = _same_tensors(*self.__dict__["own"])
         told = self.__dict__["told"]
         try:
-            with nullcontext() if given is None else given, same, held.noting_lines():
+            with nullcontext() if given is None else given, same, held.noting_lines(), keep_seeds():
                 value = self.__dict__["loss"](self.model, self.layout.build(tensors))
             told.left = (*held.written_in_place(), *left_in_python(self.__dict__["before"]))
         except BaseException:

@@ -77,6 +77,9 @@ def convert(
         elif kind == "CONSTANT_TENSOR":
             item = Input(maker.number(), "constant", target, maker.aval(node))
             constants[target] = to_numpy(exported.constants[spec.target])
+        elif kind == "CUSTOM_OBJ" and "Generator" in str(node.meta.get("val")):
+            place = next((where(user.meta.get("stack_trace")) for user in node.users), None)
+            raise refuse("generator", "the step draws from a torch.Generator of its own", place)
         else:
             raise refuse("export", f"an input of kind {kind} ({spec.target})")
         inputs.append(item)
