@@ -78,3 +78,31 @@ def test_a_dead_draw_keeps_its_number(used):
     optimizer = torch.optim.SGD(other.parameters(), lr=0.0)
     eager = [float(eager_step(other, loss, optimizer, X, twin(7, count)).loss) for count in range(2)]
     assert found == pytest.approx(eager, rel=1e-6)
+
+
+DRAWN = {
+    "exponential": lambda y: y * torch.empty_like(y).exponential_(),
+    "normal": lambda y: y * torch.normal(y.detach(), 2.0) * torch.randn_like(y),
+    "log_normal": lambda y: y * torch.empty_like(y).log_normal_(),
+    "cauchy": lambda y: y * torch.empty_like(y).cauchy_(),
+    "uniform": lambda y: y * torch.empty_like(y).uniform_(-0.3, 0.7),
+    "rrelu": lambda y: nn.functional.rrelu(y, training=True),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_float64_model_draws_to_float64s_rounding(name):
+    """The logarithms and error functions of two stacks differ by a rounding of float32, a million of float64."""
+    torch.manual_seed(0)
+    model = nn.Linear(16, 16).double()
+    step = bridge.compile(
+        model,
+        lambda m, x: DRAWN[name](m(x)).pow(2).mean(),
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        example_batch=X.double(),
+        seed=0,
+        cache=False,
+    )
+    for _ in range(2):
+        step(X.double())
+    assert step.certificate is not None and step.certificate.ok

@@ -36,8 +36,14 @@ def _uniform(key: Key, like: Tensor, shape: Any = None) -> Tensor:
     return threefry.uniform(key, like.shape if shape is None else shape, like.device)
 
 
+def _computed(key: Key, like: Tensor) -> Tensor:
+    """The same to compute with: in float64 for a float64 result."""
+    drawn = _uniform(key, like)
+    return drawn.double() if like.dtype == torch.float64 else drawn
+
+
 def _normal(key: Key, like: Tensor) -> Tensor:
-    return threefry.normal(key, like.shape, like.device)
+    return threefry.normal(key, like.shape, like.device, like.dtype)
 
 
 def _made(
@@ -109,7 +115,7 @@ def _rand_like(key: Key, x: Tensor, **named: Any) -> Tensor:
 
 @draws("uniform_.default")
 def _uniform_(key: Key, x: Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> Tensor:
-    return x.copy_(_uniform(key, x) * (high - low) + low)
+    return x.copy_(_computed(key, x) * (high - low) + low)
 
 
 @draws("uniform.default")
@@ -127,7 +133,7 @@ def _rrelu(
     training: bool = True,
     *_: Any,
 ) -> Tensor:
-    slope = (_uniform(key, x) * (upper - lower) + lower).to(x.dtype)
+    slope = (_computed(key, x) * (upper - lower) + lower).to(x.dtype)
     noise.copy_(torch.where(x > 0, torch.ones_like(x), slope))
     return x * noise
 
@@ -177,12 +183,12 @@ def _normal_size(key: Key, mean: float, std: float, size: Any, **named: Any) -> 
 
 @draws("exponential_.default")
 def _exponential_(key: Key, x: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
-    return x.copy_(-torch.log1p(-_uniform(key, x)) / lambd)
+    return x.copy_(-torch.log1p(-_computed(key, x)) / lambd)
 
 
 @draws("cauchy_.default")
 def _cauchy_(key: Key, x: Tensor, median: float = 0.0, sigma: float = 1.0, **_: Any) -> Tensor:
-    return x.copy_(median + sigma * torch.tan(math.pi * (_uniform(key, x) - 0.5)))
+    return x.copy_(median + sigma * torch.tan(math.pi * (_computed(key, x) - 0.5)))
 
 
 @draws("log_normal_.default")
@@ -192,7 +198,7 @@ def _log_normal_(key: Key, x: Tensor, mean: float = 1.0, std: float = 2.0, **_: 
 
 @draws("geometric_.default")
 def _geometric_(key: Key, x: Tensor, p: float, **_: Any) -> Tensor:
-    return x.copy_(torch.ceil(torch.log1p(-_uniform(key, x)) / math.log1p(-p)))
+    return x.copy_(torch.ceil(torch.log1p(-_computed(key, x)) / math.log1p(-p)))
 
 
 # -- integers and choices ------------------------------------------------------------------------------------

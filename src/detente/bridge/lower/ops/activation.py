@@ -17,6 +17,7 @@ from jax.scipy import special
 from detente.bridge.lower.dtypes import cast, out_dtype, wide
 from detente.bridge.lower.gradient import derived
 from detente.bridge.lower.ops.pointwise import pointwise
+from detente.bridge.lower.ops.random import unit
 from detente.bridge.lower.table import lowers
 
 
@@ -157,7 +158,7 @@ def _rrelu(
     dtype = out_dtype(call)
     x = cast(x, wide(dtype))
     if training:
-        slope = jax.random.uniform(call.key(), x.shape, jnp.float32) * (upper - lower) + lower
+        slope = unit(call.key(), x.shape, dtype) * (upper - lower) + lower
         slope = cast(slope, x.dtype)
     else:
         slope = jnp.asarray((lower + upper) / 2, x.dtype)

@@ -13,6 +13,8 @@ One key per call, ``k = call.key()`` (a threefry key, ``fold_in(step key, draw)`
   (``k1, k2 = split(k)``), ``((hi % span) * (2**32 % span) + lo % span) % span + low``.
 * ``randn``, ``normal``: ``jax.random.normal(k, shape, float32) = sqrt(2) * erf_inv(v)``, ``v`` uniform in
   (-1, 1); equal between stacks to some ulp of ``erf_inv``, not bit for bit.
+* what is computed from ``u`` or ``v`` (the other rules) is computed in the result's dtype where that is float64: two
+  stacks' float32 logarithms differ by more than a float64 step may.
 * ``exponential``: ``-log1p(-u) / rate``. ``multinomial``: Gumbel trick, ``argmax(log p - log(-log u'))`` with ``u'``
   clipped below at the smallest normal float32. ``randperm``: the stable order of 32 random bits each.
 * recurrent layers' dropout: key of layer boundary ``l`` is ``fold_in(k, l)``.
@@ -45,6 +47,21 @@ def uniform_in(key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
     draw = uniform(key, shape)
     digits = _DIGITS.get(jnp.dtype(dtype).name)
     return cast(draw if digits is None else jnp.floor(draw * 2**digits) / 2**digits, dtype)
+
+
+def unit(key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
+    """[0, 1) of float32's digits, to compute with: in float64 for a float64 result, else in float32."""
+    draw = uniform(key, shape)
+    return cast(draw, dtype) if jnp.dtype(dtype) == jnp.float64 else draw
+
+
+def normal(key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
+    """Standard normal numbers to compute with: in float64 for a float64 result, else in float32."""
+    if jnp.dtype(dtype) != jnp.float64:
+        return jax.random.normal(key, tuple(shape), jnp.float32)
+    low = np.nextafter(np.float32(-1), np.float32(0), dtype=np.float32)
+    inside = jax.random.uniform(key, tuple(shape), jnp.float32, low, 1.0).astype(jnp.float64)
+    return lax.erf_inv(inside) * np.sqrt(2)
 
 
 def keep_mask(key: jax.Array, p: float, shape: Sequence[int]) -> jax.Array:
@@ -117,7 +134,7 @@ def _rand(call: Any, *_: Any, **__: Any) -> jax.Array:
 
 
 def _randn(call: Any, *_: Any, **__: Any) -> jax.Array:
-    return cast(jax.random.normal(call.key(), call.out.shape, jnp.float32), out_dtype(call))
+    return cast(normal(call.key(), call.out.shape, out_dtype(call)), out_dtype(call))
 
 
 for _name, _function in (("rand", _rand), ("randn", _randn)):
@@ -166,7 +183,7 @@ def _randperm(call: Any, n: int, **_: Any) -> jax.Array:
 
 @lowers("aten.normal_functional.default", random=True)
 def _normal_functional(call: Any, x: jax.Array, mean: float = 0.0, std: float = 1.0, **_: Any) -> jax.Array:
-    return cast(jax.random.normal(call.key(), call.out.shape, jnp.float32) * std + mean, out_dtype(call))
+    return cast(normal(call.key(), call.out.shape, out_dtype(call)) * std + mean, out_dtype(call))
 
 
 @lowers(
@@ -178,7 +195,7 @@ def _normal_functional(call: Any, x: jax.Array, mean: float = 0.0, std: float = 
 )
 def _normal(call: Any, mean: Any, std: Any = 1.0, *_: Any, **__: Any) -> jax.Array:
     kind = wide(out_dtype(call))
-    noise = cast(jax.random.normal(call.key(), call.out.shape, jnp.float32), kind)
+    noise = cast(normal(call.key(), call.out.shape, kind), kind)
     return lax.stop_gradient(cast(noise * cast(std, kind) + cast(mean, kind), out_dtype(call)))
 
 
@@ -186,31 +203,31 @@ def _normal(call: Any, mean: Any, std: Any = 1.0, *_: Any, **__: Any) -> jax.Arr
 def _uniform(
     call: Any, x: jax.Array, low: float = 0.0, high: float = 1.0, *, generator: Any = None
 ) -> jax.Array:
-    return cast(uniform(call.key(), x.shape) * (high - low) + low, x.dtype)
+    return cast(unit(call.key(), x.shape, x.dtype) * (high - low) + low, x.dtype)
 
 
 @lowers("aten.exponential.default", random=True)
 def _exponential(call: Any, x: jax.Array, lambd: float = 1.0, *, generator: Any = None) -> jax.Array:
-    return cast(-jnp.log1p(-uniform(call.key(), x.shape)) / lambd, x.dtype)
+    return cast(-jnp.log1p(-unit(call.key(), x.shape, x.dtype)) / lambd, x.dtype)
 
 
 @lowers("aten.cauchy.default", random=True)
 def _cauchy(
     call: Any, x: jax.Array, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None
 ) -> jax.Array:
-    return cast(median + sigma * jnp.tan(jnp.pi * (uniform(call.key(), x.shape) - 0.5)), x.dtype)
+    return cast(median + sigma * jnp.tan(jnp.pi * (unit(call.key(), x.shape, x.dtype) - 0.5)), x.dtype)
 
 
 @lowers("aten.log_normal.default", random=True)
 def _log_normal(
     call: Any, x: jax.Array, mean: float = 1.0, std: float = 2.0, *, generator: Any = None
 ) -> jax.Array:
-    return cast(jnp.exp(jax.random.normal(call.key(), x.shape, jnp.float32) * std + mean), x.dtype)
+    return cast(jnp.exp(normal(call.key(), x.shape, x.dtype) * std + mean), x.dtype)
 
 
 @lowers("aten.geometric.default", random=True)
 def _geometric(call: Any, x: jax.Array, p: float, *, generator: Any = None) -> jax.Array:
-    return cast(jnp.ceil(jnp.log1p(-uniform(call.key(), x.shape)) / np.log1p(-p)), x.dtype)
+    return cast(jnp.ceil(jnp.log1p(-unit(call.key(), x.shape, x.dtype)) / np.log1p(-p)), x.dtype)
 
 
 @lowers("aten.multinomial.default", random=True)
