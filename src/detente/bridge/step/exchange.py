@@ -84,6 +84,8 @@ class Exchange(Certified):
             state = self._state.by_torch_names()[1]
             # The tensors that were trained, also where the module has others by now: a new one has no moments.
             self._rule.write_state(self.optimizer, state, self.weights.tensors)  # type: ignore[arg-type]
+            # A wrapper's table is that of the optimizer inside: it stands where ours was now, and nobody wrote to it.
+            see(self.optimizer, self._read_moments)
             self._moments.behind = False
             self._moments.exposed.clear()
             self._held_moments = [(t, t._version) for t, _ in self._held_moments]
