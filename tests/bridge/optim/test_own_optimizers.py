@@ -6,6 +6,7 @@ import pytest
 import torch
 from update_runs import SHAPES, error, parameters, run_bridge, run_torch
 
+from detente import bridge
 from detente.bridge.optim.rule import trace
 from detente.bridge.refusal import Refused
 
@@ -113,3 +114,28 @@ def test_a_value_as_a_python_number_is_refused():
     params = parameters(SHAPES, torch.float32)
     with pytest.raises(Refused, match=r"Python float\n.*test_own_optimizers.py:\d+"):
         trace(Peeking(list(params.values())), params.items())
+
+
+class TensorOfANumber(torch.optim.Optimizer):
+    """Asks a tensor that it has just made of a number for that number, rounded as the tensor's dtype has it."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad, alpha=-float(torch.tensor(0.1)))
+
+
+def test_a_tensor_made_of_a_number_has_a_value():
+    torch.manual_seed(0)
+    model, x = torch.nn.Linear(3, 2).double(), torch.ones(2, 3, dtype=torch.float64)
+    start = model.weight.detach().clone()
+    step = bridge.compile(
+        model, lambda m, x: m(x).sum(), TensorOfANumber(model.parameters()), example_batch=x, cache=False
+    )
+    step(x)
+    step.sync_to_torch()
+    assert float((start - model.weight.detach() - 2 * float(torch.tensor(0.1))).abs().max()) < 1e-15

@@ -24,6 +24,9 @@ SPELT = {
     torch.Tensor.clip_: torch.Tensor.clamp_,
     torch.Tensor.clip: torch.Tensor.clamp,
     torch.clip: torch.clamp,
+    torch.Tensor.__ior__: torch.Tensor.bitwise_or_,
+    torch.Tensor.__iand__: torch.Tensor.bitwise_and_,
+    torch.Tensor.__ixor__: torch.Tensor.bitwise_xor_,
 }
 
 ASKED: Any = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]

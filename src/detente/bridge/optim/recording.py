@@ -240,7 +240,17 @@ class Recording(TorchDispatchMode):
         if tensor.dtype == torch.bool:
             ref = self._node("number.item", (self._ref(tensor),), {}, Aval((), "bool"))
             return torch.SymBool(Number(self, ref, None, boolean=True))
-        ref = self._node("number.item", (self._ref(tensor),), {}, Aval((), "float64"))
+        given = self._ref(tensor)
+        made = next(
+            (node for node in self.nodes if node.id == given.id and node.op == "aten.full.default"), None
+        )
+        if made is not None and isinstance(
+            made.args[1], int | float
+        ):  # torch.tensor(0.1): known, in its own dtype
+            with _off():
+                value = torch.tensor(made.args[1], dtype=tensor.dtype).tolist()
+            return value
+        ref = self._node("number.item", (given,), {}, Aval((), "float64"))
         return torch.SymFloat(Number(self, ref, None))
 
     def _differentiates(self) -> bool:
