@@ -111,3 +111,13 @@ def test_a_pure_function_takes_them_in_any_order() -> None:
         model, lambda m, b: nn.functional.cross_entropy(m(b["x"]), b["y"]), {"x": X, "y": Y}
     )
     assert float(made.loss(made.params, {"y": Y, "x": X})) == float(made.loss(made.params, {"x": X, "y": Y}))
+
+
+@pytest.mark.parametrize(
+    ("batch", "hint"),
+    [(X.to_sparse(), "to_dense"), (object(), "a tuple"), (X.numpy(), "from_numpy")],
+    ids=["sparse", "an object", "numpy"],
+)
+def test_what_is_no_batch_is_told_what_to_make_of_it(batch: Any, hint: str) -> None:
+    with pytest.raises(bridge.Refused, match=hint):
+        flatten({"x": batch})

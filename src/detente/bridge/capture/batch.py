@@ -21,6 +21,8 @@ from detente.bridge.refusal import Reason, Refused
 
 _STATIC = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
+_OWN = "put its tensors into a tuple, a dictionary or a dataclass"
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -76,7 +78,12 @@ def flatten(tree: Any, name: str = "batch") -> tuple[list[torch.Tensor], Layout]
         if isinstance(leaf, torch.Tensor):
             if leaf.layout != torch.strided:
                 bad.append(
-                    Reason("batch", f"{where} is a {leaf.layout} tensor; the bridge takes dense tensors")
+                    Reason(
+                        "batch",
+                        f"{where} is a {leaf.layout} tensor; the bridge takes dense tensors",
+                        None,
+                        "to_dense() before the step, or hand over its indices and values",
+                    )
                 )
             tensors.append(leaf)
             paths.append(where)
@@ -84,7 +91,7 @@ def flatten(tree: Any, name: str = "batch") -> tuple[list[torch.Tensor], Layout]
             static.append((position, leaf))
         else:
             kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
-            hint = "torch.from_numpy makes it a tensor" if kind == "numpy.ndarray" else ""
+            hint = "torch.from_numpy makes it a tensor" if kind == "numpy.ndarray" else _OWN
             bad.append(
                 Reason(
                     "batch", f"{where} is a {kind}, which is neither a tensor nor a plain value", None, hint
