@@ -211,6 +211,8 @@ def test_a_lazy_module_is_told_to_be_called_first():
 
     reason = refused(make)
     assert reason.code == "parameter" and "0.weight has no shape" in reason.what
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    assert bridge.check(model, loss, {"x": X}, sgd) == (reason,)
     model(X)
     assert math.isfinite(float(make()({"x": X})))
 
@@ -393,3 +395,10 @@ def test_a_plain_value_that_keeps_changing_warns_what_it_costs():
             step({"x": X, "n": n})
     with pytest.warns(UserWarning, match=r"plain values of the batch \(4\)"):
         step({"x": X, "n": 4})
+
+
+def test_one_batch_norm_in_two_places_is_told_what_it_is() -> None:
+    norm = nn.BatchNorm1d(3)
+    model = nn.Sequential(nn.Linear(3, 3), norm, nn.Linear(3, 3), norm)
+    (found,) = bridge.check(model, lambda m, x: m(x).sum(), torch.ones(2, 3))
+    assert "stands under two names" in found.hint

@@ -8,7 +8,7 @@ stored, rolled and compared without torch or jax in the process.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -120,3 +120,17 @@ def node_refs(node: Node) -> Iterator[Ref]:
     yield from refs(node.args)
     for _, value in node.kwargs:
         yield from refs(value)
+
+
+def without_dead(graph: Graph) -> Graph:
+    """The graph without nodes and constants that no output depends on. Other inputs stay: they are the
+    signature. Draw ordinals were fixed at capture, so nothing is renumbered."""
+    live = {ref.id for output in graph.outputs for ref in refs(output.value)}
+    kept = []
+    for node in reversed(graph.nodes):
+        if node.id in live or node.out is None:
+            kept.append(node)
+            live.update(ref.id for ref in node_refs(node))
+    inputs = tuple(i for i in graph.inputs if i.id in live or i.kind != "constant")
+    constants = {i.name: graph.constants[i.name] for i in inputs if i.name in graph.constants}
+    return replace(graph, inputs=inputs, nodes=tuple(reversed(kept)), constants=constants)

@@ -46,7 +46,7 @@ class Tries(Net):
         out = super().forward(x)
         if self.tries == "file":  # nothing of Python's that could be watched moves
             self.calls.write_text(self.calls.read_text() + ".")
-            return out * (1 + len(self.calls.read_text()) // 3)
+            return out * (1 + len(self.calls.read_text()))
         return FORWARDS[self.tries](self, x, out) if self.tries else out
 
 

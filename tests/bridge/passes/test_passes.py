@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from detente.bridge.capture.export import capture
+from detente.bridge.graph import without_dead
 from detente.bridge.passes.connected import connected
-from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.known import known
 from detente.bridge.passes.masks import ATTENTION, classify, recognise_masks
 

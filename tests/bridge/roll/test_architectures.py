@@ -15,10 +15,9 @@ from torch.overrides import TorchFunctionMode
 
 from detente.bridge.capture.batch import flatten
 from detente.bridge.capture.export import capture
-from detente.bridge.graph import Graph
+from detente.bridge.graph import Graph, without_dead
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.passes.connected import connected
-from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.masks import recognise_masks
 from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key

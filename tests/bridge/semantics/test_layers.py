@@ -10,8 +10,8 @@ from torch import nn
 
 from detente import bridge
 from detente.bridge.capture.export import capture
+from detente.bridge.graph import without_dead
 from detente.bridge.lower.precision import x64
-from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.masks import ATTENTION, recognise_masks
 from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key

@@ -37,7 +37,7 @@ from detente.bridge.capture.statistics import keep_statistics
 from detente.bridge.capture.transforms import keep_transforms
 from detente.bridge.capture.weights import Weights, identity, weights, whole
 from detente.bridge.capture.where import passed, raised_at, where
-from detente.bridge.graph import Graph
+from detente.bridge.graph import Graph, node_refs, refs, without_dead
 from detente.bridge.live.guard import plain, tensors_of
 from detente.bridge.live.ran import Names, Ran
 from detente.bridge.live.sources import Sources
@@ -130,7 +130,8 @@ class _Program(nn.Module):
             )
         trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         told.unreached = self.__dict__["derivatives"].unreached(value, trained)
-        return [value, *extra]
+        # What was put where nothing was must not follow from anything that moves: its history is looked at, as results.
+        return [value, *extra, *(t for one in told.left for t in one.values)]
 
 
 def capture(
@@ -374,9 +375,36 @@ def _export(
                 raise _refusal(error) from error
         graph = convert(functional, tags, held, layout, kept, outside)
     told = program.__dict__["told"]
+    graph, left = _without_left(graph, told.left)
     if told.unreached:
         graph = replace(graph, unreached=told.unreached)
-    return Captured(graph, layout, told.aux, held, tags.draws, writes=tuple(told.writes)), told.left
+    return Captured(graph, layout, told.aux, held, tags.draws, writes=tuple(told.writes)), left
+
+
+def _without_left(graph: Graph, left: Sequence[Left]) -> tuple[Graph, tuple[Left, ...]]:
+    """The graph without the results that are there for what the trace left, which is ``fresh`` no longer where it
+    follows from weights, a batch, a draw or a buffer that the step writes: the next step finds that of this one."""
+    count = sum(len(one.values) for one in left)
+    if not count:
+        return graph, tuple(left)
+    aux = [output for output in graph.outputs if output.kind == "aux"]
+    looked_at = aux[len(aux) - count :]
+    own = [output for output in graph.outputs if all(output is not other for other in looked_at)]
+    written = {output.name for output in own if output.kind == "buffer"}
+    moving = {
+        item.id
+        for item in graph.inputs
+        if item.kind != "constant" and (item.kind != "buffer" or item.name in written)
+    }
+    for node in graph.nodes:
+        if node.draw is not None or any(ref.id in moving for ref in node_refs(node)):
+            moving.add(node.id)
+    rest, found = iter(looked_at), []
+    for one in left:
+        results = [next(rest) for _ in one.values]
+        moves = any(ref.id in moving for result in results for ref in refs(result.value))
+        found.append(replace(one, fresh=one.fresh and not moves and not one.number, values=()))
+    return without_dead(replace(graph, outputs=tuple(own))), tuple(found)
 
 
 _KEPT = (
@@ -416,6 +444,12 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
         "FakeTensor.__format__",
         "control-flow",
         "return the value beside the loss, (loss, aux), and print it then",
+    ),
+    (
+        "expected compiled_fn to be GraphModule",
+        "export",
+        "a buffer that forward writes stands under two names (one BatchNorm in two places): let the other places hold "
+        "modules of their own, or the same module in a plain list",
     ),
     ("a fake tensor in the exported program", "export", "does forward use x.data? write x.detach()"),
 )

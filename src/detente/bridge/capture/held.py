@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +15,14 @@ from torch import nn
 from detente.bridge.capture.where import here
 from detente.bridge.graph import Where
 from detente.bridge.live.places import has
-from detente.bridge.live.sources import Sources
+from detente.bridge.live.sources import (
+    DEPTH,
+    OF_A_TRACE,
+    Sources,
+    holds_tensor,
+    holds_trace,
+    tensors_in,
+)
 from detente.bridge.refusal import Reason, refuse
 
 _ONCE = (
@@ -24,23 +33,25 @@ _ONCE = (
 
 @dataclass(frozen=True)
 class Left:
-    """A tensor that a trace left under ``key`` of a part's own table, or (``registered``) of that of its buffers, or in
-    another place of Python's. ``fresh``: where nothing was, as a cache is filled. A number that was read of a tensor
-    (``item()``) has no ``shape``."""
+    """What holds a tensor that a trace left under ``key`` of a part's own table, or (``registered``) of that of its
+    buffers, or in another place of Python's: the tensor itself, a tuple or an object with it in, or (``number``) a
+    number that was read of one. ``held`` is that, with the trace's values in. ``fresh``: where nothing was, as a cache
+    is filled."""
 
     table: Any
     key: Any
-    shape: tuple[int, ...] | None
-    dtype: torch.dtype | None
+    held: Any
     name: str
     fresh: bool = False
     mark: int = 0  # the id of what was left, for as long as that is there
     where: Where | None = None
     registered: bool = False
+    number: bool = False
+    values: tuple[torch.Tensor, ...] = ()  # the trace's own, of what is fresh
 
     @property
     def reason(self) -> Reason:
-        what = "a number of a tensor's" if self.shape is None else "a tensor"
+        what = "a number of a tensor's" if self.number else "a tensor"
         return Reason(
             "held-tensor",
             f"forward keeps {what} in {self.name}, and with it there the next step is another program",
@@ -149,31 +160,51 @@ class Held:
                 else:
                     del table[key]
                 line = self._line(path, key)
-                left.append(
-                    Left(table, key, tuple(now.shape), now.dtype, name, where=line, registered=registered)
-                )
+                left.append(Left(table, key, now, name, where=line, registered=registered))
         return tuple(left)
 
 
 def left_in_python(before: Sources) -> tuple[Left, ...]:
-    """Tensors, and numbers of theirs, that the code left in dictionaries, closures and objects."""
+    """What holds tensors, and numbers of theirs, that the code left in dictionaries, closures and objects."""
     found = []
     for table, key, then, now, name in before.left():
-        tensor = isinstance(now, torch.Tensor)
-        shape, dtype = (tuple(now.shape), now.dtype) if tensor else (None, None)
-        found.append(Left(table, key, shape, dtype, name, then is None, id(now)))
+        number, fresh = not holds_tensor(now), then is None
+        # (what stands in for it in a second capture is a plain tensor, and no result of that)
+        values = tuple(t for t in tensors_in(now) if type(t) is not torch.Tensor) if fresh else ()
+        found.append(Left(table, key, now, name, fresh, id(now), number=number, values=values))
     return tuple(found)
+
+
+def without_values(value: Any, depth: int = DEPTH) -> Any:
+    """The same with zeros where a trace's tensors are, and a number that no code holds where its numbers are."""
+    if isinstance(value, torch.Tensor):
+        return torch.zeros(tuple(value.shape), dtype=value.dtype)
+    if isinstance(value, OF_A_TRACE):
+        return _NUMBER
+    if not depth or not holds_trace(value, depth):
+        return value
+    if isinstance(value, dict):
+        return type(value)((k, without_values(v, depth - 1)) for k, v in value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(without_values(v, depth - 1) for v in value))
+    if isinstance(value, deque):
+        return deque((without_values(v, depth - 1) for v in value), value.maxlen)
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value)(without_values(v, depth - 1) for v in value)
+    made = copy.copy(value)
+    vars(made).update({k: without_values(v, depth - 1) for k, v in vars(value).items()})
+    return made
 
 
 @contextmanager
 def standing_in(left: Sequence[Left]) -> Iterator[set[int]]:
-    """Zeros where a trace left tensors, a number that no code holds where it left numbers, and what was there before at
-    the end. Yields the ids of what stands in."""
+    """What stands in where a trace left tensors and numbers, and what was there before at the end. Yields the ids of
+    what stands in."""
     before = [
         (one.table, one.key, one.table[one.key] if has(one.table, one.key) else _NOTHING) for one in left
     ]
     for one in left:
-        one.table[one.key] = _NUMBER if one.shape is None else torch.zeros(one.shape, dtype=one.dtype)
+        one.table[one.key] = without_values(one.held)
     try:
         yield {id(one.table[one.key]) for one in left}
     finally:

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from detente.bridge.copies import copied
-from detente.bridge.graph import Graph
-from detente.bridge.passes.dead import without_dead
+from detente.bridge.graph import Graph, without_dead
 from detente.bridge.roll.fold import roll
 from detente.bridge.roll.stacks import stacked
 from detente.bridge.state.meta import fill

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from types import CellType, FunctionType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from detente.bridge.live.python import PLAIN
 from detente.bridge.live.writes import Write, bare, by, same
 
 ABSENT = object()
-_OF_A_TRACE = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
+OF_A_TRACE = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
 # What a function is made of that another may be put in the place of.
 _MADE_OF = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
@@ -223,11 +223,11 @@ class Sources:
         """(table, key, then, now, name) of tensors, and numbers of theirs, that the code left in Python's places; None
         where nothing was."""
         for table, key, then, now, name in self._moved_places():
-            if isinstance(now, _OF_A_TRACE):
+            if holds_trace(now):
                 yield table, key, then, now, name
         for table, name, fresh in self._fresh():
             for key in fresh:
-                if isinstance(table[key], _OF_A_TRACE):
+                if holds_trace(table[key]):
                     yield table, key, None, table[key], f"{name}[{key!r}]"
 
     def put_back(self) -> None:
@@ -260,6 +260,41 @@ class Sources:
             if now != then:
                 now.clear()
                 now.update(then)
+
+
+# How deep a container, or an object, is looked into for tensors.
+DEPTH = 6
+
+
+def tensors_in(value: Any, depth: int = DEPTH) -> Iterator[torch.Tensor]:
+    """The tensors in a value: in Python's containers, and in the attributes of an object."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and not isinstance(value, (*PLAIN, type, torch.nn.Module, FunctionType, ModuleType)):
+        for item in _inside(value):
+            yield from tensors_in(item, depth - 1)
+
+
+def holds_tensor(value: Any, depth: int = DEPTH) -> bool:
+    return next(tensors_in(value, depth), None) is not None
+
+
+def holds_trace(value: Any, depth: int = DEPTH) -> bool:
+    """Whether a tensor, or a number that was read of one, is in a value."""
+    if isinstance(value, OF_A_TRACE):
+        return True
+    if not depth or isinstance(value, (*PLAIN, type, torch.nn.Module, FunctionType, ModuleType)):
+        return False
+    return any(holds_trace(item, depth - 1) for item in _inside(value))
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, list | tuple | deque | set | frozenset):
+        return value
+    found = getattr(value, "__dict__", None)
+    return list(found.values()) if isinstance(found, dict) else ()
 
 
 def _fill(array: Any, content: bytes) -> None:

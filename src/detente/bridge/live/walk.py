@@ -247,8 +247,7 @@ class Walk:
         if in_library(function.__code__.co_filename):
             return
         self.found.function(function, name)
-        if vars(function):
-            self.attributes(function, name)
+        self.attributes(function, name)
         named = set(names_in(function.__code__))
         if not named.isdisjoint(("environ", "getenv")):
             self.value(vars(os.environ).get("_data"), "os.environ")

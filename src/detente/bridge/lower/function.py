@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from detente.bridge.graph import Graph, node_refs, refs
+from detente.bridge.graph import Graph, node_refs, refs, without_dead
 from detente.bridge.lower.dtypes import torchs_gradient
 from detente.bridge.lower.table import Call, lowers
-from detente.bridge.passes.dead import without_dead
 
 
 @lowers("detente.function", note="capture/functions.py traces the joint graph")

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from detente.bridge.graph import Graph, Node, Ref
-from detente.bridge.passes.dead import without_dead
+from detente.bridge.graph import Graph, Node, Ref, without_dead
 from detente.bridge.passes.known import known
 
 ATTENTION = "aten.scaled_dot_product_attention.default"

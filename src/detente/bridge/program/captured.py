@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from detente.bridge.capture.export import Captured
-from detente.bridge.graph import Graph
+from detente.bridge.graph import Graph, without_dead
 from detente.bridge.lower.driver import missing
-from detente.bridge.passes.dead import without_dead
 from detente.bridge.passes.masks import recognise_masks
 from detente.bridge.refusal import Refused
 

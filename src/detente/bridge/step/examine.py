@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from detente.bridge.capture.export import capture
+from detente.bridge.capture.weights import whole
 from detente.bridge.lower.driver import missing
 from detente.bridge.optim.rule import trace
 from detente.bridge.refusal import Reason, Refused
@@ -21,6 +22,10 @@ def check(
     Captures and lowers, and compiles nothing. ``detente bridge check MODEL`` prints it.
     """
     reasons: list[Reason] = []
+    try:
+        whole(model)
+    except Refused as refused:
+        return refused.reasons
     try:
         reasons += missing(capture(model, loss, batch, again=lambda: None).graph)
     except Refused as refused:

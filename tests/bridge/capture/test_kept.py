@@ -1,0 +1,129 @@
+"""Tensors that a step keeps for the next one outside of buffers: read there, the step is refused; unread, they are
+nobody's business. Before, containers, variables and attributes of the loss were forgotten: certified in the first step,
+and another training from the second on."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from detente import bridge
+
+X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+TABLE: dict[str, torch.Tensor | None] = {"last": None}
+LAST: torch.Tensor | None = None
+
+
+class Keeps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(5, 5)
+        self.pair, self.table, self.rows = None, {}, [None]
+        self.space, self.nested = SimpleNamespace(last=None), {"a": {"b": None}}
+
+
+def mixed(y, last):
+    return y.pow(2).mean() + (0 if last is None else (last * y).mean())
+
+
+def a_tuple(model, y):
+    value = mixed(y, model.pair and model.pair[0])
+    model.pair = (y.detach(), 1)
+    return value
+
+
+def a_new_key(model, y):
+    value = mixed(y, model.table.get("last"))
+    model.table["last"] = y.detach()
+    return value
+
+
+def an_item(model, y):
+    value = mixed(y, model.rows[0])
+    model.rows[0] = y.detach()
+    return value
+
+
+def an_attribute(model, y):
+    value = mixed(y, model.space.last)
+    model.space.last = y.detach()
+    return value
+
+
+def a_nested_one(model, y):
+    value = mixed(y, model.nested["a"]["b"])
+    model.nested["a"]["b"] = y.detach()
+    return value
+
+
+def a_table_of_the_module(model, y):
+    value = mixed(y, TABLE["last"])
+    TABLE["last"] = y.detach()
+    return value
+
+
+def a_global(model, y):
+    global LAST  # noqa: PLW0603  (what is tried)
+    value = mixed(y, LAST)
+    LAST = y.detach()
+    return value
+
+
+def of_a_function(model, y):
+    value = mixed(y, getattr(of_a_function, "last", None))
+    of_a_function.last = y.detach()
+    return value
+
+
+def closure():
+    last = None
+
+    def a_variable(model, y):
+        nonlocal last
+        value = mixed(y, last)
+        last = y.detach()
+        return value
+
+    return a_variable
+
+
+KEEPING = [
+    a_tuple,
+    a_new_key,
+    an_item,
+    an_attribute,
+    a_nested_one,
+    a_table_of_the_module,
+    a_global,
+    of_a_function,
+    closure(),
+]
+
+
+@pytest.mark.parametrize("keep", KEEPING, ids=lambda keep: keep.__name__)
+def test_what_the_next_step_reads_is_refused(keep):
+    found = bridge.check(Keeps(), lambda m, x: keep(m, m.linear(x)), X)
+    assert [reason.code for reason in found] == ["held-tensor"], found
+    assert TABLE == {"last": None} and LAST is None and not hasattr(of_a_function, "last")
+
+
+def test_what_nobody_reads_trains_and_leaves_nothing_of_the_trace():
+    seen: dict[str, torch.Tensor] = {}
+
+    def loss(model, x):
+        y = model.linear(x)
+        seen["y"], model.pair = y.detach(), (y, y.detach())
+        return y.pow(2).mean()
+
+    model = Keeps()
+    step = bridge.compile(
+        model, loss, torch.optim.SGD(model.parameters(), lr=0.1), example_batch=X, cache=False
+    )
+    assert not seen and model.pair is None
+    for _ in range(3):
+        step(X)
+    assert step.certificate is not None and step.certificate.ok
