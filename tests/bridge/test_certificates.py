@@ -410,3 +410,13 @@ def test_a_loss_that_is_a_parameter_itself_is_not_read_after_the_update():
     )
     assert [float(step(X)) for _ in range(3)] == [0.5, 0.25, 0.0]
     assert step.certificate is not None and step.certificate.ok
+
+
+def test_a_sparse_gradient_is_compared_as_the_dense_one_that_it_stands_for():
+    torch.manual_seed(0)
+    table, ids = nn.Embedding(6, 4, sparse=True), torch.tensor([[0, 1, 1], [3, 4, 0]])
+    sgd = torch.optim.SGD(table.parameters(), lr=0.1, momentum=0.9)
+    step = bridge.compile(table, lambda m, x: m(x).pow(2).mean(), sgd, example_batch=ids, cache=False)
+    for _ in range(2):
+        step(ids)
+    assert step.certificate is not None and step.certificate.ok

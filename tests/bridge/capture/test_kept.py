@@ -127,3 +127,40 @@ def test_what_nobody_reads_trains_and_leaves_nothing_of_the_trace():
     for _ in range(3):
         step(X)
     assert step.certificate is not None and step.certificate.ok
+
+
+CACHES = {
+    "positions": (lambda model, x: torch.arange(5.0), True),
+    "in a tuple": (lambda model, x: (torch.arange(5.0), "positions"), True),
+    "the first batch": (lambda model, x: x.detach().mean(0), False),
+    "the first weights": (lambda model, x: model.linear.weight.detach().mean(0), False),
+    "a draw": (lambda model, x: torch.rand(5), False),
+}
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_what_a_first_call_keeps_may_follow_from_nothing_that_moves(name):
+    """A cache is found by the next step in eager: it must be what that would make, too."""
+    make, runs = CACHES[name]
+
+    def loss(model, x):
+        if "kept" not in model.table:
+            model.table["kept"] = make(model, x)
+        kept = model.table["kept"]
+        return (model.linear(x) * (kept[0] if isinstance(kept, tuple) else kept)).pow(2).mean()
+
+    ours, theirs = Keeps(), Keeps()
+    found = bridge.check(ours, loss, X)
+    assert [reason.code for reason in found] == ([] if runs else ["held-tensor"]), found
+    if not runs:
+        return
+    step = bridge.compile(
+        ours, loss, torch.optim.SGD(ours.parameters(), lr=0.1), example_batch=X, cache=False
+    )
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    for i in range(3):
+        optimizer.zero_grad()
+        wanted = loss(theirs, X + i)
+        wanted.backward()
+        optimizer.step()
+        assert float(step(X + i)) == pytest.approx(float(wanted.detach()), rel=1e-5)
