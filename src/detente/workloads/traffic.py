@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 # How often every element of a parameter must cross the memory bus, by region or contract name. ``gradient``
 # reads the parameter and writes its gradient. An AdamW step reads and writes parameter, first and second moment;
 # its gradient is an intermediate value that a fused program never stores. SGD with momentum keeps one moment.
@@ -22,6 +24,32 @@ def parameter_traffic(count: int, region: str, element: int) -> int:
     return count * element * PARAMETER_PASSES[region]
 
 
-def backward_products(region: str) -> int:
-    """How many products of its size one product costs when both of its operands need a gradient: 1 or 3."""
-    return 1 if region == "forward" else 3
+def step_traffic(
+    region: str,
+    parameter: int,
+    activation: int,
+    *,
+    parameters: int,
+    read: int = 0,
+    integers: int = 0,
+    written: Mapping[str, int] | None = None,
+    unread: int = 0,
+    buffers: int = 0,
+) -> int:
+    """Bytes of one step of ``region``.
+
+    parameter, activation  bytes of an element of each
+    parameters  trained elements, each passing as often as PARAMETER_PASSES says
+    read        elements of floating point that the batch brings
+    integers    whole numbers that it brings, 4 bytes each
+    written     region -> elements that it hands out beside state: ``forward`` its outputs, ``gradient`` those of the
+                batch
+    unread      of ``parameters``, those in rows of tables that no token of the batch looks up. An update moves them all
+                the same, and a gradient writes their zeros; only reading them can be avoided
+    buffers     elements of running buffers: ``forward`` reads them, every other region writes them as well
+    """
+    total = parameter_traffic(parameters, region, parameter)
+    if region in ("forward", "gradient"):
+        total -= unread * parameter
+    total += (read + (written or {}).get(region, 0)) * activation + 4 * integers
+    return total + buffers * parameter * (1 if region == "forward" else 2)

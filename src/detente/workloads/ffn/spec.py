@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from detente.workloads.traffic import parameter_traffic
+from detente.workloads.costs import Product, Work, affine, flops, largest
+from detente.workloads.traffic import step_traffic
 from detente.workloads.workload import Size, Workload
 
 SIZES = {
@@ -20,22 +21,23 @@ def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def parameters(size: Size) -> int:
-    return 2 * size["hidden"] * size["inner"] + size["inner"] + size["hidden"]
+    return affine(size["hidden"], size["inner"]) + affine(size["inner"], size["hidden"])
 
 
-def flops(size: Size, region: str) -> int:
-    """Two products of equal cost. ``gradient`` includes the gradient of x, as inside a network; a train step of
-    this block alone has no use for it."""
-    product = 2 * size["batch"] * size["sequence"] * size["hidden"] * size["inner"]
-    return product * {"forward": 2, "gradient": 6, "train-step": 5, "train-step-sgd": 5}[region]
+def work(size: Size, region: str) -> list[Work]:
+    """Two products of equal cost. ``gradient`` includes the gradient of x, as inside a network; a train step of this
+    block alone has no use for it."""
+    tokens, h, inner = size["batch"] * size["sequence"], size["hidden"], size["inner"]
+    return [Product(tokens, h, inner, data=region != "gradient"), Product(tokens, inner, h)]
 
 
 def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
-    """Bytes. Parameters by region (traffic.py); x and target read; ``forward`` writes y, ``gradient`` x's
-    gradient."""
-    tensor = size["batch"] * size["sequence"] * size["hidden"] * activation
-    tensors = 3 if region in ("forward", "gradient") else 2
-    return parameter_traffic(parameters(size), region, parameter) + tensors * tensor
+    """Bytes: x and target read; ``forward`` writes y, ``gradient`` x's gradient."""
+    tensor = size["batch"] * size["sequence"] * size["hidden"]
+    written = {"forward": tensor, "gradient": tensor}
+    return step_traffic(
+        region, parameter, activation, parameters=parameters(size), read=2 * tensor, written=written
+    )
 
 
 WORKLOAD = Workload(
@@ -44,9 +46,10 @@ WORKLOAD = Workload(
     sizes=SIZES,
     definitions={"torch": "detente.workloads.ffn.in_torch", "flax": "detente.workloads.ffn.in_flax"},
     batch=batch,
-    flops=flops,
+    flops=lambda size, region: flops(work(size, region), region),
     bytes=traffic,
-    products=lambda size: (size["batch"] * size["sequence"], size["hidden"], size["inner"]),
+    products=lambda size: largest(work(size, "forward")),
+    parameters=parameters,
     contracts=("gradient", "train-step", "train-step-sgd", "forward"),
     batch_gradients=("x",),
     source="Radford et al. 2019, GPT-2 Small: 768 to 3072 and back, over 4 x 256 tokens",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from detente.workloads.traffic import backward_products, parameter_traffic
+from detente.workloads.constraints import divides, within
+from detente.workloads.costs import Product, Work, attention, flops, largest
+from detente.workloads.traffic import step_traffic
 from detente.workloads.workload import Size, Workload
 
 # LayerNorm's 1e-5 as float32 holds it. HLO's batch-norm, in which torch_xla writes a LayerNorm, keeps its epsilon in
@@ -45,29 +47,29 @@ def parameters(size: Size) -> int:
     return (size["vocab"] + size["positions"]) * h + size["layers"] * layer + 2 * h
 
 
-def flops(size: Size, region: str) -> int:
-    """Products only. Per layer the four projections (12 hidden^2 per token) and the two products of attention
-    over the *full* square of positions, as the definition of masked attention forms them; then the output
-    projection of every position. Lookups cost nothing. Every operand of every product needs its gradient:
-    embeddings are trained.
-    """
+def work(size: Size) -> list[Work]:
+    """Per layer the projections and the two products of attention; then the output projection of every position.
+    Lookups cost nothing, and embeddings are trained: every operand of every product needs its gradient."""
     h, t = size["hidden"], size["sequence"]
-    tokens = size["batch"] * t
-    layer = 2 * tokens * 12 * h * h + 2 * (2 * tokens * t * h)
-    head = 2 * tokens * h * size["vocab"]
-    return (size["layers"] * layer + head) * backward_products(region)
+    tokens, layers = size["batch"] * t, size["layers"]
+    shapes = ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h))
+    projections = [Product(tokens, k, n, times=layers) for k, n in shapes]
+    head = Product(tokens, h, size["vocab"])
+    return [*projections, *(layers * attention(size["batch"], size["heads"], t, h // size["heads"])), head]
 
 
 def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
-    """Bytes. Parameters by region (traffic.py), 4 bytes per token read; ``forward`` writes the logits and reads
-    of the position embedding only the rows in use.
-    """
+    """Bytes: tokens read, ``forward`` writes the logits; of the positions only the rows in use are read."""
     tokens = size["batch"] * size["sequence"]
-    total = 4 * tokens + parameter_traffic(parameters(size), region, parameter)
-    if region == "forward":
-        total += tokens * size["vocab"] * activation
-        total -= (size["positions"] - size["sequence"]) * size["hidden"] * parameter
-    return total
+    return step_traffic(
+        region,
+        parameter,
+        activation,
+        parameters=parameters(size),
+        integers=tokens,
+        written={"forward": tokens * size["vocab"]},
+        unread=(size["positions"] - size["sequence"]) * size["hidden"],
+    )
 
 
 WORKLOAD = Workload(
@@ -76,9 +78,11 @@ WORKLOAD = Workload(
     sizes=SIZES,
     definitions={"torch": "detente.workloads.gpt2.in_torch", "flax": "detente.workloads.gpt2.in_flax"},
     batch=batch,
-    flops=flops,
+    flops=lambda size, region: flops(work(size), region),
     bytes=traffic,
-    products=lambda size: (size["batch"] * size["sequence"], size["hidden"], size["vocab"]),
+    products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],
+    parameters=parameters,
+    constraints=(divides("heads", "hidden"), within("sequence", "positions")),
     source="Radford et al. 2019, GPT-2 Small: the default GPT2Config of transformers, dropout 0",
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from detente.workloads.traffic import backward_products, parameter_traffic
+from detente.workloads.constraints import divides
+from detente.workloads.costs import Product, Work, affine, attention, flops, largest
+from detente.workloads.traffic import step_traffic
 from detente.workloads.workload import Size, Workload
 
 SIZES = {
@@ -20,26 +22,24 @@ def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def parameters(size: Size) -> int:
-    return 4 * size["hidden"] ** 2 + 4 * size["hidden"]
+    return 4 * affine(size["hidden"], size["hidden"])
 
 
-def flops(size: Size, region: str) -> int:
-    """The projections to query, key, value and back, and the two products of attention over the *full* square of
-    positions, as the definition of masked attention forms them. ``gradient`` includes the gradient of x, as inside
-    a network; a train step of this block alone has no use for it."""
-    h, t = size["hidden"], size["sequence"]
-    tokens = size["batch"] * t
-    inward, outward, attention = 2 * tokens * h * 3 * h, 2 * tokens * h * h, 2 * (2 * tokens * t * h)
-    total = (inward + outward + attention) * backward_products(region)
-    return total - inward if region.startswith("train-step") else total
+def work(size: Size, region: str) -> list[Work]:
+    """The projections to query, key, value and back, and the two products of attention. ``gradient`` includes the
+    gradient of x, as inside a network; a train step of this block alone has no use for it."""
+    b, t, h, heads = (size[d] for d in ("batch", "sequence", "hidden", "heads"))
+    inward = Product(b * t, h, 3 * h, data=region != "gradient")
+    return [inward, Product(b * t, h, h), *attention(b, heads, t, h // heads)]
 
 
 def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
-    """Bytes. Parameters by region (traffic.py); x and target read; ``forward`` writes y, ``gradient`` x's
-    gradient."""
-    tensor = size["batch"] * size["sequence"] * size["hidden"] * activation
-    tensors = 3 if region in ("forward", "gradient") else 2
-    return parameter_traffic(parameters(size), region, parameter) + tensors * tensor
+    """Bytes: x and target read; ``forward`` writes y, ``gradient`` x's gradient."""
+    tensor = size["batch"] * size["sequence"] * size["hidden"]
+    written = {"forward": tensor, "gradient": tensor}
+    return step_traffic(
+        region, parameter, activation, parameters=parameters(size), read=2 * tensor, written=written
+    )
 
 
 WORKLOAD = Workload(
@@ -48,9 +48,11 @@ WORKLOAD = Workload(
     sizes=SIZES,
     definitions={"torch": "detente.workloads.mha.in_torch", "flax": "detente.workloads.mha.in_flax"},
     batch=batch,
-    flops=flops,
+    flops=lambda size, region: flops(work(size, region), region),
     bytes=traffic,
-    products=lambda size: (size["batch"] * size["sequence"], size["hidden"], 3 * size["hidden"]),
+    products=lambda size: largest(work(size, "forward")),
+    parameters=parameters,
+    constraints=(divides("heads", "hidden"),),
     contracts=("gradient", "train-step", "train-step-sgd", "forward"),
     batch_gradients=("x",),
     source="Radford et al. 2019, GPT-2 Small: 12 heads of 64, over 4 x 256 tokens",
