@@ -14,6 +14,11 @@ WORKLOADS: dict[str, str] = {
     "mha": "detente.workloads.mha.spec",
     "gpt2": "detente.workloads.gpt2.spec",
     "resnet": "detente.workloads.resnet.spec",
+    "resnet50": "detente.workloads.resnet50.spec",
+    "bert": "detente.workloads.bert.spec",
+    "vit": "detente.workloads.vit.spec",
+    "gpt_neo": "detente.workloads.gpt_neo.spec",
+    "llama": "detente.workloads.llama.spec",
 }
 
 

@@ -6,7 +6,7 @@ layout, stands here for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from detente.workloads.weights import Path, Reshape, Slice, WeightRule
@@ -40,6 +40,19 @@ BATCH_NORM: Leaves = (*NORM, Leaf("running_mean", "mean"), Leaf("running_var", "
 EMBEDDING: Leaves = (Leaf("weight", "embedding"),)
 
 
+@dataclass(frozen=True)
+class At:
+    """Leaves of a module that the other framework keeps under another path than torch's, dotted."""
+
+    path: str
+    leaves: Leaves
+
+
+# Torch's dotted name of a module -> its leaves, under the same path in the other framework or At another. "" is the
+# model itself.
+Table = Mapping[str, Leaves | At]
+
+
 def to_heads(inputs: int, heads: int, each: int) -> Leaves:
     """A projection (inputs) -> (heads, each): torch keeps the heads side by side, Flax on an axis of their own."""
     weight, bias = LINEAR
@@ -53,6 +66,28 @@ def from_heads(heads: int, each: int, outputs: int) -> Leaves:
     """A projection (heads, each) -> (outputs)."""
     weight, bias = LINEAR
     return replace(weight, reshape=Reshape((heads * each, outputs), (heads, each, outputs))), bias
+
+
+def self_attention(
+    names: Sequence[str],
+    at: str,
+    hidden: int,
+    heads: int,
+    *,
+    key_heads: int | None = None,
+    bias: bool = True,
+    out_bias: bool = True,
+) -> dict[str, At]:
+    """The projections of ``flax_parts.self_attention.SelfAttention`` under the path ``at``: torch's four ``names``, of
+    those to query, key and value and of the one back; the rest as there."""
+    each = hidden // heads
+    counts = (heads, key_heads or heads, key_heads or heads)
+    *inward, outward = names
+    table = {
+        name: At(f"{at}.{part}", to_heads(hidden, count, each)[: 1 + bias])
+        for name, part, count in zip(inward, ("query", "key", "value"), counts, strict=True)
+    }
+    return table | {outward: At(f"{at}.out", from_heads(heads, each, hidden)[: 1 + out_bias])}
 
 
 def parameter(name: str) -> Leaves:
@@ -74,19 +109,6 @@ def join(leaves: Leaves, start: int, stop: int) -> Leaves:
     leaf."""
     last = {"kernel": 1, "bias": 0}
     return tuple(replace(leaf, into=Slice(last[leaf.other], start, stop)) for leaf in leaves)
-
-
-@dataclass(frozen=True)
-class At:
-    """Leaves of a module that the other framework keeps under another path than torch's, dotted."""
-
-    path: str
-    leaves: Leaves
-
-
-# Torch's dotted name of a module -> its leaves, under the same path in the other framework or At another. "" is the
-# model itself.
-Table = Mapping[str, Leaves | At]
 
 
 def rules_of(table: Table, *, torch: str = "", other: str = "", layer: int | None = None) -> list[WeightRule]:

@@ -6,10 +6,9 @@ where the inputs are float64, and then the proof in float64 could only hold to 1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def attend(
@@ -46,9 +45,9 @@ def causal(positions: int, window: int | None = None) -> jax.Array:
     return seen if window is None else seen & ~jnp.tril(seen, -window)
 
 
-def rotary(positions: int, inverse: Sequence[float], dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    """Cosine and sine of every position at every frequency, (positions, 2 x frequencies) in ``dtype``: both halves of a
-    head turn by the same angles, as in Llama's checkpoints."""
+def rotary(positions: int, inverse: np.ndarray, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+    """Cosine and sine of every position at each of the ``inverse`` frequencies, (positions, 2 x frequencies) in
+    ``dtype``: both halves of a head turn by the same angles, as in Llama's checkpoints."""
     at = jnp.arange(positions, dtype=dtype)[:, None] * jnp.asarray(inverse, dtype)
     angles = jnp.concatenate([at, at], axis=-1)
     return jnp.cos(angles), jnp.sin(angles)

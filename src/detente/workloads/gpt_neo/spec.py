@@ -1,0 +1,99 @@
+"""Shapes, batches and costs of ``gpt_neo``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detente.workloads.constraints import divides, multiple, within
+from detente.workloads.costs import Product, Work, affine, attention, flops, largest
+from detente.workloads.traffic import step_traffic
+from detente.workloads.workload import Size, Workload
+
+# As float32 holds it, for torch_xla: see gpt2/spec.py.
+EPSILON = float(np.float32(1e-5))
+
+SIZES = {
+    # The window is shorter than the sequence, so that the two kinds of layers differ.
+    "tiny": Size(
+        "tiny",
+        {
+            "layers": 4,
+            "hidden": 32,
+            "heads": 4,
+            "vocab": 128,
+            "positions": 16,
+            "window": 3,
+            "batch": 2,
+            "sequence": 8,
+        },
+    ),
+    "paper": Size(
+        "paper",
+        {
+            "layers": 24,
+            "hidden": 2048,
+            "heads": 16,
+            "vocab": 50257,
+            "positions": 2048,
+            "window": 256,
+            "batch": 1,
+            "sequence": 128,
+        },
+    ),
+}
+
+
+def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """``input_ids`` (batch, sequence), int64, uniform over the vocabulary; they are also the labels."""
+    return {"input_ids": rng.integers(0, size["vocab"], (size["batch"], size["sequence"]), dtype=np.int64)}
+
+
+def parameters(size: Size) -> int:
+    """The output projection is tied to the token embedding and counts once; query, key and value have no bias."""
+    h = size["hidden"]
+    layer = 3 * h * h + affine(h, h) + affine(h, 4 * h) + affine(4 * h, h) + 2 * 2 * h
+    return (size["vocab"] + size["positions"]) * h + size["layers"] * layer + 2 * h
+
+
+def work(size: Size) -> list[Work]:
+    """Per layer four projections, the two products of attention and the feed-forward pair; then the output projection
+    of every position. A local layer masks the same full square as a global one, as the model forms it."""
+    b, t, h, heads, layers = (size[d] for d in ("batch", "sequence", "hidden", "heads", "layers"))
+    return [
+        Product(b * t, h, size["vocab"]),
+        Product(b * t, h, 4 * h, times=layers),
+        Product(b * t, 4 * h, h, times=layers),
+        Product(b * t, h, h, times=4 * layers),
+        *(layers * attention(b, heads, t, h // heads)),
+    ]
+
+
+def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
+    """Bytes: tokens read, ``forward`` writes the logits; of the positions only the rows in use are read."""
+    tokens = size["batch"] * size["sequence"]
+    return step_traffic(
+        region,
+        parameter,
+        activation,
+        parameters=parameters(size),
+        integers=tokens,
+        written={"forward": tokens * size["vocab"]},
+        unread=(size["positions"] - size["sequence"]) * size["hidden"],
+    )
+
+
+WORKLOAD = Workload(
+    name="gpt_neo",
+    what="GPT-Neo, a language model with global and local attention in turns (transformers' GPTNeoForCausalLM)",
+    sizes=SIZES,
+    definitions={"torch": "detente.workloads.gpt_neo.in_torch", "flax": "detente.workloads.gpt_neo.in_flax"},
+    batch=batch,
+    flops=lambda size, region: flops(work(size), region),
+    bytes=traffic,
+    products=lambda size: largest(work(size)),
+    layers=lambda size: size["layers"],
+    parameters=parameters,
+    # Layers take turns, so they come in pairs.
+    constraints=(divides("heads", "hidden"), multiple("layers", 2), within("sequence", "positions")),
+    source="Black et al. 2021, GPT-Neo 1.3B: the default GPTNeoConfig of transformers, dropout 0, 1 x 128 tokens",
+)
