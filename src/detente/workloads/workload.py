@@ -12,8 +12,8 @@ from detente.workloads.constraints import Constraint
 
 @dataclass(frozen=True)
 class Size:
-    """A named size: ``tiny`` for proofs and tests, ``paper`` for the figures. ``dims`` are the workload's own
-    dimensions (``layers``, ``hidden``, ``batch``, ``sequence``, ...)."""
+    """A named size: ``tiny`` for proofs and tests, ``paper`` for the figures, ``paper,batch=4`` with an override.
+    ``dims`` are the workload's own dimensions (``layers``, ``hidden``, ``batch``, ``sequence``, ...)."""
 
     name: str
     dims: Mapping[str, int]
