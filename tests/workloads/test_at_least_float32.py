@@ -71,7 +71,7 @@ def test_the_librarys_own_narrows_float64_and_ours_does_not(name):
             q, k, v = (torch.randn(1, 4, 8, 8, dtype=torch.float64) for _ in range(3))
             found = [layer._attn(q + shift, k, v)[0] for shift in (0.0, 1e-13)]
         else:
-            x = torch.randn(2, 32, dtype=torch.float64)
+            x = torch.randn(2, wide.config.hidden_size, dtype=torch.float64)
             found = [wide.model.norm(x + shift) for shift in (0.0, 1e-13)]
         assert (not torch.equal(*found)) == seen
 

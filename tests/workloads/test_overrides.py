@@ -69,10 +69,10 @@ def test_an_unknown_key_is_answered_with_the_keys_there_are():
 
 
 REFUSED = {
-    "bert": ("heads=5", "labels=1", "sequence=17"),
+    "bert": ("heads=5", "labels=1", "sequence=33"),
     "vit": ("patch=3", "heads=5", "labels=1"),
-    "gpt_neo": ("layers=3", "heads=5", "sequence=17"),
-    "llama": ("heads=3", "key_heads=3", "heads=32", "sequence=131073"),
+    "gpt_neo": ("layers=3", "heads=5", "sequence=33"),
+    "llama": ("heads=3", "key_heads=3", "heads=64", "sequence=131073"),
     "resnet50": ("width=18", "labels=1", "image=31", "batch=1"),
     "mha": ("heads=5",),
 }

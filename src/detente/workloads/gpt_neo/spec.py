@@ -13,18 +13,18 @@ from detente.workloads.workload import Size, Workload
 EPSILON = float(np.float32(1e-5))
 
 SIZES = {
-    # The window is shorter than the sequence, so that the two kinds of layers differ.
+    # The window is shorter than the sequence, so that the two kinds of layers differ. Four rows: see llama/spec.py.
     "tiny": Size(
         "tiny",
         {
             "layers": 4,
-            "hidden": 32,
+            "hidden": 64,
             "heads": 4,
-            "vocab": 128,
-            "positions": 16,
-            "window": 3,
-            "batch": 2,
-            "sequence": 8,
+            "vocab": 256,
+            "positions": 32,
+            "window": 5,
+            "batch": 4,
+            "sequence": 16,
         },
     ),
     "paper": Size(

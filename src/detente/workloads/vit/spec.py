@@ -13,6 +13,7 @@ from detente.workloads.workload import Size, Workload
 EPSILON = float(np.float32(1e-12))
 
 SIZES = {
+    # Four rows: see llama/spec.py.
     "tiny": Size(
         "tiny",
         {
@@ -23,7 +24,7 @@ SIZES = {
             "image": 16,
             "patch": 8,
             "labels": 10,
-            "batch": 2,
+            "batch": 4,
         },
     ),
     "paper": Size(
