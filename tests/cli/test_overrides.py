@@ -120,6 +120,6 @@ def test_what_cannot_be_is_one_error_with_exit_code_2(
 
 def test_many_overrides_are_no_longer_than_a_file_name() -> None:
     dims = ("layers", "hidden", "heads", "vocab", "positions", "batch", "sequence")
-    values = (2, 64, 4, 987654321, 987654321, 987654321, 987654321)
+    values = (123, 64, 4, 987654, 987654321, 12, 12345)
     cell = cells_of(",".join(["paper", *(f"{d}={v}" for d, v in zip(dims, values, strict=True))]))
     assert len(prepared_folder(cell, 0, 4).name) < 200

@@ -122,6 +122,15 @@ def test_batches_follow_the_generator(name, size):
         assert not np.array_equal(array, other[entry])
 
 
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("kernel", "padding"), [(1, 0), (3, 1), (7, 3), (4, 0), (2, 5)])
+def test_taps_are_the_pairs_that_meet_a_pixel(kernel, stride, padding):
+    for extent in range(kernel, 12):
+        c = Convolution(extent, 1, 1, kernel, stride, padding)
+        pairs = [(o, k) for o in range(c.result) for k in range(kernel)]
+        assert c.taps() == sum(0 <= o * stride + k - padding < extent for o, k in pairs)
+
+
 def test_taps_leave_out_the_padding():
     whole = Convolution(extent=4, inputs=1, outputs=1, kernel=3, stride=1, padding=1)
     assert (whole.result, whole.taps()) == (4, 10)

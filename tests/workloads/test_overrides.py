@@ -49,6 +49,7 @@ WRONG = {
     "tiny,batch=4,batch=4": "batch is given twice",
     "tiny,heads=5": "gpt2 at tiny with heads=5: hidden must be a multiple of heads",
     "tiny,sequence=33": "sequence must be at most positions",
+    "tiny,batch=999999999,vocab=999999999": "is larger than any machine",
     "tniy,batch=4": "gpt2 has no size 'tniy'; did you mean 'tiny'",
     "": "gpt2 has no size ''",
 }
@@ -73,7 +74,8 @@ REFUSED = {
     "vit": ("patch=3", "heads=5", "labels=1"),
     "gpt_neo": ("layers=3", "heads=5", "sequence=33"),
     "llama": ("heads=3", "key_heads=3", "heads=64", "sequence=131073"),
-    "resnet50": ("width=18", "labels=1", "image=31", "batch=1"),
+    "resnet50": ("width=18", "labels=1", "image=31", "batch=1", "depth_1=999999999"),
+    "resnet": ("batch=1", "stages=999999999", "blocks=999999999"),
     "mha": ("heads=5",),
 }
 

@@ -35,6 +35,11 @@ def multiple(dim: str, of: int) -> Constraint:
     return Constraint(lambda dims: dims[dim] % of == 0, f"{dim} must be a multiple of {of}")
 
 
+def at_most(dim: str, most: int) -> Constraint:
+    """``dim`` is at most a number."""
+    return Constraint(lambda dims: dims[dim] <= most, f"{dim} must be at most {most}")
+
+
 def at_least(dim: str, least: int) -> Constraint:
     """``dim`` is at least a number."""
     return Constraint(lambda dims: dims[dim] >= least, f"{dim} must be at least {least}")

@@ -52,11 +52,15 @@ class Convolution:
 
     def taps(self) -> int:
         """Along one axis: pairs of an output position and a kernel position that meet a pixel, not padding."""
-        return sum(
-            0 <= o * self.stride + k - self.padding < self.extent
-            for o in range(self.result)
-            for k in range(self.kernel)
-        )
+        if not self.padding:
+            return self.result * self.kernel
+        found = 0
+        for k in range(self.kernel):
+            # Outputs o with 0 <= o * stride + k - padding < extent.
+            first = max(0, -((k - self.padding) // self.stride))
+            last = min(self.result - 1, (self.extent - 1 + self.padding - k) // self.stride)
+            found += max(0, last - first + 1)
+        return found
 
     def flops(self) -> int:
         """Forward. Multiplications with the zeros of padding are not counted, because an implementation may leave them

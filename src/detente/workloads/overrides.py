@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from detente.records.fault import UsageFault
+from detente.records.limits import LARGEST
 from detente.workloads.workload import Size, Workload
 
-# Nine digits: more is no size that anybody can hold, and a square of it is still a number for every reader.
+# Nine digits: more is no size that anybody can hold.
 _VALUE = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 
@@ -66,7 +67,11 @@ def override(workload: Workload, size: Size, given: Mapping[str, int]) -> Size:
                 f"its dimensions would be {_shown(dims)}",
             )
     name = ",".join((size.name, *(f"{key}={value}" for key, value in changed.items())))
-    return replace(size, name=name, dims=dims)
+    found = replace(size, name=name, dims=dims)
+    # What a session writes down of a workload must be a number to whoever reads it.
+    if max(workload.flops(found, "gradient"), workload.bytes(found, "gradient", 4, 4)) > LARGEST:
+        raise UsageFault(f"{workload.name} at {name} is larger than any machine", "set smaller dimensions")
+    return found
 
 
 def _unknown(workload: Workload, size: Size, key: str) -> UsageFault:

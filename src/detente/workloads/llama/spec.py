@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detente.workloads.constraints import Constraint, divides
+from detente.workloads.constraints import Constraint, at_most, divides
 from detente.workloads.costs import Product, Work, attention, flops, largest
 from detente.workloads.traffic import step_traffic
 from detente.workloads.workload import Size, Workload
@@ -128,7 +128,7 @@ WORKLOAD = Workload(
             lambda d: d["hidden"] // d["heads"] % 2 == 0,
             "hidden / heads must be even: its elements turn in pairs",
         ),
-        Constraint(lambda d: d["sequence"] <= LONGEST, f"sequence must be at most {LONGEST}"),
+        at_most("sequence", LONGEST),
     ),
     source="Grattafiori et al. 2024, Llama 3.1 8B: its published configuration, 1 x 128 tokens",
 )

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from detente.workloads.constraints import at_least, at_most
 from detente.workloads.costs import Convolution, Product, Work, affine, flops, largest
 from detente.workloads.traffic import step_traffic
 from detente.workloads.workload import Size, Workload
@@ -87,5 +88,7 @@ WORKLOAD = Workload(
     bytes=traffic,
     products=lambda size: largest(work(size)),
     parameters=parameters,
+    # One value a channel has no unbiased variance.
+    constraints=(at_least("batch", 2), at_most("stages", 8), at_most("blocks", 100)),
     source="He et al. 2016, Deep Residual Learning: the stem and the basic blocks of ResNet-18, fewer and narrower",
 )

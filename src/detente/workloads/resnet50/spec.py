@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from detente.workloads.constraints import at_least, multiple
+from detente.workloads.constraints import Constraint, Dims, at_least, multiple
 from detente.workloads.costs import Convolution, Product, Work, affine, flops, largest
 from detente.workloads.traffic import step_traffic
 from detente.workloads.workload import Size, Workload
@@ -58,7 +58,11 @@ class Block:
 
 def depths(size: Size) -> list[int]:
     """Blocks of each stage."""
-    return [count for dim, count in size.dims.items() if dim.startswith("depth_")]
+    return _depths(size.dims)
+
+
+def _depths(dims: Dims) -> list[int]:
+    return [count for dim, count in dims.items() if dim.startswith("depth_")]
 
 
 def widths(size: Size) -> list[int]:
@@ -147,6 +151,7 @@ WORKLOAD = Workload(
         at_least("labels", 2),
         at_least("image", 32),
         at_least("batch", 2),
+        Constraint(lambda dims: sum(_depths(dims)) <= 1000, "the depths must be at most 1000 together"),
     ),
     source="He et al. 2016, ResNet-50: the default ResNetConfig of transformers, 1000 labels, 4 x 224 x 224",
 )
