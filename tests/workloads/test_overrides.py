@@ -74,7 +74,7 @@ REFUSED = {
     "vit": ("patch=3", "heads=5", "labels=1"),
     "gpt_neo": ("layers=3", "heads=5", "sequence=33"),
     "llama": ("heads=3", "key_heads=3", "heads=64", "sequence=131073"),
-    "resnet50": ("width=18", "labels=1", "image=31", "batch=1", "depth_1=999999999"),
+    "resnet50": ("width=18", "labels=1", "image=7", "batch=1", "depth_1=999999999"),
     "resnet": ("batch=1", "stages=999999999", "blocks=999999999"),
     "mha": ("heads=5",),
 }

@@ -9,12 +9,14 @@ from flax import nnx
 
 from detente.workloads.bert.spec import EPSILON
 from detente.workloads.flax_parts.layers import Dtypes, embedding, layer_norm, linear
-from detente.workloads.flax_parts.losses import label_loss
+from detente.workloads.flax_parts.losses import of_labelled_sentences as loss
 from detente.workloads.flax_parts.self_attention import SelfAttention
 from detente.workloads.flax_parts.stacked import stacked, through
 from detente.workloads.weight_tables import EMBEDDING, LINEAR, NORM, At, repeated, rules_of, self_attention
 from detente.workloads.weights import WeightRule
 from detente.workloads.workload import Size
+
+__all__ = ["build", "loss", "weights"]
 
 
 class Layer(nnx.Module):
@@ -61,12 +63,6 @@ class Bert(nnx.Module):
 
 def build(size: Size, *, parameters: str, compute: str, scan: bool = False) -> nnx.Module:
     return Bert(size, dtypes=Dtypes(parameters, compute), scan=scan, rngs=nnx.Rngs(0))
-
-
-def loss(module: nnx.Module, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Mean cross entropy over the batch, in at least float32."""
-    logits = module(batch["input_ids"])
-    return label_loss(logits, batch["labels"]), {"logits": logits}
 
 
 _MODEL = {

@@ -7,9 +7,10 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from detente.workloads.bert.spec import EPSILON
+from detente.workloads.torch_parts.losses import of_labelled_sentences as loss
 from detente.workloads.workload import Size
 
-Tensors = dict[str, torch.Tensor]
+__all__ = ["build", "loss"]
 
 
 def build(size: Size) -> torch.nn.Module:
@@ -29,9 +30,3 @@ def build(size: Size) -> torch.nn.Module:
         problem_type="single_label_classification",
     )
     return BertForSequenceClassification(config).train()
-
-
-def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors]:
-    """The model's own loss for its labels, and its logits (batch, labels)."""
-    found = module(input_ids=batch["input_ids"], labels=batch["labels"])
-    return found.loss, {"logits": found.logits}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from detente.workloads.batches import labelled_sentences
 from detente.workloads.constraints import at_least, divides, within
 from detente.workloads.costs import Product, Work, affine, attention, flops, largest
 from detente.workloads.traffic import step_traffic
@@ -45,15 +46,6 @@ SIZES = {
         },
     ),
 }
-
-
-def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """``input_ids`` (batch, sequence) and ``labels`` (batch,), int64. Token 0 is padding, to whose row torch gives no
-    gradient; there is none of it here, as the sentences are of one length."""
-    return {
-        "input_ids": rng.integers(1, size["vocab"], (size["batch"], size["sequence"]), dtype=np.int64),
-        "labels": rng.integers(0, size["labels"], size["batch"], dtype=np.int64),
-    }
 
 
 def parameters(size: Size) -> int:
@@ -103,7 +95,7 @@ WORKLOAD = Workload(
     what="BERT, an encoder that classifies sentences (transformers' BertForSequenceClassification)",
     sizes=SIZES,
     definitions={"torch": "detente.workloads.bert.in_torch", "flax": "detente.workloads.bert.in_flax"},
-    batch=batch,
+    batch=labelled_sentences,
     flops=lambda size, region: flops(work(size), region),
     bytes=traffic,
     products=lambda size: largest(work(size)),

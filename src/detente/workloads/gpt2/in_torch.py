@@ -7,9 +7,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from detente.workloads.gpt2.spec import EPSILON
 from detente.workloads.torch_parts.at_least_float32 import shifted_cross_entropy
+from detente.workloads.torch_parts.losses import of_language_model as loss
 from detente.workloads.workload import Size
 
-Tensors = dict[str, torch.Tensor]
+__all__ = ["build", "loss"]
 
 
 def build(size: Size) -> torch.nn.Module:
@@ -32,9 +33,3 @@ def build(size: Size) -> torch.nn.Module:
     model = GPT2LMHeadModel(config).train()
     model.loss_function = shifted_cross_entropy
     return model
-
-
-def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors]:
-    """The model's labels loss, and its logits (batch, sequence, vocab)."""
-    found = module(input_ids=batch["input_ids"], labels=batch["input_ids"])
-    return found.loss, {"logits": found.logits}

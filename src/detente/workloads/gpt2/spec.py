@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from detente.workloads.batches import tokens
 from detente.workloads.constraints import divides, within
 from detente.workloads.costs import Product, Work, attention, flops, largest
-from detente.workloads.traffic import step_traffic
+from detente.workloads.traffic import of_tokens, positions_unread
 from detente.workloads.workload import Size, Workload
 
 # LayerNorm's 1e-5 as float32 holds it. HLO's batch-norm, in which torch_xla writes a LayerNorm, keeps its epsilon in
@@ -34,11 +35,6 @@ SIZES = {
 }
 
 
-def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """``input_ids`` (batch, sequence), int64, uniform over the vocabulary; they are also the labels."""
-    return {"input_ids": rng.integers(0, size["vocab"], (size["batch"], size["sequence"]), dtype=np.int64)}
-
-
 def parameters(size: Size) -> int:
     """Number of trainable elements; the output projection is tied to the token embedding and counts once."""
     h = size["hidden"]
@@ -58,28 +54,14 @@ def work(size: Size) -> list[Work]:
     return [*projections, *(layers * attention(size["batch"], size["heads"], t, h // size["heads"])), head]
 
 
-def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
-    """Bytes: tokens read, ``forward`` writes the logits; of the positions only the rows in use are read."""
-    tokens = size["batch"] * size["sequence"]
-    return step_traffic(
-        region,
-        parameter,
-        activation,
-        parameters=parameters(size),
-        integers=tokens,
-        written={"forward": tokens * size["vocab"]},
-        unread=(size["positions"] - size["sequence"]) * size["hidden"],
-    )
-
-
 WORKLOAD = Workload(
     name="gpt2",
     what="GPT-2, a decoder-only language model (transformers' GPT2LMHeadModel)",
     sizes=SIZES,
     definitions={"torch": "detente.workloads.gpt2.in_torch", "flax": "detente.workloads.gpt2.in_flax"},
-    batch=batch,
+    batch=tokens,
     flops=lambda size, region: flops(work(size), region),
-    bytes=traffic,
+    bytes=of_tokens(parameters, positions_unread),
     products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],
     parameters=parameters,

@@ -10,13 +10,15 @@ from flax import nnx
 from detente.workloads.ffn.in_flax import FeedForward
 from detente.workloads.flax_parts.attention import causal
 from detente.workloads.flax_parts.layers import Dtypes, embedding, layer_norm, tied_logits
-from detente.workloads.flax_parts.losses import next_token_loss
+from detente.workloads.flax_parts.losses import of_language_model as loss
 from detente.workloads.flax_parts.self_attention import SelfAttention
 from detente.workloads.flax_parts.stacked import stacked, through
 from detente.workloads.gpt_neo.spec import EPSILON
 from detente.workloads.weight_tables import EMBEDDING, LINEAR, NORM, repeated, rules_of, self_attention
 from detente.workloads.weights import WeightRule
 from detente.workloads.workload import Size
+
+__all__ = ["build", "loss", "weights"]
 
 
 class Block(nnx.Module):
@@ -72,12 +74,6 @@ class GPTNeo(nnx.Module):
 def build(size: Size, *, parameters: str, compute: str, scan: bool = False) -> nnx.Module:
     """``scan`` goes over pairs of layers."""
     return GPTNeo(size, dtypes=Dtypes(parameters, compute), scan=scan, rngs=nnx.Rngs(0))
-
-
-def loss(module: nnx.Module, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Position t predicts token t + 1; the mean over batch x (sequence - 1), in at least float32."""
-    logits = module(batch["input_ids"])
-    return next_token_loss(logits, batch["input_ids"]), {"logits": logits}
 
 
 def weights(size: Size, scan: bool) -> tuple[WeightRule, ...]:

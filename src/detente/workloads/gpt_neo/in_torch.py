@@ -9,9 +9,10 @@ from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
 from detente.workloads.gpt_neo.spec import EPSILON
 from detente.workloads.torch_parts.at_least_float32 import become, raised, shifted_cross_entropy
+from detente.workloads.torch_parts.losses import of_language_model as loss
 from detente.workloads.workload import Size
 
-Tensors = dict[str, torch.Tensor]
+__all__ = ["build", "loss"]
 
 
 class RaisedAttention(GPTNeoSelfAttention):
@@ -57,9 +58,3 @@ def build(size: Size) -> torch.nn.Module:
         become(block.attn.attention, RaisedAttention)
     model.loss_function = shifted_cross_entropy
     return model
-
-
-def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors]:
-    """The model's labels loss, and its logits (batch, sequence, vocab)."""
-    found = module(input_ids=batch["input_ids"], labels=batch["input_ids"])
-    return found.loss, {"logits": found.logits}

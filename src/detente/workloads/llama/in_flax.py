@@ -9,7 +9,7 @@ from flax import nnx
 
 from detente.workloads.flax_parts.attention import causal, rotary
 from detente.workloads.flax_parts.layers import Dtypes, embedding, linear, rms_norm
-from detente.workloads.flax_parts.losses import next_token_loss
+from detente.workloads.flax_parts.losses import of_language_model as loss
 from detente.workloads.flax_parts.self_attention import SelfAttention
 from detente.workloads.flax_parts.stacked import stacked, through
 from detente.workloads.llama.spec import EPSILON, inverse_frequencies
@@ -23,6 +23,8 @@ from detente.workloads.weight_tables import (
 )
 from detente.workloads.weights import WeightRule
 from detente.workloads.workload import Size
+
+__all__ = ["build", "loss", "weights"]
 
 
 class GatedFeedForward(nnx.Module):
@@ -81,12 +83,6 @@ class Llama(nnx.Module):
 
 def build(size: Size, *, parameters: str, compute: str, scan: bool = False) -> nnx.Module:
     return Llama(size, dtypes=Dtypes(parameters, compute), scan=scan, rngs=nnx.Rngs(0))
-
-
-def loss(module: nnx.Module, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Position t predicts token t + 1; the mean over batch x (sequence - 1), in at least float32."""
-    logits = module(batch["input_ids"])
-    return next_token_loss(logits, batch["input_ids"]), {"logits": logits}
 
 
 def weights(size: Size, scan: bool) -> tuple[WeightRule, ...]:

@@ -18,9 +18,10 @@ from detente.workloads.llama.spec import (
     inverse_frequencies,
 )
 from detente.workloads.torch_parts.at_least_float32 import become, raised, shifted_cross_entropy
+from detente.workloads.torch_parts.losses import of_language_model as loss
 from detente.workloads.workload import Size
 
-Tensors = dict[str, torch.Tensor]
+__all__ = ["build", "loss"]
 
 
 class RaisedRMSNorm(LlamaRMSNorm):
@@ -80,9 +81,3 @@ def build(size: Size) -> torch.nn.Module:
     rotary.inv_freq.copy_(torch.from_numpy(inverse_frequencies(size["hidden"] // size["heads"])))
     model.loss_function = shifted_cross_entropy
     return model
-
-
-def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors]:
-    """The model's labels loss, and its logits (batch, sequence, vocab)."""
-    found = module(input_ids=batch["input_ids"], labels=batch["input_ids"])
-    return found.loss, {"logits": found.logits}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from detente.workloads.batches import tokens
 from detente.workloads.constraints import Constraint, at_most, divides
 from detente.workloads.costs import Product, Work, attention, flops, largest
-from detente.workloads.traffic import step_traffic
+from detente.workloads.traffic import of_tokens
 from detente.workloads.workload import Size, Workload
 
 EPSILON = 1e-5
@@ -63,11 +64,6 @@ def inverse_frequencies(depth: int) -> np.ndarray:
     return (plain * (kept + (1.0 - kept) / FACTOR)).astype(np.float32)
 
 
-def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """``input_ids`` (batch, sequence), int64, uniform over the vocabulary; they are also the labels."""
-    return {"input_ids": rng.integers(0, size["vocab"], (size["batch"], size["sequence"]), dtype=np.int64)}
-
-
 def key_width(size: Size) -> int:
     """Outputs of the projections to keys and to values."""
     return size["key_heads"] * (size["hidden"] // size["heads"])
@@ -96,18 +92,9 @@ def work(size: Size) -> list[Work]:
     ]
 
 
-def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
-    """Bytes: tokens read, ``forward`` writes the logits; of the token table only the rows of the batch are read."""
-    tokens = size["batch"] * size["sequence"]
-    return step_traffic(
-        region,
-        parameter,
-        activation,
-        parameters=parameters(size),
-        integers=tokens,
-        written={"forward": tokens * size["vocab"]},
-        unread=max(0, size["vocab"] - tokens) * size["hidden"],
-    )
+def unread(size: Size) -> int:
+    """Elements of the token table's rows that a batch does not look up, however many different tokens it has."""
+    return max(0, size["vocab"] - size["batch"] * size["sequence"]) * size["hidden"]
 
 
 WORKLOAD = Workload(
@@ -115,9 +102,9 @@ WORKLOAD = Workload(
     what="Llama 3.1, a language model with grouped queries and rotary positions (transformers' LlamaForCausalLM)",
     sizes=SIZES,
     definitions={"torch": "detente.workloads.llama.in_torch", "flax": "detente.workloads.llama.in_flax"},
-    batch=batch,
+    batch=tokens,
     flops=lambda size, region: flops(work(size), region),
-    bytes=traffic,
+    bytes=of_tokens(parameters, unread),
     products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],
     parameters=parameters,

@@ -9,9 +9,12 @@ from flax import nnx
 
 from detente.workloads.flax_parts.attention import attend, causal
 from detente.workloads.flax_parts.layers import Dtypes, linear
+from detente.workloads.flax_parts.losses import of_target as loss
 from detente.workloads.weight_tables import LINEAR, rules_of
 from detente.workloads.weights import WeightRule
 from detente.workloads.workload import Size
+
+__all__ = ["build", "loss", "weights"]
 
 
 class Attention(nnx.Module):
@@ -33,12 +36,6 @@ class Attention(nnx.Module):
 def build(size: Size, *, parameters: str, compute: str, scan: bool = False) -> nnx.Module:
     """``scan`` changes nothing: there is one layer."""
     return Attention(size["hidden"], size["heads"], dtypes=Dtypes(parameters, compute), rngs=nnx.Rngs(0))
-
-
-def loss(module: nnx.Module, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Mean squared error against ``target``."""
-    y = module(batch["x"])
-    return jnp.mean(jnp.square(y - batch["target"])), {"y": y}
 
 
 def weights(size: Size, scan: bool) -> tuple[WeightRule, ...]:

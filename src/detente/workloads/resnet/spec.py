@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
+from detente.workloads.batches import labelled_pictures
 from detente.workloads.constraints import at_least, at_most
 from detente.workloads.costs import Convolution, Product, Work, affine, flops, largest
-from detente.workloads.traffic import step_traffic
+from detente.workloads.traffic import of_labelled_pictures
 from detente.workloads.workload import Size, Workload
 
 # No larger size. The gradient of a ReLU jumps where its input is within rounding of zero, and a fair pair whose
@@ -52,30 +51,9 @@ def parameters(size: Size) -> int:
     return sum(c.kernel**2 * c.inputs * c.outputs + 2 * c.outputs for c in convolutions(size)) + affine(k, n)
 
 
-def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """``images`` (batch, 3, image, image) float32, standard normal, channels first as torch has them; ``labels``
-    (batch,) int64.
-    """
-    shape = (size["batch"], 3, size["image"], size["image"])
-    return {
-        "images": rng.standard_normal(shape, dtype=np.float32),
-        "labels": rng.integers(0, size["classes"], size["batch"], dtype=np.int64),
-    }
-
-
-def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
-    """Bytes: images and labels read; running mean and variance of each normalisation read, and written in training;
-    ``forward`` normalises by them and writes the logits."""
-    return step_traffic(
-        region,
-        parameter,
-        activation,
-        parameters=parameters(size),
-        read=size["batch"] * 3 * size["image"] ** 2,
-        integers=size["batch"],
-        written={"forward": size["batch"] * size["classes"]},
-        buffers=sum(2 * c.outputs for c in convolutions(size)),
-    )
+def buffers(size: Size) -> int:
+    """Running mean and variance of each normalisation: ``forward`` normalises by them."""
+    return sum(2 * c.outputs for c in convolutions(size))
 
 
 WORKLOAD = Workload(
@@ -83,9 +61,9 @@ WORKLOAD = Workload(
     what="a small residual network with batch normalisation and its running buffers",
     sizes=SIZES,
     definitions={"torch": "detente.workloads.resnet.in_torch", "flax": "detente.workloads.resnet.in_flax"},
-    batch=batch,
+    batch=partial(labelled_pictures, labels="classes"),
     flops=lambda size, region: flops(work(size), region),
-    bytes=traffic,
+    bytes=of_labelled_pictures(parameters, labels="classes", buffers=buffers),
     products=lambda size: largest(work(size)),
     parameters=parameters,
     # One value a channel has no unbiased variance.

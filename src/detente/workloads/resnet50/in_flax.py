@@ -6,17 +6,18 @@ from __future__ import annotations
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from detente.workloads.flax_parts.batch_norm import BatchNorm
 from detente.workloads.flax_parts.layers import Dtypes, linear
-from detente.workloads.flax_parts.losses import label_loss
+from detente.workloads.flax_parts.losses import of_labelled_pictures as loss
 from detente.workloads.flax_parts.stacked import Modules
 from detente.workloads.resnet50 import spec
 from detente.workloads.weight_tables import BATCH_NORM, CONVOLUTION_WITHOUT_BIAS, LINEAR, At, rules_of
 from detente.workloads.weights import WeightRule
 from detente.workloads.workload import Size
+
+__all__ = ["build", "loss", "weights"]
 
 
 class Convolved(nnx.Module):
@@ -83,13 +84,6 @@ class ResNet(nnx.Module):
 def build(size: Size, *, parameters: str, compute: str, scan: bool = False) -> nnx.Module:
     """``scan`` changes nothing: few blocks in a row have one shape."""
     return ResNet(size, dtypes=Dtypes(parameters, compute), rngs=nnx.Rngs(0))
-
-
-def loss(module: nnx.Module, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Mean cross entropy over the batch, in at least float32."""
-    # The prepared batch is channels first. Turning 3 channels is the one layout change, and it is inside the clock.
-    logits = module(jnp.transpose(batch["images"], (0, 2, 3, 1)))
-    return label_loss(logits, batch["labels"]), {"logits": logits}
 
 
 _CONVOLVED = {"convolution": CONVOLUTION_WITHOUT_BIAS, "normalization": BATCH_NORM}

@@ -6,9 +6,10 @@ import torch
 from transformers import ResNetConfig, ResNetForImageClassification
 
 from detente.workloads.resnet50.spec import depths, widths
+from detente.workloads.torch_parts.losses import of_labelled_pictures as loss
 from detente.workloads.workload import Size
 
-Tensors = dict[str, torch.Tensor]
+__all__ = ["build", "loss"]
 
 
 def build(size: Size) -> torch.nn.Module:
@@ -22,9 +23,3 @@ def build(size: Size) -> torch.nn.Module:
         problem_type="single_label_classification",
     )
     return ResNetForImageClassification(config).train()
-
-
-def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors]:
-    """The model's own loss for its labels, and its logits (batch, labels)."""
-    found = module(pixel_values=batch["images"], labels=batch["labels"])
-    return found.loss, {"logits": found.logits}

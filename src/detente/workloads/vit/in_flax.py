@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from detente.workloads.flax_parts.layers import Dtypes, layer_norm, linear
-from detente.workloads.flax_parts.losses import label_loss
+from detente.workloads.flax_parts.losses import of_labelled_pictures as loss
 from detente.workloads.flax_parts.self_attention import SelfAttention
 from detente.workloads.flax_parts.stacked import stacked, through
 from detente.workloads.vit.spec import EPSILON, tokens
@@ -25,6 +25,8 @@ from detente.workloads.weight_tables import (
 )
 from detente.workloads.weights import WeightRule
 from detente.workloads.workload import Size
+
+__all__ = ["build", "loss", "weights"]
 
 
 class Layer(nnx.Module):
@@ -71,13 +73,6 @@ class ViT(nnx.Module):
 
 def build(size: Size, *, parameters: str, compute: str, scan: bool = False) -> nnx.Module:
     return ViT(size, dtypes=Dtypes(parameters, compute), scan=scan, rngs=nnx.Rngs(0))
-
-
-def loss(module: nnx.Module, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Mean cross entropy over the batch, in at least float32."""
-    # The prepared batch is channels first. Turning 3 channels is the one layout change, and it is inside the clock.
-    logits = module(jnp.transpose(batch["images"], (0, 2, 3, 1)))
-    return label_loss(logits, batch["labels"]), {"logits": logits}
 
 
 _MODEL = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from transformers import ViTConfig, ViTForImageClassification
 
+from detente.workloads.torch_parts.losses import of_labelled_pictures as loss
 from detente.workloads.vit.spec import EPSILON
 from detente.workloads.workload import Size
 
-Tensors = dict[str, torch.Tensor]
+__all__ = ["build", "loss"]
 
 
 def build(size: Size) -> torch.nn.Module:
@@ -25,9 +26,3 @@ def build(size: Size) -> torch.nn.Module:
         problem_type="single_label_classification",
     )
     return ViTForImageClassification(config).train()
-
-
-def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors]:
-    """The model's own loss for its labels, and its logits (batch, labels)."""
-    found = module(pixel_values=batch["images"], labels=batch["labels"])
-    return found.loss, {"logits": found.logits}

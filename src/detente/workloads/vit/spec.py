@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from detente.workloads.batches import labelled_pictures
 from detente.workloads.constraints import at_least, divides
 from detente.workloads.costs import Convolution, Product, Work, affine, attention, flops, largest
-from detente.workloads.traffic import step_traffic
+from detente.workloads.traffic import of_labelled_pictures
 from detente.workloads.workload import Size, Workload
 
 # As float32 holds it, for torch_xla: see gpt2/spec.py.
@@ -43,16 +44,6 @@ SIZES = {
 }
 
 
-def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """``images`` (batch, 3, image, image) float32, standard normal, channels first as torch has them; ``labels``
-    (batch,) int64."""
-    shape = (size["batch"], 3, size["image"], size["image"])
-    return {
-        "images": rng.standard_normal(shape, dtype=np.float32),
-        "labels": rng.integers(0, size["labels"], size["batch"], dtype=np.int64),
-    }
-
-
 def tokens(size: Size) -> int:
     """Positions of one picture: its patches, and the class token before them."""
     return (size["image"] // size["patch"]) ** 2 + 1
@@ -80,27 +71,14 @@ def work(size: Size) -> list[Work]:
     ]
 
 
-def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
-    """Bytes: images and labels read; ``forward`` writes the logits."""
-    return step_traffic(
-        region,
-        parameter,
-        activation,
-        parameters=parameters(size),
-        read=size["batch"] * 3 * size["image"] ** 2,
-        integers=size["batch"],
-        written={"forward": size["batch"] * size["labels"]},
-    )
-
-
 WORKLOAD = Workload(
     name="vit",
     what="ViT, an encoder that classifies pictures (transformers' ViTForImageClassification)",
     sizes=SIZES,
     definitions={"torch": "detente.workloads.vit.in_torch", "flax": "detente.workloads.vit.in_flax"},
-    batch=batch,
+    batch=labelled_pictures,
     flops=lambda size, region: flops(work(size), region),
-    bytes=traffic,
+    bytes=of_labelled_pictures(parameters),
     products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],
     parameters=parameters,
