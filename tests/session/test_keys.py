@@ -47,7 +47,9 @@ def test_a_workload_is_made_of_its_own_files_and_of_what_the_job_imports() -> No
     assert not {n for n in gpt2 if n.startswith(("workloads/ffn", "judge", "session", "report", "bridge"))}
     assert "workloads/gpt2/in_flax.py" not in gpt2, "what another framework runs makes no weights"
     assert gpt2 ^ ffn == {
-        f"workloads/{w}/{f}.py" for w in ("gpt2", "ffn") for f in ("__init__", "spec", "in_torch")
+        *(f"workloads/{w}/{f}.py" for w in ("gpt2", "ffn") for f in ("__init__", "spec", "in_torch")),
+        # Of the parts that definitions share, those that this one imports.
+        *(f"workloads/torch_parts/{f}.py" for f in ("__init__", "at_least_float32")),
     }
 
 

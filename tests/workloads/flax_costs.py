@@ -103,14 +103,21 @@ def measure(name: str, size_name: str, scan: bool) -> dict[str, int]:
     }
 
 
+def forms(name: str, size: str) -> tuple[bool, ...]:
+    """Which forms of a size are counted: at ``tiny`` the plain one, and the scanned one where layers repeat; at any
+    other one, the scanned one where there is one, whose trace is as short as one layer. Nothing is built: of eight
+    billion parameters only shapes exist here."""
+    workload = find_workload(name)
+    repeats = workload.layers(workload.sizes[size]) > 1
+    return ((False, True) if repeats else (False,)) if size == "tiny" else (repeats,)
+
+
 if __name__ == "__main__":
     found = {
         f"{name}/{size}/{scan}": measure(name, size, scan)
         for name in WORKLOADS
         if "flax" in find_workload(name).definitions
         for size in find_workload(name).sizes
-        for scan in (
-            (False, True) if find_workload(name).layers(find_workload(name).sizes[size]) > 1 else (False,)
-        )
+        for scan in forms(name, size)
     }
     print(json.dumps(found))

@@ -6,14 +6,15 @@ import jax
 from flax import nnx
 
 from detente.workloads.ffn import in_flax
+from detente.workloads.flax_parts.layers import Dtypes
 from detente.workloads.workload import Size
 
 loss, weights = in_flax.loss, in_flax.weights
 
 
 class FeedForward(in_flax.FeedForward):
-    def __init__(self, hidden: int, inner: int, *, parameters: str, compute: str, rngs: nnx.Rngs) -> None:
-        super().__init__(hidden, inner, parameters=parameters, compute=compute, rngs=rngs)
+    def __init__(self, hidden: int, inner: int, *, dtypes: Dtypes, rngs: nnx.Rngs) -> None:
+        super().__init__(hidden, inner, dtypes=dtypes, rngs=rngs)
         self.drop = nnx.Dropout(0.5, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -21,6 +22,4 @@ class FeedForward(in_flax.FeedForward):
 
 
 def build(size: Size, *, parameters: str, compute: str, scan: bool = False) -> nnx.Module:
-    return FeedForward(
-        size["hidden"], size["inner"], parameters=parameters, compute=compute, rngs=nnx.Rngs(0)
-    )
+    return FeedForward(size["hidden"], size["inner"], dtypes=Dtypes(parameters, compute), rngs=nnx.Rngs(0))

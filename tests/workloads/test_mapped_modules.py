@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from flax import nnx
 
-from detente.workloads.weights import Reshape, Slice, WeightRule, canonical_hash, to_canonical, to_framework
+from detente.workloads.weight_tables import LINEAR, At, from_heads, rules_of, split, to_heads
+from detente.workloads.weights import WeightRule, canonical_hash, to_canonical, to_framework
 
 INPUTS, HIDDEN, HEADS = 5, 6, 2
 
@@ -18,32 +19,20 @@ def lstm_rules() -> list[WeightRule]:
     """torch: ``weight_ih_l0`` (4 hidden, inputs), gates in the order input, forget, cell, output; two biases."""
     rules = []
     for i, gate in enumerate(("i", "f", "g", "o")):
-        piece = Slice(0, i * HIDDEN, (i + 1) * HIDDEN)
         for side in ("i", "h"):
             leaf = f"{side}{gate}" + ("_" if side + gate == "if" else "")
-            rules.append(
-                WeightRule(f"weight_{side}h_l0", ("cell", leaf, "kernel"), "transposed", piece=piece)
-            )
-            rules.append(WeightRule(f"bias_{side}h_l0", ("cell", leaf, "bias"), piece=piece))
+            names = (f"weight_{side}h_l0", f"bias_{side}h_l0")
+            rules += rules_of({"": At(f"cell.{leaf}", split(LINEAR, names, i * HIDDEN, (i + 1) * HIDDEN))})
     return rules
 
 
 def attention_rules() -> list[WeightRule]:
     """torch: ``in_proj_weight`` (3 hidden, hidden); Flax: three kernels (hidden, heads, per head)."""
-    each, whole = HIDDEN // HEADS, (HIDDEN, HIDDEN)
-    rules = [
-        WeightRule(
-            "out_proj.weight", ("out", "kernel"), "transposed", reshape=Reshape(whole, (HEADS, each, HIDDEN))
-        ),
-        WeightRule("out_proj.bias", ("out", "bias")),
-    ]
+    each = HIDDEN // HEADS
+    rules = rules_of({"out_proj": At("out", from_heads(HEADS, each, HIDDEN))})
     for i, name in enumerate(("query", "key", "value")):
-        piece = Slice(0, i * HIDDEN, (i + 1) * HIDDEN)
-        heads = Reshape(whole, (HIDDEN, HEADS, each))
-        rules.append(WeightRule("in_proj_weight", (name, "kernel"), "transposed", piece=piece, reshape=heads))
-        rules.append(
-            WeightRule("in_proj_bias", (name, "bias"), piece=piece, reshape=Reshape((HIDDEN,), (HEADS, each)))
-        )
+        leaves = split(to_heads(HIDDEN, HEADS, each), "in_proj_", i * HIDDEN, (i + 1) * HIDDEN)
+        rules += rules_of({"": At(name, leaves)})
     return rules
 
 

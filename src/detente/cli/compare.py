@@ -30,6 +30,17 @@ from detente.store.spool import read_spool
     help="Stacks, by comma; the first named is the reference.  [default: the installed ones]",
 )
 @click.option("--size", help="tiny, or paper for the figures.  [default: the workload's largest]")
+@click.option("--batch", metavar="N", help="Rows of a batch, in place of the size's own.")
+@click.option("--seq", metavar="N", help="Length of a sequence, in place of the size's own.")
+@click.option("--layers", metavar="N", help="Number of layers, in place of the size's own.")
+@click.option(
+    "--set",
+    "set_",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any dimension that `detente workloads` shows, in place of the size's own; again for each. The row is then "
+    "called tiny,batch=4 and shares no weights, proofs at its size or history with another.",
+)
 @click.option(
     "--contract",
     help="forward, gradient, train-step or train-step-sgd; out-of-the-box adds the rows of the usual recipes "
@@ -98,6 +109,7 @@ def command(
     \b
     Examples:
       detente compare gpt2 --budget 12m --html report.html
+      detente compare gpt2 --size tiny --batch 4 --set hidden=128
       detente compare path/to/model.py:build --stacks torch-eager,detente
       detente compare --resume --budget 30m
     """
@@ -106,11 +118,15 @@ def command(
         for name, value in asked.items()
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT
     }
+    overrides = [f"{dim}={given.pop(name)}" for name, dim in _DIMENSIONS.items() if name in given]
+    overrides += given.pop("set_", ())
     spool = find_spool(resume) if resume else None
     if spool is not None:
         request = replace(request_of(read_spool(spool)), **given)
     else:
         request = Request(**{"workloads": (), **given}, command=("detente", *_without_telling(sys.argv[1:])))
+    if overrides:
+        request = replace(request, size=",".join((request.size or "", *overrides)))
     if dry_run:
         from detente.cli.dry_run import show_plan
 
@@ -121,6 +137,10 @@ def command(
 
 # Option -> field of the request, where they differ.
 _FIELDS = {"budget": "budget_s"}
+
+
+# Option -> dimension of a size that it overrides; --set names others. They travel in the size's name.
+_DIMENSIONS = {"batch": "batch", "seq": "sequence", "layers": "layers"}
 
 
 # Options that say how a result is told, with whether they take a value. A rerun command names none of them: a shared

@@ -12,7 +12,9 @@ from detente.cli.options import format_option
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @format_option("text", "json")
 def command(form: str) -> int:
-    """List the workloads with their sizes, contracts, and the FLOPs of one step.
+    """List the workloads with their sizes, contracts, parameters, and the FLOPs of one step.
+
+    The dimensions in brackets are what `detente compare --set KEY=VALUE` overrides.
 
     \b
     Examples:
@@ -36,6 +38,7 @@ def command(form: str) -> int:
                             "definitions": sorted(w.definitions),
                             "source": w.source,
                             "sizes": {s.name: dict(s.dims) for s in w.sizes.values()},
+                            "parameters": {s.name: w.parameters(s) for s in w.sizes.values()},
                         }
                         for w in found
                     ],
@@ -48,6 +51,7 @@ def command(form: str) -> int:
         for size in w.sizes.values():
             region = CONTRACTS[w.contracts[0]].region
             dims = ", ".join(f"{k} {v}" for k, v in size.dims.items())
-            print(f"  {size.name:6} {w.flops(size, region) / 1e9:9.3g} GFLOP per {w.contracts[0]}  ({dims})")
+            cost = f"{w.flops(size, region) / 1e9:9.3g} GFLOP per {w.contracts[0]}"
+            print(f"  {size.name:6} {cost}, {w.parameters(size):,} parameters  ({dims})")
         print(f"  contracts: {', '.join(w.contracts)}; defined in: {', '.join(sorted(w.definitions))}")
     return 0

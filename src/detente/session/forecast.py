@@ -104,9 +104,6 @@ def memory_of(cells: Sequence[Cell]) -> Memory:
 
 
 def parameters_of(cell: Cell) -> int:
-    """About how many elements the workload trains: what a gradient's compulsory traffic holds beside the batch; 0 where
-    nobody knows."""
+    """How many elements the workload trains; 0 where nobody knows."""
     workload = find_workload(cell.workload)
-    size = find_size(workload, cell.size)
-    once, twice = (workload.bytes(size, "gradient", element, 0) for element in (1, 2))
-    return (twice - once) // 2
+    return workload.parameters(find_size(workload, cell.size))

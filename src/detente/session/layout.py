@@ -19,7 +19,7 @@ from detente.records.precision import PRECISIONS
 from detente.session.request import Request
 from detente.stacks.catalogue import STACKS, StackEntry, find_entry
 from detente.workloads.catalogue import find_size, find_workload
-from detente.workloads.workload import Workload
+from detente.workloads.workload import Size, Workload
 
 AA = "#aa"
 # What `--contract` says for "the recipe that the framework's own documentation shows, beside its best one".
@@ -56,7 +56,7 @@ def lay_out(request: Request) -> Layout:
     aa: tuple[str, str] | None = None
     for name in dict.fromkeys(request.workloads):
         workload = find_workload(name)
-        size = find_size(workload, request.size).name
+        size = find_size(workload, request.size)
         contract = _contract(workload, request)
         rows = list(zip(labels, entries, strict=True))
         twin = next((r for r in rows if r[1].name not in missing), None) if request.aa else None
@@ -64,7 +64,7 @@ def lay_out(request: Request) -> Layout:
             aa = (twin[0], twin[0] + AA)
             rows.append((twin[0] + AA, twin[1]))
         for label, entry in rows:
-            cell = Cell(name, size, entry.name, contract, request.device, label)
+            cell = Cell(name, size.name, entry.name, contract, request.device, label)
             cells.append(cell)
             why = missing.get(entry.name) or _no_definition(workload, entry, size)
             if why:
@@ -102,10 +102,10 @@ def _contract(workload: Workload, request: Request) -> Contract:
     return replace(CONTRACTS[name].at(request.precision), feed=request.feed)
 
 
-def _no_definition(workload: Workload, entry: StackEntry, size: str) -> str:
+def _no_definition(workload: Workload, entry: StackEntry, size: Size) -> str:
     if entry.definition not in workload.definitions and workload.name not in entry.defines:
         return f"{workload.name} has no definition in {entry.definition}"
-    if entry.layers and workload.layers(workload.sizes[size]) < 2:
+    if entry.layers and workload.layers(size) < 2:
         return f"{workload.name} has no repeated layers to scan"
     return ""
 

@@ -38,7 +38,8 @@ def prepared_folder(cell: Cell, seed: int, batches: int) -> Path:
     )
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     name = "".join(c if c.isalnum() else "-" for c in cell.workload)[-40:]
-    return cache_folder() / "prepared" / f"{name}-{cell.size}-{digest}"
+    # Of a size with many overrides no more than a file's name holds: the digest knows it whole.
+    return cache_folder() / "prepared" / f"{name}-{cell.size[:60]}-{digest}"
 
 
 def sources_of_making(workload: str) -> Sources:

@@ -12,6 +12,7 @@ from detente.records.job import Sampling
 class Request:
     """One ``compare``, as typed. Empty ``stacks`` means the default ones; ``size``, ``contract`` None the workload's.
 
+    size       a size's name; dimensions of it are set behind commas, ``paper,batch=4``, or ``,batch=4`` of the largest
     blocks     exactly this many blocks, instead of the sampling rule
     budget_s   no new block, and no new memory run, starts that would end later than this after the start
     aa         whether one stack runs under a second name to measure the session's noise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import shutil
@@ -75,7 +76,10 @@ class Workers:
     ) -> Spawned:
         """Run one worker to its end. ``capped``: under the request's memory cap; ``beside``: with others, on a core of
         its own; ``job``: further fields of the Job."""
-        cache = self._caches / "".join(c if c.isalnum() else "-" for c in cell.key)
+        # The key may hold a path and a size with many overrides, longer than a file's name can be; its hash tells two
+        # apart that read alike.
+        readable = "".join(c if c.isalnum() else "-" for c in cell.key)[-100:]
+        cache = self._caches / f"{readable}-{hashlib.sha256(cell.key.encode()).hexdigest()[:12]}"
         prepared = self.folder(cell)
         with writing(cache, "XDG_CACHE_HOME"):
             for place in (cache, prepared):

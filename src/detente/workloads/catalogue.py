@@ -6,6 +6,7 @@ import difflib
 import importlib
 
 from detente.records.fault import UsageFault
+from detente.workloads.overrides import override, split_name
 from detente.workloads.workload import Size, Workload
 
 WORKLOADS: dict[str, str] = {
@@ -14,6 +15,11 @@ WORKLOADS: dict[str, str] = {
     "mha": "detente.workloads.mha.spec",
     "gpt2": "detente.workloads.gpt2.spec",
     "resnet": "detente.workloads.resnet.spec",
+    "resnet50": "detente.workloads.resnet50.spec",
+    "bert": "detente.workloads.bert.spec",
+    "vit": "detente.workloads.vit.spec",
+    "gpt_neo": "detente.workloads.gpt_neo.spec",
+    "llama": "detente.workloads.llama.spec",
 }
 
 
@@ -44,13 +50,20 @@ def find_workload(name: str) -> Workload:
 
 
 def find_size(workload: Workload, name: str | None) -> Size:
-    """The size called ``name``; the workload's largest when None. Raises UsageFault with the sizes there are."""
+    """The size called ``name``, with overrides behind it as ``paper,batch=4`` (overrides.py); the workload's largest
+    when None, or when there is nothing before the first comma.
+
+    Raises UsageFault with the sizes, or the dimensions, there are.
+    """
     if name is None:
         return list(workload.sizes.values())[-1]
-    if name not in workload.sizes:
-        near = difflib.get_close_matches(name, workload.sizes, n=1, cutoff=0.4)
+    plain, given = split_name(name)
+    if not plain and given:
+        return override(workload, find_size(workload, None), given)
+    if plain not in workload.sizes:
+        near = difflib.get_close_matches(plain, workload.sizes, n=1, cutoff=0.4)
         raise UsageFault(
-            f"{workload.name} has no size {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            f"{workload.name} has no size {plain!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
             f"its sizes are {', '.join(workload.sizes)}",
         )
-    return workload.sizes[name]
+    return override(workload, workload.sizes[plain], given)

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from detente.workloads.constraints import Constraint
+
 
 @dataclass(frozen=True)
 class Size:
-    """A named size: ``tiny`` for proofs and tests, ``paper`` for the figures. ``dims`` are the workload's own
-    dimensions (``layers``, ``hidden``, ``batch``, ``sequence``, ...)."""
+    """A named size: ``tiny`` for proofs and tests, ``paper`` for the figures, ``paper,batch=4`` with an override.
+    ``dims`` are the workload's own dimensions (``layers``, ``hidden``, ``batch``, ``sequence``, ...)."""
 
     name: str
     dims: Mapping[str, int]
@@ -48,6 +50,8 @@ class Workload:
     batch_gradients  batch entries whose gradient is part of ``gradient``
     contracts        names of the contracts it can run, the default first
     layers           repeated layers at a size; 0 when there are none to scan
+    parameters       trained elements at a size, what two modules share counted once; 0 where it is not known
+    constraints      what the dimensions must satisfy together; a size with overrides is held to them
     source           where the shapes come from (paper, configuration)
     """
 
@@ -62,5 +66,7 @@ class Workload:
     contracts: tuple[str, ...] = ("train-step", "train-step-sgd", "gradient", "forward")
     batch_gradients: tuple[str, ...] = ()
     layers: Callable[[Size], int] = field(default=lambda size: 0)
+    parameters: Callable[[Size], int] = field(default=lambda size: 0)
+    constraints: tuple[Constraint, ...] = ()
     optimizer: OptimizerSettings = OptimizerSettings(lr=1e-3)
     source: str = ""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
+from detente.workloads.flax_parts.layers import Dtypes, linear
+from detente.workloads.flax_parts.losses import of_target as loss
+from detente.workloads.weight_tables import LINEAR, rules_of
 from detente.workloads.weights import WeightRule
 from detente.workloads.workload import Size
 
+__all__ = ["build", "loss", "weights"]
+
 
 class FeedForward(nnx.Module):
-    """x (..., hidden) to (..., hidden) through ``inner``."""
+    """x (..., hidden) to (..., hidden) through ``inner``, with the tanh form of GELU between."""
 
-    def __init__(self, hidden: int, inner: int, *, parameters: str, compute: str, rngs: nnx.Rngs) -> None:
-        dtypes = {"dtype": jnp.dtype(compute), "param_dtype": jnp.dtype(parameters)}
-        self.c_fc = nnx.Linear(hidden, inner, rngs=rngs, **dtypes)
-        self.c_proj = nnx.Linear(inner, hidden, rngs=rngs, **dtypes)
+    def __init__(self, hidden: int, inner: int, *, dtypes: Dtypes, rngs: nnx.Rngs) -> None:
+        self.c_fc = linear(hidden, inner, dtypes, rngs)
+        self.c_proj = linear(inner, hidden, dtypes, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.c_proj(nnx.gelu(self.c_fc(x), approximate=True))
@@ -24,23 +27,8 @@ class FeedForward(nnx.Module):
 
 def build(size: Size, *, parameters: str, compute: str, scan: bool = False) -> nnx.Module:
     """``scan`` changes nothing: there is one layer."""
-    return FeedForward(
-        size["hidden"], size["inner"], parameters=parameters, compute=compute, rngs=nnx.Rngs(0)
-    )
-
-
-def loss(module: nnx.Module, batch: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Mean squared error against ``target``."""
-    y = module(batch["x"])
-    return jnp.mean(jnp.square(y - batch["target"])), {"y": y}
+    return FeedForward(size["hidden"], size["inner"], dtypes=Dtypes(parameters, compute), rngs=nnx.Rngs(0))
 
 
 def weights(size: Size, scan: bool) -> tuple[WeightRule, ...]:
-    return tuple(
-        rule
-        for layer in ("c_fc", "c_proj")
-        for rule in (
-            WeightRule(f"{layer}.weight", (layer, "kernel"), "transposed"),
-            WeightRule(f"{layer}.bias", (layer, "bias")),
-        )
-    )
+    return tuple(rules_of({"c_fc": LINEAR, "c_proj": LINEAR}))

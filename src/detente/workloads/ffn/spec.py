@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from detente.workloads.traffic import parameter_traffic
+from detente.workloads.batches import hidden_states
+from detente.workloads.costs import Product, Work, affine, flops, largest
+from detente.workloads.traffic import of_hidden_states
 from detente.workloads.workload import Size, Workload
 
 SIZES = {
@@ -13,29 +13,15 @@ SIZES = {
 }
 
 
-def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """``x`` and ``target``, both (batch, sequence, hidden) float32 from a standard normal."""
-    shape = (size["batch"], size["sequence"], size["hidden"])
-    return {name: rng.standard_normal(shape, dtype=np.float32) for name in ("x", "target")}
-
-
 def parameters(size: Size) -> int:
-    return 2 * size["hidden"] * size["inner"] + size["inner"] + size["hidden"]
+    return affine(size["hidden"], size["inner"]) + affine(size["inner"], size["hidden"])
 
 
-def flops(size: Size, region: str) -> int:
-    """Two products of equal cost. ``gradient`` includes the gradient of x, as inside a network; a train step of
-    this block alone has no use for it."""
-    product = 2 * size["batch"] * size["sequence"] * size["hidden"] * size["inner"]
-    return product * {"forward": 2, "gradient": 6, "train-step": 5, "train-step-sgd": 5}[region]
-
-
-def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
-    """Bytes. Parameters by region (traffic.py); x and target read; ``forward`` writes y, ``gradient`` x's
-    gradient."""
-    tensor = size["batch"] * size["sequence"] * size["hidden"] * activation
-    tensors = 3 if region in ("forward", "gradient") else 2
-    return parameter_traffic(parameters(size), region, parameter) + tensors * tensor
+def work(size: Size, region: str) -> list[Work]:
+    """Two products of equal cost. ``gradient`` includes the gradient of x, as inside a network; a train step of this
+    block alone has no use for it."""
+    tokens, h, inner = size["batch"] * size["sequence"], size["hidden"], size["inner"]
+    return [Product(tokens, h, inner, data=region != "gradient"), Product(tokens, inner, h)]
 
 
 WORKLOAD = Workload(
@@ -43,10 +29,11 @@ WORKLOAD = Workload(
     what="the feed-forward block of GPT-2: linear, tanh-GELU, linear",
     sizes=SIZES,
     definitions={"torch": "detente.workloads.ffn.in_torch", "flax": "detente.workloads.ffn.in_flax"},
-    batch=batch,
-    flops=flops,
-    bytes=traffic,
-    products=lambda size: (size["batch"] * size["sequence"], size["hidden"], size["inner"]),
+    batch=hidden_states,
+    flops=lambda size, region: flops(work(size, region), region),
+    bytes=of_hidden_states(parameters),
+    products=lambda size: largest(work(size, "forward")),
+    parameters=parameters,
     contracts=("gradient", "train-step", "train-step-sgd", "forward"),
     batch_gradients=("x",),
     source="Radford et al. 2019, GPT-2 Small: 768 to 3072 and back, over 4 x 256 tokens",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detente.workloads.traffic import backward_products
+from detente.workloads.costs import Product, flops
 from detente.workloads.workload import Size, Workload
 
 SIZES = {
@@ -23,9 +23,9 @@ def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
-def flops(size: Size, region: str) -> int:
+def work(size: Size) -> Product:
     """2mkn for the product; as much again for each operand's gradient."""
-    return 2 * size["m"] * size["k"] * size["n"] * backward_products(region)
+    return Product(size["m"], size["k"], size["n"])
 
 
 def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
@@ -42,9 +42,10 @@ WORKLOAD = Workload(
     sizes=SIZES,
     definitions={"torch": "detente.workloads.gemm.in_torch", "flax": "detente.workloads.gemm.in_flax"},
     batch=batch,
-    flops=flops,
+    flops=lambda size, region: flops([work(size)], region),
     bytes=traffic,
-    products=lambda size: (size["m"], size["k"], size["n"]),
+    products=lambda size: work(size).shape,
+    parameters=lambda size: size["k"] * size["n"],
     contracts=("gradient", "forward"),
     batch_gradients=("x",),
     source="2048 cubed: bound by arithmetic on every device at hand, and small enough for two cores",

@@ -6,9 +6,11 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from detente.workloads.gpt2.spec import EPSILON
+from detente.workloads.torch_parts.at_least_float32 import shifted_cross_entropy
+from detente.workloads.torch_parts.losses import of_language_model as loss
 from detente.workloads.workload import Size
 
-Tensors = dict[str, torch.Tensor]
+__all__ = ["build", "loss"]
 
 
 def build(size: Size) -> torch.nn.Module:
@@ -31,23 +33,3 @@ def build(size: Size) -> torch.nn.Module:
     model = GPT2LMHeadModel(config).train()
     model.loss_function = shifted_cross_entropy
     return model
-
-
-def shifted_cross_entropy(
-    logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_: object
-) -> torch.Tensor:
-    """The model's own causal loss: position t predicts token t + 1, the mean over batch x (sequence - 1).
-
-    transformers' own writes ``logits.float()``, which would cut the logits of a float64 proof down to float32;
-    here they are *raised to at least* float32. In every other dtype the two are the same operations.
-    """
-    if logits.dtype != torch.float64:
-        logits = logits.float()
-    shifted = torch.nn.functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
-    return torch.nn.functional.cross_entropy(logits.view(-1, vocab_size), shifted.view(-1), ignore_index=-100)
-
-
-def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors]:
-    """The model's labels loss, and its logits (batch, sequence, vocab)."""
-    found = module(input_ids=batch["input_ids"], labels=batch["input_ids"])
-    return found.loss, {"logits": found.logits}

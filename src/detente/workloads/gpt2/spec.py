@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from detente.workloads.traffic import backward_products, parameter_traffic
+from detente.workloads.batches import tokens
+from detente.workloads.constraints import divides, within
+from detente.workloads.costs import Product, Work, attention, flops, largest
+from detente.workloads.traffic import of_tokens, positions_unread
 from detente.workloads.workload import Size, Workload
 
 # LayerNorm's 1e-5 as float32 holds it. HLO's batch-norm, in which torch_xla writes a LayerNorm, keeps its epsilon in
@@ -32,11 +35,6 @@ SIZES = {
 }
 
 
-def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """``input_ids`` (batch, sequence), int64, uniform over the vocabulary; they are also the labels."""
-    return {"input_ids": rng.integers(0, size["vocab"], (size["batch"], size["sequence"]), dtype=np.int64)}
-
-
 def parameters(size: Size) -> int:
     """Number of trainable elements; the output projection is tied to the token embedding and counts once."""
     h = size["hidden"]
@@ -45,29 +43,15 @@ def parameters(size: Size) -> int:
     return (size["vocab"] + size["positions"]) * h + size["layers"] * layer + 2 * h
 
 
-def flops(size: Size, region: str) -> int:
-    """Products only. Per layer the four projections (12 hidden^2 per token) and the two products of attention
-    over the *full* square of positions, as the definition of masked attention forms them; then the output
-    projection of every position. Lookups cost nothing. Every operand of every product needs its gradient:
-    embeddings are trained.
-    """
+def work(size: Size) -> list[Work]:
+    """Per layer the projections and the two products of attention; then the output projection of every position.
+    Lookups cost nothing, and embeddings are trained: every operand of every product needs its gradient."""
     h, t = size["hidden"], size["sequence"]
-    tokens = size["batch"] * t
-    layer = 2 * tokens * 12 * h * h + 2 * (2 * tokens * t * h)
-    head = 2 * tokens * h * size["vocab"]
-    return (size["layers"] * layer + head) * backward_products(region)
-
-
-def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
-    """Bytes. Parameters by region (traffic.py), 4 bytes per token read; ``forward`` writes the logits and reads
-    of the position embedding only the rows in use.
-    """
-    tokens = size["batch"] * size["sequence"]
-    total = 4 * tokens + parameter_traffic(parameters(size), region, parameter)
-    if region == "forward":
-        total += tokens * size["vocab"] * activation
-        total -= (size["positions"] - size["sequence"]) * size["hidden"] * parameter
-    return total
+    tokens, layers = size["batch"] * t, size["layers"]
+    shapes = ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h))
+    projections = [Product(tokens, k, n, times=layers) for k, n in shapes]
+    head = Product(tokens, h, size["vocab"])
+    return [*projections, *(layers * attention(size["batch"], size["heads"], t, h // size["heads"])), head]
 
 
 WORKLOAD = Workload(
@@ -75,10 +59,12 @@ WORKLOAD = Workload(
     what="GPT-2, a decoder-only language model (transformers' GPT2LMHeadModel)",
     sizes=SIZES,
     definitions={"torch": "detente.workloads.gpt2.in_torch", "flax": "detente.workloads.gpt2.in_flax"},
-    batch=batch,
-    flops=flops,
-    bytes=traffic,
-    products=lambda size: (size["batch"] * size["sequence"], size["hidden"], size["vocab"]),
+    batch=tokens,
+    flops=lambda size, region: flops(work(size), region),
+    bytes=of_tokens(parameters, positions_unread),
+    products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],
+    parameters=parameters,
+    constraints=(divides("heads", "hidden"), within("sequence", "positions")),
     source="Radford et al. 2019, GPT-2 Small: the default GPT2Config of transformers, dropout 0",
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from detente.workloads.traffic import backward_products, parameter_traffic
+from detente.workloads.batches import hidden_states
+from detente.workloads.constraints import divides
+from detente.workloads.costs import Product, Work, affine, attention, flops, largest
+from detente.workloads.traffic import of_hidden_states
 from detente.workloads.workload import Size, Workload
 
 SIZES = {
@@ -13,33 +14,16 @@ SIZES = {
 }
 
 
-def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """``x`` and ``target``, both (batch, sequence, hidden) float32 from a standard normal."""
-    shape = (size["batch"], size["sequence"], size["hidden"])
-    return {name: rng.standard_normal(shape, dtype=np.float32) for name in ("x", "target")}
-
-
 def parameters(size: Size) -> int:
-    return 4 * size["hidden"] ** 2 + 4 * size["hidden"]
+    return 4 * affine(size["hidden"], size["hidden"])
 
 
-def flops(size: Size, region: str) -> int:
-    """The projections to query, key, value and back, and the two products of attention over the *full* square of
-    positions, as the definition of masked attention forms them. ``gradient`` includes the gradient of x, as inside
-    a network; a train step of this block alone has no use for it."""
-    h, t = size["hidden"], size["sequence"]
-    tokens = size["batch"] * t
-    inward, outward, attention = 2 * tokens * h * 3 * h, 2 * tokens * h * h, 2 * (2 * tokens * t * h)
-    total = (inward + outward + attention) * backward_products(region)
-    return total - inward if region.startswith("train-step") else total
-
-
-def traffic(size: Size, region: str, parameter: int, activation: int) -> int:
-    """Bytes. Parameters by region (traffic.py); x and target read; ``forward`` writes y, ``gradient`` x's
-    gradient."""
-    tensor = size["batch"] * size["sequence"] * size["hidden"] * activation
-    tensors = 3 if region in ("forward", "gradient") else 2
-    return parameter_traffic(parameters(size), region, parameter) + tensors * tensor
+def work(size: Size, region: str) -> list[Work]:
+    """The projections to query, key, value and back, and the two products of attention. ``gradient`` includes the
+    gradient of x, as inside a network; a train step of this block alone has no use for it."""
+    b, t, h, heads = (size[d] for d in ("batch", "sequence", "hidden", "heads"))
+    inward = Product(b * t, h, 3 * h, data=region != "gradient")
+    return [inward, Product(b * t, h, h), *attention(b, heads, t, h // heads)]
 
 
 WORKLOAD = Workload(
@@ -47,10 +31,12 @@ WORKLOAD = Workload(
     what="the causal multi-head self-attention of GPT-2, projections included",
     sizes=SIZES,
     definitions={"torch": "detente.workloads.mha.in_torch", "flax": "detente.workloads.mha.in_flax"},
-    batch=batch,
-    flops=flops,
-    bytes=traffic,
-    products=lambda size: (size["batch"] * size["sequence"], size["hidden"], 3 * size["hidden"]),
+    batch=hidden_states,
+    flops=lambda size, region: flops(work(size, region), region),
+    bytes=of_hidden_states(parameters),
+    products=lambda size: largest(work(size, "forward")),
+    parameters=parameters,
+    constraints=(divides("heads", "hidden"),),
     contracts=("gradient", "train-step", "train-step-sgd", "forward"),
     batch_gradients=("x",),
     source="Radford et al. 2019, GPT-2 Small: 12 heads of 64, over 4 x 256 tokens",

@@ -1,0 +1,1 @@
+"""BERT: an encoder of text."""

@@ -1,0 +1,1 @@
+"""Llama: grouped queries, rotary positions, root-mean-square normalisation."""

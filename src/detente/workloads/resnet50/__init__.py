@@ -1,0 +1,1 @@
+"""ResNet-50: bottlenecks, and batch normalisation with its buffers."""

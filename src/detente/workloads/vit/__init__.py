@@ -1,0 +1,1 @@
+"""ViT: an encoder of pictures."""
