@@ -79,12 +79,16 @@ def captured(model: Any, tokens: int) -> Any:
     from detente.bridge.capture.export import _export
     from detente.bridge.capture.weights import weights
     from detente.bridge.graph import without_dead
+    from detente.bridge.live.walk import sources
     from detente.bridge.passes.masks import recognise_masks
+
+    def loss(m: Any, b: Any) -> Any:
+        return m(input_ids=b, labels=b).loss
 
     ids = torch.zeros(1, tokens, dtype=torch.int64, device="meta")
     tensors, layout = batches.flatten(ids)
     held = weights(model)
-    found = _export(model, lambda m, b: m(input_ids=b, labels=b).loss, layout, tensors, held)
+    found, _ = _export(model, loss, layout, tensors, held, {}, sources(model, loss))
     return recognise_masks(without_dead(found.graph), held.tensors)
 
 
