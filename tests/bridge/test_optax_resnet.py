@@ -63,7 +63,7 @@ def norm_of(tree):
 def batches():
     rng = np.random.default_rng(0)
     for _ in range(STEPS):
-        batch = spec.batch(SIZE, rng)
+        batch = spec.WORKLOAD.batch(SIZE, rng)
         yield {"images": batch["images"].astype(np.float64), "labels": batch["labels"]}
 
 

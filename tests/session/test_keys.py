@@ -49,7 +49,7 @@ def test_a_workload_is_made_of_its_own_files_and_of_what_the_job_imports() -> No
     assert gpt2 ^ ffn == {
         *(f"workloads/{w}/{f}.py" for w in ("gpt2", "ffn") for f in ("__init__", "spec", "in_torch")),
         # Of the parts that definitions share, those that this one imports.
-        *(f"workloads/torch_parts/{f}.py" for f in ("__init__", "at_least_float32")),
+        *(f"workloads/torch_parts/{f}.py" for f in ("__init__", "at_least_float32", "losses")),
     }
 
 
