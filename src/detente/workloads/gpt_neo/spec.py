@@ -8,7 +8,7 @@ from detente.workloads.batches import tokens
 from detente.workloads.constraints import divides, multiple, within
 from detente.workloads.costs import Product, Work, affine, attention, flops, largest
 from detente.workloads.traffic import of_tokens, positions_unread
-from detente.workloads.workload import Size, Workload
+from detente.workloads.workload import OptimizerSettings, Size, Workload
 
 # As float32 holds it, for torch_xla: see gpt2/spec.py.
 EPSILON = float(np.float32(1e-5))
@@ -77,5 +77,7 @@ WORKLOAD = Workload(
     parameters=parameters,
     # Layers take turns, so they come in pairs.
     constraints=(divides("heads", "hidden"), multiple("layers", 2), within("sequence", "positions")),
+    # Of the configuration that the 1.3B model was trained with.
+    optimizer=OptimizerSettings(lr=2e-4),
     source="Black et al. 2021, GPT-Neo 1.3B: the default GPTNeoConfig of transformers, dropout 0, 1 x 128 tokens",
 )

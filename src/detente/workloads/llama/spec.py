@@ -8,7 +8,7 @@ from detente.workloads.batches import tokens
 from detente.workloads.constraints import Constraint, at_most, divides
 from detente.workloads.costs import Product, Work, attention, flops, largest
 from detente.workloads.traffic import of_tokens
-from detente.workloads.workload import Size, Workload
+from detente.workloads.workload import OptimizerSettings, Size, Workload
 
 EPSILON = 1e-5
 
@@ -117,5 +117,7 @@ WORKLOAD = Workload(
         ),
         at_most("sequence", LONGEST),
     ),
+    # Of the paper, for 8B.
+    optimizer=OptimizerSettings(lr=3e-4),
     source="Grattafiori et al. 2024, Llama 3.1 8B: its published configuration, 1 x 128 tokens",
 )
