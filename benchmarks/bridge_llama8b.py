@@ -78,7 +78,7 @@ def captured(model: Any, tokens: int) -> Any:
     from detente.bridge.capture import batch as batches
     from detente.bridge.capture.export import _export
     from detente.bridge.capture.weights import weights
-    from detente.bridge.passes.dead import without_dead
+    from detente.bridge.graph import without_dead
     from detente.bridge.passes.masks import recognise_masks
 
     ids = torch.zeros(1, tokens, dtype=torch.int64, device="meta")
