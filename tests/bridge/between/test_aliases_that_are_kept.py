@@ -16,7 +16,7 @@ from detente import bridge
 from tests.bridge.between.loops import Net, World, batches, cross_entropy, equal, run
 
 Taken = Callable[[World], Any]
-SGD = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.05)}
+SGD: Any = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.05)}
 
 # What is taken once, and what is written through it after every step.
 WRITES: dict[str, tuple[Taken, Callable[[Any], Any]]] = {
