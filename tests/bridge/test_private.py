@@ -51,6 +51,16 @@ def test_a_subclass_is_not_asked() -> None:
     assert Told.asked == before
 
 
+def test_a_trace_does_not_note_what_runs_outside_of_it() -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        with private.outside_of_traces():
+            torch.ones(1).cos()
+        return x.sin()
+
+    traced = torch.jit.trace(twice, torch.ones(2))
+    assert "aten::sin" in str(traced.graph) and "aten::cos" not in str(traced.graph)
+
+
 def test_transforms_wrap_where_it_is_seen() -> None:
     seen = []
 

@@ -6,7 +6,8 @@ and holds the other files of the bridge against this one: where a release takes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax.experimental.serialize_executable as executables  # noqa: F401
@@ -80,6 +81,20 @@ def forward_has_context(function: type[torch.autograd.Function]) -> bool:
 def set_grad(on: bool) -> None:
     """As ``torch.set_grad_enabled``, which is a node of a captured program."""
     torch._C._set_grad_enabled(on)
+
+
+@contextmanager
+def outside_of_traces() -> Iterator[None]:
+    """What runs in the block is no part of what ``torch.jit.trace`` notes."""
+    state = torch._C._get_tracing_state()
+    if state is None:
+        yield
+        return
+    torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)
 
 
 def in_transform() -> bool:

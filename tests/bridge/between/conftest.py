@@ -30,6 +30,8 @@ CORE = (
     "test_what_it_counts_compiles_nothing_and_what_it_reads_is_followed[dictionary]",
     "test_a_loss_that_holds_the_model_again[by a weak reference]",
     "test_what_is_done_to_it_is_done_to_the_step[4-clears]",
+    "test_a_write_through_it_is_one_to_the_module[behind the first step-data]",
+    "test_a_function_of_a_library_that_is_replaced[torch.nn.functional]",
 )
 
 

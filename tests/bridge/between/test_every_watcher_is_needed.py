@@ -33,6 +33,19 @@ def no_aliases(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(live, "ALIASES", frozenset())
 
 
+def no_kept_aliases(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(live, "_show", lambda alias, tensor: None)
+
+
+def clips_through_kept_data(world: Any) -> list[float]:
+    kept, losses = [p.data for p in world.model.parameters()], []
+    for batch in loops.batches(6):
+        losses.append(world.step(batch))
+        for alias in kept:
+            alias.clamp_(-0.1, 0.1)
+    return losses
+
+
 def no_reads(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(live.Guard, "touched", lambda self, tensor, name: None)
 
@@ -125,7 +138,8 @@ def fills_a_table(world: Any) -> list[float]:
 
 
 NEEDED: dict[str, tuple[Patch, dict[str, Any]]] = {
-    "access to memory": (no_aliases, {"loop": loops.clips_through_data}),
+    "access to memory": (no_aliases, {"loop": loops.writes_through_numpy}),
+    "aliases that are kept": (no_kept_aliases, {"loop": clips_through_kept_data}),
     "reads": (no_reads, {"loop": loops.reads_norms}),
     "versions": (no_versions, {"loop": loops.clips_under_no_grad}),
     "the module's parts": (no_module, {"loop": loops.replaces_a_part}),

@@ -25,6 +25,7 @@ from detente.bridge.capture.export import Captured
 from detente.bridge.capture.weights import Weights
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
+from detente.bridge.live.optimizer_reads import ELSEWHERE
 from detente.bridge.private import executables as serialize_executable
 from detente.bridge.program.program import Compiled
 from detente.bridge.roll.stacks import Stacks
@@ -69,12 +70,19 @@ def key(model: Any, loss: Any, optimizer: Any, layout_key: Any, mode: Any, optio
         _environment(),
         describe_module(model),
         describe(loss),
-        describe([type(optimizer), _flags(groups), members]),
+        describe([type(optimizer), _flags(groups), members, _read_by_its_step(optimizer)]),
         repr((layout_key, mode)),
         describe(list(chosen.values())),
         str(structure),
         repr([(a.shape, a.dtype.name) for a in leaves]),
     )
+
+
+def _read_by_its_step(optimizer: Any) -> dict[str, Any]:
+    """What the step of a user's own optimizer may read of it besides its groups: ``self.rho``."""
+    if type(optimizer).__module__.startswith("torch.optim"):
+        return {}
+    return {k: v for k, v in sorted(vars(optimizer).items()) if k not in (*ELSEWHERE, "defaults")}
 
 
 def _flags(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

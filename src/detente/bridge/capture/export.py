@@ -163,7 +163,31 @@ def capture(
         before.put_back()
     names = {i.name for i in captured.graph.inputs if i.kind == "buffer"}
     used = tuple(sorted(names & set(outside.values())))
+    _none_that_moves(model, captured.graph, {name: before.tensors[name] for name in used})
     return replace(captured, ran=ran.names(), outside=used, writes=(*captured.writes, *parts))
+
+
+def _none_that_moves(model: nn.Module, graph: Graph, used: Mapping[str, torch.Tensor]) -> None:
+    """Raises Refused where a tensor that is read from a closure or an attribute shows the memory of one that the step
+    writes (``flat = weight.detach().view(-1)``): it would stay what it was, and in eager it moves along."""
+    written = {output.name for output in graph.outputs if output.kind == "buffer"}
+    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    moving = {_memory(t): n for n, t in named if _plain(t) and (t.requires_grad or n in written)}
+    reasons = [
+        Reason(
+            "held-tensor",
+            f"{name} is an alias of {moving[_memory(tensor)]}, which every step writes",
+            hint="take it inside of forward or the loss (weight.detach(), weight.view(-1)), where it is of that step",
+        )
+        for name, tensor in used.items()
+        if _memory(tensor) in moving
+    ]
+    if reasons:
+        raise Refused(reasons)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _places(model: nn.Module) -> Iterator[tuple[torch.Tensor, dict[str, Any], str]]:

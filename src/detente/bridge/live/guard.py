@@ -2,8 +2,10 @@
 
 A parameter that anybody may touch is given a subclass of its own class, which sees every operation on it: a read of a
 value that is older than the step's asks the step to write its values back first; access to memory that leaves no
-version behind (``.data``, ``numpy()``, ``data_ptr()``) is remembered. A step itself pays nothing for it. What was taken
-before (an alias, a view in numpy) is not seen; neither is a tensor whose class is another one already.
+version behind (``.data``, ``numpy()``, ``data_ptr()``) is remembered. What an operation gives that shows the same
+memory (``.data``, a view, what ``state_dict`` holds) sees, too, and tells the guards of what it shows for as long as it
+lives. A step itself pays nothing for it. What was taken before (an alias, a view in numpy) is not seen; neither is a
+tensor whose class is another one already.
 
 How it can fail: a library that asks ``type(p) is torch.nn.Parameter`` sees a subclass. ``plain`` puts the own classes
 back for as long as such code runs.
@@ -16,7 +18,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -24,7 +26,14 @@ import torch
 from torch import nn
 
 from detente.bridge.live.interrupts import held_back
-from detente.bridge.private import WRAPPING, in_transform, in_wrapping, outside_of_transforms, plainly
+from detente.bridge.private import (
+    WRAPPING,
+    in_transform,
+    in_wrapping,
+    outside_of_traces,
+    outside_of_transforms,
+    plainly,
+)
 
 # Asking for these reads no value and gives no way to write one.
 FREE = frozenset(
@@ -50,6 +59,7 @@ ALIASES = frozenset(
 )  # fmt: skip
 
 _GUARDS = "_detente_guards"
+_SHOWS = "_detente_shows"  # of an alias: the tensor whose memory it shows
 ONE = threading.RLock()  # one thread at a time is inside of a call of any step
 
 
@@ -80,22 +90,27 @@ class Guard:
         """Whether a call of the step's own is running in any thread."""
         return _running(self.calls)
 
+    @torch.compiler.disable
     def touched(self, tensor: torch.Tensor, name: str) -> None:
         with (
             ONE
         ):  # or a step that another thread makes between the read and the note is forgotten by its next one
             if self.off:
                 return
-            if self.behind:
-                read = self.read()
-                if read is not None and in_transform():
-                    with outside_of_transforms():  # or the step's own tensors are wrapped, too
-                        read()
-                elif read is not None:
+            read = self.read() if self.behind else None
+            if read is not None:
+                # or the step's own tensors are wrapped, too, and what fills the live ones is part of a trace
+                with outside_of_transforms() if in_transform() else nullcontext(), outside_of_traces():
                     read()
             # Behind the read, which begins a new account. What another step's own code does writes nothing.
-            if name in ALIASES and not (ONE._is_owned() and _running(Guard.inside)):  # type: ignore[attr-defined]
-                self.exposed.add(id(tensor))
+            if name in ALIASES:
+                self.written(tensor)
+
+    @torch.compiler.disable
+    def written(self, tensor: torch.Tensor) -> None:
+        """It was written without a version that counts, or may be from now on."""
+        if not (ONE._is_owned() and _running(Guard.inside)):  # type: ignore[attr-defined]
+            self.exposed.add(id(tensor))
 
 
 class Away:
@@ -165,7 +180,7 @@ def release(tensors: Iterable[torch.Tensor], guard: Guard | None) -> None:
         if own is None:
             continue
         left = [r for r in getattr(tensor, _GUARDS) if r() not in (None, guard)]
-        if left:
+        if left or _SHOWS in tensor.__dict__:
             setattr(tensor, _GUARDS, left)
         else:
             tensor.__class__ = own
@@ -179,14 +194,15 @@ def plain(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     for tensor in tensors:
         own = _OWN.get(type(tensor))
         if own is not None:
-            changed.append((tensor, type(tensor), tensor.__dict__.pop(_GUARDS)))
+            kept = {key: tensor.__dict__.pop(key) for key in (_GUARDS, _SHOWS) if key in tensor.__dict__}
+            changed.append((tensor, type(tensor), kept))
             tensor.__class__ = own
     try:
         yield
     finally:
-        for tensor, seen, guards in changed:
+        for tensor, seen, kept in changed:
             tensor.__class__ = seen
-            setattr(tensor, _GUARDS, guards)
+            tensor.__dict__.update(kept)
 
 
 def tensors_of(model: nn.Module) -> list[torch.Tensor]:
@@ -209,34 +225,78 @@ def _called(func: Any) -> str:
     return name
 
 
-def _tell(args: Iterable[Any], name: str, depth: int = 0) -> None:
+def _watched(args: Iterable[Any], depth: int = 0) -> Iterator[torch.Tensor]:
+    """The tensors among what a function is given that tell somebody."""
     for value in args:
         if type(value) in _OWN:
-            for guard in value.__dict__[_GUARDS]:
-                alive = guard()
-                if alive is not None:
-                    alive.touched(value, name)
+            yield value
         elif depth < 3 and isinstance(value, list | tuple):
-            _tell(value, name, depth + 1)
+            yield from _watched(value, depth + 1)
         elif depth < 3 and isinstance(value, dict):
-            _tell(value.values(), name, depth + 1)
+            yield from _watched(value.values(), depth + 1)
+
+
+def _told(tensor: torch.Tensor) -> Iterator[tuple[Guard, torch.Tensor]]:
+    """Who is told of it, and of which tensor: an alias is what it shows."""
+    for one in (tensor, tensor.__dict__.get(_SHOWS)):
+        for guard in () if one is None else one.__dict__.get(_GUARDS, ()):
+            alive = guard()
+            if alive is not None:
+                yield alive, one
+
+
+def _tell(tensors: Iterable[torch.Tensor], name: str) -> None:
+    for tensor in tensors:
+        for guard, told in _told(tensor):
+            guard.touched(told, name)
 
 
 def _seen(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     kwargs = kwargs or {}
     name = _called(func)
-    if name not in FREE:
-        _tell(args, name)
-        _tell(kwargs.values(), name)
+    if name in FREE:
+        return plainly(func, *args, **kwargs)
+    given = list(_watched((*args, *kwargs.values())))
+    _tell(given, name)
+    # ``p.data`` has a version of its own, which the step never asks for.
+    aliases = [tensor for tensor in given if _SHOWS in tensor.__dict__]
+    before = plainly(_versions, aliases) if aliases else ()
     found = plainly(func, *args, **kwargs)
+    for alias, then, now in zip(aliases, before, plainly(_versions, aliases) if aliases else (), strict=True):
+        if now != then:
+            for guard, told in _told(alias):
+                guard.written(told)
+    if name == "set:data":
+        args[0].__dict__.pop(_SHOWS, None)  # it has another memory now
+        for value in plainly(_aliased, given, args[0]):
+            _show(args[0], value)
     if name == "detach" and sys._getframe(1).f_code is _MAKING:
         # ``nn.Parameter(p)`` of a class that it does not know wants that class from detach().
         found.__class__, found.__dict__[_GUARDS] = cls, []
+        _show(found, args[0])
         return found
-    if name not in FREE and isinstance(found, torch.Tensor):
-        for value in plainly(_aliased, args, found):
-            _tell((value,), "data")
+    for one in found if isinstance(found, list | tuple) else (found,):
+        if isinstance(one, torch.Tensor):
+            for value in plainly(_aliased, given, one):
+                _tell((value,), "data")
+                _show(one, value)
     return found
+
+
+def _versions(tensors: Iterable[torch.Tensor]) -> list[int]:
+    return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
+
+
+def _show(alias: torch.Tensor, tensor: torch.Tensor) -> None:
+    """From now on the alias tells whoever is told of the tensor."""
+    shown = tensor.__dict__.get(_SHOWS, tensor)
+    if alias is shown:
+        return
+    seen = _SEEN.get(type(alias))
+    if seen is not None:
+        alias.__class__, alias.__dict__[_GUARDS] = seen, []
+    if type(alias) in _OWN:
+        alias.__dict__[_SHOWS] = shown
 
 
 def _see_transforms() -> None:
@@ -248,21 +308,20 @@ def _see_transforms() -> None:
             continue
 
         def wrap(tensor: Any, *rest: Any, function: Any = function) -> Any:
-            _tell((tensor,), "data")
+            _tell(_watched((tensor,)), "data")
             return function(tensor, *rest)
 
         wrap._detente = True  # type: ignore[attr-defined]
         setattr(module, name, wrap)
 
 
-def _aliased(args: Iterable[Any], found: torch.Tensor) -> list[torch.Tensor]:
+def _aliased(given: Iterable[torch.Tensor], found: torch.Tensor) -> list[torch.Tensor]:
     """Those whose memory ``found`` shows: a view has their version counter, and what numpy makes of the view has
     none."""
     return [
         value
-        for value in args
-        if type(value) in _OWN
-        and found is not value
+        for value in given
+        if found is not value
         and not in_wrapping(found)
         and found.layout == value.layout == torch.strided
         and found.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
@@ -276,10 +335,11 @@ class SeenParameter(nn.Parameter):
     """A parameter that tells its guards."""
 
     __torch_function__ = classmethod(_seen)
+    _is_param = property(lambda self: True, lambda self, is_one: None)
 
     def set_(self, *args: Any, **kwargs: Any) -> Any:
         """Which asks no ``__torch_function__``."""
-        _tell((self, *args), "set_")
+        _tell(_watched((self, *args)), "set_")
         return plainly(torch.Tensor.set_, self, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -292,14 +352,22 @@ class SeenParameter(nn.Parameter):
         with plain((self,)):
             return self.__reduce_ex__(protocol)
 
+    def __repr__(self, **kwargs: Any) -> str:
+        _tell((self,), "__repr__")
+        with plain((self,)):
+            return self.__repr__(**kwargs)
+
 
 class SeenTensor(torch.Tensor):
-    """A buffer that tells its guards."""
+    """A buffer, or an alias, that tells its guards."""
 
     __torch_function__ = classmethod(_seen)
+    # ``nn.Parameter(p.data)`` says so of what it makes.
+    _is_param = property(lambda self: False, lambda self, is_one: setattr(self, "__class__", SeenParameter))
     set_ = SeenParameter.set_
     __deepcopy__ = SeenParameter.__deepcopy__
     __reduce_ex__ = SeenParameter.__reduce_ex__
+    __repr__ = SeenParameter.__repr__
 
 
 _SEEN: dict[type, type] = {nn.Parameter: SeenParameter, torch.Tensor: SeenTensor}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +66,43 @@ class Ran:
         found = frozenset(
             name
             for code in filter(_may_ask, self._codes)
-            for name in (*code.co_names, *(c for c in code.co_consts if isinstance(c, str)))
+            for name in (*_loaded(code), *(c for c in code.co_consts if isinstance(c, str)))
         )
-        making = {"getattr", "vars", "__dict__", "attrgetter"}
         users = (c for c in self._codes if not in_library(c.co_filename) and _may_ask(c))
-        return Names(found, any(making & set(c.co_names) for c in users))
+        return Names(found, any(map(_makes_names, users)))
+
+
+@cache
+def _makes_names(code: types.CodeType) -> bool:
+    """Whether it asks by names that do not stand in it. ``getattr(self, "beta", 1.0)`` has its name there."""
+    if not {"vars", "__dict__", "attrgetter", "__getattribute__"}.isdisjoint(code.co_names):
+        return True
+    if "getattr" not in code.co_names:
+        return False
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("PUSH_NULL", "CACHE")]
+    return any(
+        step.argval == "getattr" and not _by_a_constant(steps[i + 1 :])
+        for i, step in enumerate(steps)
+        if step.opcode in dis.hasname
+    )
+
+
+def _by_a_constant(steps: Sequence[dis.Instruction]) -> bool:
+    """Whether the call that begins here is ``getattr(object, "name")``, or that with a default, and all of it plain."""
+    loads = list(takewhile(lambda step: step.opname.startswith("LOAD_"), steps))
+    ends = len(loads) < len(steps) and steps[len(loads)].opname in ("PRECALL", "CALL")
+    values = [step for step in loads if not step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD"))]
+    return ends and len(values) > 1 and isinstance(values[1].argval, str) and values[1].opname == "LOAD_CONST"
+
+
+@cache
+def _loaded(code: types.CodeType) -> frozenset[str]:
+    """The names that code asks for; ``self.took = ...`` asks for nothing."""
+    return frozenset(
+        step.argval
+        for step in dis.get_instructions(code)
+        if step.opcode in dis.hasname and not step.opname.startswith(("STORE_", "DELETE_"))
+    )
 
 
 # Names of what gives another number whenever it is asked, and has no state that could be looked at.

@@ -11,6 +11,8 @@ import ctypes
 import functools
 import io
 import logging
+import math
+import operator
 import os
 import random
 import sys
@@ -53,6 +55,9 @@ _CACHED = type(functools.lru_cache(lambda: None))
 _NUMBERS = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
 # Python's and numpy's own generators, of which the capture takes care.
 _SHARED = (getattr(random.random, "__self__", None), getattr(np.random.rand, "__self__", None))
+# Whose functions loops replace for a while, and functions as they stand there.
+_PATCHABLE = (torch, torch.Tensor, nn.functional, nn.init, math, np)
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, np.ufunc)
 # Values, at most: a model that holds a whole data set is not walked through.
 MOST = 50_000
 
@@ -60,6 +65,13 @@ MOST = 50_000
 def sources(model: nn.Module, loss: Any, ran: Names | None = None) -> Sources:
     """Everything that the model's parts and the loss function reach. ``ran``: of attributes only those that the code
     that ran has a name for; a trainer that the loss can reach counts its steps, and no program depends on that."""
+    walk = _walked(model, loss, ran)
+    if ran is not None and not walk.made <= ran.names:
+        walk = _walked(model, loss, ran | Names(frozenset(walk.made)))
+    return walk.found.ready()
+
+
+def _walked(model: nn.Module, loss: Any, ran: Names | None) -> Walk:
     walk = Walk(model, ran)
     for path, part in model.named_modules():
         walk.attributes(part, f"model.{path}" if path else "model")
@@ -67,7 +79,9 @@ def sources(model: nn.Module, loss: Any, ran: Names | None = None) -> Sources:
     walk.value(loss, "loss")
     for name in _OF_ALL_MODULES:
         walk.table(vars(nn.modules.module)[name], f"torch.nn.modules.module.{name}")
-    return walk.found.ready()
+    if ran is not None:
+        walk.patched(ran)
+    return walk
 
 
 @contextmanager
@@ -102,6 +116,23 @@ class Walk:
         self.parts = {id(part) for part in model.modules()}
         self.known = {id(t) for t in (*model.parameters(), *model.buffers())}
         self.left = MOST
+        self.made: set[str] = set()  # names that an object asks by, and no code: ``attrgetter("beta")``
+
+    def patched(self, ran: Names) -> None:
+        """Functions of libraries by the names that ran: somebody may put another one in the place of ``F.gelu``."""
+        for module in _PATCHABLE:
+            name = module.__name__
+            table = OfClass(module) if isinstance(module, type) else vars(module)
+            for key in sorted(ran.names):
+                if key in table and isinstance(table[key], _FUNCTIONS) and not key.startswith("__"):
+                    held, file = (
+                        table[key],
+                        getattr(getattr(table[key], "__code__", None), "co_filename", None),
+                    )
+                    if in_library(file):  # a function in C has none
+                        self.found.slots.append((table, key, held, f"{name}.{key}"))
+                    else:
+                        self._slot(table, key, held, f"{name}.{key}")
 
     def table(self, table: dict[Any, Any], name: str) -> None:
         """A dictionary: its size, and each of its values."""
@@ -177,7 +208,10 @@ class Walk:
                 self.found.sets.append((value, frozenset(value), name))
             for i, item in enumerate(value):
                 self.value(item, f"{name}[{i}]")
+        elif isinstance(value, operator.attrgetter | operator.methodcaller):
+            self.made.update(_strings(value.__reduce__()))
         elif isinstance(value, functools.partial):
+            self.made.update(_strings(value.args))
             for part, what in (
                 (value.func, "function"),
                 (value.args, "arguments"),
@@ -338,6 +372,15 @@ _ELSEWHERE = (
     torch.utils.data.DataLoader,
     torch.utils.data.Dataset,
 )
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The names in what an object asks by; ``a.b`` is two."""
+    if isinstance(value, str):
+        yield from value.split(".")
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _strings(item)
 
 
 def _is_ours(value: Any) -> bool:

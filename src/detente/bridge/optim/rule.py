@@ -14,7 +14,7 @@ import torch
 
 from detente.bridge.graph import Aval
 from detente.bridge.lower.precision import torch_numerics, x64
-from detente.bridge.optim.accept import check, wraps
+from detente.bridge.optim.accept import check, step_of, wraps
 from detente.bridge.optim.births import births
 from detente.bridge.optim.couple import check_uncoupled
 from detente.bridge.optim.hyper import Stale, encode, literals, numbers, traced_groups
@@ -244,6 +244,10 @@ def trace(
     if wraps(optimizer):
         return joint_rule(optimizer, named)
     torchs = type(optimizer).__module__.startswith("torch.optim")
+    if not torchs and _looks_parameters_up(optimizer):
+        return joint_rule(
+            optimizer, named
+        )  # traced alone, a parameter is a stand-in, which stands in no table
     try:
         alone = _alone(optimizer, {id(p): name for name, p in named})
     except Refused:
@@ -253,6 +257,29 @@ def trace(
     if torchs or len(optimizer.param_groups) == 1:
         return alone
     return across_groups(optimizer, named) or alone
+
+
+def _looks_parameters_up(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it keeps a table of parameters beside its state (``self.frozen = {weight: True}``). Raises Refused for a
+    set of them, or of their ids: no trace has those."""
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    found = False
+    for name, held in vars(optimizer).items():
+        if name in ("state", "param_groups") or not isinstance(held, dict | set | frozenset | list | tuple):
+            continue
+        keys = list(dict.keys(held)) if isinstance(held, dict) else list(held)
+        mine = [key for key in keys if id(key) in own]
+        if any(type(key) is int and key in own for key in keys) or (
+            mine and isinstance(held, set | frozenset)
+        ):
+            raise refuse(
+                "optimizer",
+                f"{type(optimizer).__name__}.{name} holds parameters as a set, or by their id()",
+                step_of(optimizer),
+                hint="keep what is special about a parameter in its group, or in a dictionary by parameter",
+            )
+        found = found or (bool(mine) and isinstance(held, dict))
+    return found
 
 
 def _alone(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Rule:

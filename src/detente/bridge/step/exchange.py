@@ -13,7 +13,9 @@ from torch.utils.hooks import RemovableHandle
 from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.weights import weights
 from detente.bridge.live.guard import release, tensors_of, watch
+from detente.bridge.live.optimizer_reads import noting, reads
 from detente.bridge.live.optimizer_state import see, tensors_in, unseen
+from detente.bridge.live.ran import Names
 from detente.bridge.live.walk import sources
 from detente.bridge.live.watch import Watch
 from detente.bridge.optim import accept
@@ -398,7 +400,8 @@ class Exchange(Certified):
     def _turn(self) -> None:
         """The rule of what the live optimizer does next: one of before, or traced. A step that no graph can make, of an
         optimizer that is traced as a whole, is torch's."""
-        known = self._variants.rules(self._fits)
+        moved = self._reads.moved
+        known = None if moved else self._variants.rules(self._fits)
         if known is None:
             try:
                 known = self._traced()
@@ -407,13 +410,20 @@ class Exchange(Certified):
                     raise
                 self._moving.warn(f"torch takes step {self.count} itself: {why.reasons[0].what}")
                 known = self._around_rule(TorchsStep(type(self.optimizer).__name__))
+        if moved:
+            self._told_reads += 1
+            if self._told_reads == 2:
+                self._moving.warn(f"what the step of {self._rule.name} reads in Python changes between steps")
         self._variants.turn(self._rule)
+        if moved:
+            self._variants.parked.clear()  # those are of what it said before
         self._follow(known)
         self._variants.turned(known)
 
     def _follow(self, rule: Update) -> None:
         """The optimizer as a rule, and the program that makes its first state."""
         self._registered, self._steps_by = RemovableHandle.next_id, own_step(self.optimizer)
+        self._reads = reads(self.model, self.optimizer, self._rule_ran, attributes=not rule.together)
         self._rule, self._births = rule, Births(rule.init, frozenset(rule.programs))
         self._grouped = [list(group["params"]) for group in self.optimizer.param_groups]
 
@@ -428,7 +438,11 @@ class Exchange(Certified):
             )
 
     def _traced(self) -> Update:
-        return self._around_rule(trace(self.optimizer, self.model.named_parameters()))
+        self._rule_ran = Names()
+        with noting(self.model, self.optimizer) as ran:
+            rule = trace(self.optimizer, self.model.named_parameters())
+        self._rule_ran = ran.names()
+        return self._around_rule(rule)
 
     def _around_rule(self, rule: Any) -> Update:
         options = self.options
@@ -445,6 +459,8 @@ class Exchange(Certified):
                 # As many as before is not enough: another one may stand in the place of one of them.
                 if not all(map(operator.is_, group["params"], mine)):
                     raise Stale(f"other parameters stand in a group of {self._rule.name}")
+            if self._reads.moved:
+                raise Stale(f"what the step of {self._rule.name} reads in Python is not what it was")
             return self._rule.hyper(self.optimizer)
         except Stale:
             # a group changed more than its numbers: another rule, so every program is compiled anew

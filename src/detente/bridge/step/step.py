@@ -76,6 +76,7 @@ class Step(Readable):
         self._moving = Moving(self._variants, self._around)
         self._float_inputs: bool | None = None  # whether floats of a batch are inputs; None: not asked yet
         self._caller: int | None = None  # the thread that is inside of a call
+        self._told_reads = 0  # how often what the optimizer's step reads in Python moved
         self._told = False  # of a failed certificate
         # a short certificate failed: the state is that of a step that is not trusted
         self._kept_nothing = False

@@ -1,0 +1,101 @@
+"""What the step of a user's own optimizer reads besides groups, gradients and state: ``self.rho``, a class attribute, a
+global, what a closure holds. A traced rule is a copy of what those said; where one moved, the rule is traced anew.
+
+How it can fail: what no table of Python's holds, as for a model (bridge/live/sources.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from detente.bridge.live.python import PLAIN
+from detente.bridge.live.ran import Names, Ran
+from detente.bridge.live.sources import Sources, named
+from detente.bridge.live.walk import Walk
+from detente.bridge.live.writes import same
+from detente.bridge.private import plainly
+from detente.bridge.refusal import refuse
+
+# Looked after by themselves, or torch's own.
+ELSEWHERE = frozenset(
+    {
+        "param_groups", "state", "step", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks",
+        "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks",
+        "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks", "_opt_called", "_step_count",
+        "_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured",
+    }
+)  # fmt: skip
+
+
+@dataclass
+class Reads:
+    """What a rule was traced with; of torch's own optimizers nothing. ``versions`` are those of its tensors."""
+
+    sources: Sources = field(default_factory=lambda: Sources().ready())
+    versions: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+
+    @property
+    def moved(self) -> bool:
+        """Whether the rule must be traced anew. Flat passes, where nothing did."""
+        if self.versions and plainly(self._written):
+            return True
+        if not self.sources.moved():
+            return False
+        if self.sources.changes():
+            return True
+        self.sources.refresh()
+        return False
+
+    def _written(self) -> bool:
+        return any([tensor._version != version for tensor, version in self.versions])
+
+
+def reads(model: nn.Module, optimizer: Any, ran: Names, *, attributes: bool) -> Reads:
+    """What the code that ``ran`` asks for. ``attributes``: those of the optimizer itself, too, which a rule of all
+    parameters together (bridge/optim/joint_rule.py) has as inputs and counts."""
+    if type(optimizer).__module__.startswith("torch.optim"):
+        return Reads()
+    walk = Walk(model, ran)
+    if attributes:
+        table = vars(optimizer)
+
+        def counts(key: str) -> bool:
+            return key in ran and key not in ELSEWHERE
+
+        walk.found.sizes.append((table, len(table), "optimizer"))
+        walk.found.keys[id(table)] = frozenset(table)
+        walk.found.counted[id(table)] = counts, frozenset(filter(counts, table))
+        for key in filter(counts, list(table)):
+            walk._slot(table, key, table[key], f"optimizer.{key}")
+    walk.kind(type(optimizer))
+    found = walk.found.ready()
+    return Reads(found, plainly(lambda: [(t, t._version) for t in found.tensors.values()]))
+
+
+@contextmanager
+def noting(model: nn.Module, optimizer: Any) -> Iterator[Ran]:
+    """The code that runs in the block, which traces the optimizer's step. Raises Refused where that code counts in a
+    class or a global: eager would count in every step."""
+    before = reads(model, optimizer, Names(any=True), attributes=False).sources
+    with Ran() as ran:
+        yield ran
+    changes = before.changes()
+    counted = {
+        name: (then, now)
+        for name, (then, now) in changes.items()
+        if isinstance(then, PLAIN) and isinstance(now, PLAIN) and not same(then, now)
+    }
+    if counted:
+        before.put_back()
+        raise refuse(
+            "optimizer",
+            f"{type(optimizer).__name__}.step() writes {', '.join(named(counted))} in every step, which a program does "
+            "not repeat",
+            hint="keep it in param_groups or in an attribute of the optimizer",
+        )
