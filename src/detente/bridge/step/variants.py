@@ -255,19 +255,27 @@ class Variants:
         self, key: Any, placed: Placed, rule: Any, hyper: Any, held: Weights, state: State
     ) -> Variant:
         """From the persistent cache, or made and put there."""
-        name, uncached = None, "the cache is off"
+        name, told, uncached = None, None, "the cache is off"
         if self.numbers:
             uncached = "numbers of Python's are inputs of it"
         elif rule.together:
             uncached = "its optimizer's parameters see each other"
         elif self.folder is not None:
             shapes = (state.shapes()[1], jax.tree.map(shape_of, hyper))
-            layout_key, mode = key
             try:
-                name = cached.key(
-                    self.model, self.loss, self.optimizer, layout_key, mode, self.options, shapes
+                told = cached.key(
+                    *(
+                        self.model,
+                        self.loss,
+                        self.optimizer,
+                        rule,
+                        placed.layout,
+                        key[1],
+                        self.options,
+                        shapes,
+                    )
                 )
-                uncached = ""
+                name, uncached = told.text, ""
             except Unknown as reason:
                 uncached = f"it holds {reason}, which has no description that is the same in every process"
         if name is not None and self.folder is not None:
@@ -286,6 +294,8 @@ class Variants:
         made = self._compile(captured, seconds, placed.arrays, rule, hyper, state)
         if captured.writes:
             name, uncached = None, f"forward writes {captured.writes[0].name}"
+        if name is not None and told is not None and (beside := cached.unnamed(captured, told)):
+            name, uncached = None, beside
         if name is not None and self.folder is not None:
             entry = cached.Entry(captured, made.compiled, made.choice, made.stacks)
             if not cached.store(self.folder, name, entry):
