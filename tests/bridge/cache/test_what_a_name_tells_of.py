@@ -367,6 +367,24 @@ def test_a_value_between_steps_is_not_taken_from_the_disk_of_before(trained):
     assert float(step(x)) == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_stored_program_of_micro_batches_has_the_answers_of_this_batch(tmp_path, monkeypatch):
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
+
+    def loss(model, batch):
+        return square(model, batch) * (2 if (batch > 5).any() else 1)
+
+    for number, found in ((1.0, False), (1.0, True), (9.0, False)):
+        torch.manual_seed(0)
+        model, x = Net(), torch.full((4, 4), number)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with torch.no_grad():
+            expected = float((loss(model, x[:2]) + loss(model, x[2:])) / 2)
+        options = {"accumulate": 2, "certificate": "none", "quiet": True}
+        step = detente.compile(model, loss, optimizer, example_batch=x, **options)
+        assert step.programs[0].cached is found
+        assert float(step(x)) == pytest.approx(expected, rel=1e-5)
+
+
 TYPED_IN = """
 import torch, detente
 from torch import nn

@@ -18,7 +18,7 @@ from torch import nn
 from detente.bridge.cache import entry as cached
 from detente.bridge.cache.describe import Unknown
 from detente.bridge.capture.ahead import Ahead
-from detente.bridge.capture.batch import Layout
+from detente.bridge.capture.batch import Layout, flatten
 from detente.bridge.capture.counters import only_counts
 from detente.bridge.capture.export import Captured, alike, capture
 from detente.bridge.capture.functions import unkept
@@ -44,7 +44,7 @@ from detente.bridge.program.program import Compiled, Program, compile_step, shap
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stack, Stacks
 from detente.bridge.state.meta import stand_ins
-from detente.bridge.state.place import Placed, from_jax
+from detente.bridge.state.place import Placed, from_jax, to_jax
 from detente.bridge.state.state import State
 from detente.bridge.telling import phase, telling
 
@@ -178,6 +178,15 @@ class Variants:
             return None
         return asks.other(placed.arrays, lambda name: from_jax(state.value(name)))
 
+    def _misfits(self, captured: Captured, placed: Placed, state: State) -> Where | None:
+        """What a stored program has another answer to than a capture of this batch, or of its first micro-batch, would
+        have."""
+        if self.options.accumulate == 1:
+            return self._other(captured, placed, state)
+        asks = Ahead.of(captured.graph, is_check)
+        first = [to_jax(tensor) for tensor in flatten(self.example(placed))[0]]
+        return asks.other(first, lambda name: from_jax(state.value(name))) if asks.checks else None
+
     def _warn_of_values(self, placed: Placed, key: Any) -> None:
         """Where a plain value of the batch makes its third program."""
         alike = [known for known in self.made if known[1] == key[1] and known[0][:2] == key[0][:2]]
@@ -282,7 +291,7 @@ class Variants:
             entry = cached.load(self.folder, name, held, rule)
             if entry is not None and not self._outdated(entry, rule):
                 self.adopt(entry.captured.outside)
-                if self._other(entry.captured, placed, state) is not None:
+                if self._misfits(entry.captured, placed, state) is not None:
                     entry, name, uncached = None, None, "another batch's answers are there"
             else:
                 entry = None
