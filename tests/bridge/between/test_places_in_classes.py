@@ -6,6 +6,7 @@ import array
 import ctypes
 import enum
 import os
+import sys
 import types
 import warnings
 import weakref
@@ -246,3 +247,34 @@ def test_hooks_of_all_modules_and_a_method_of_torchs_own_class() -> None:
         return losses
 
     equal(loop, certificate="none")
+
+
+def test_a_class_that_was_typed_in() -> None:
+    """In a notebook, in ``python -c`` and in ``exec`` a class has no file; it is the user's all the same."""
+    there: dict[str, Any] = {"__name__": "typed_in"}
+    exec("class Typed:\n    beta = 0.0\n", there)
+    typed = there["Typed"]
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        return penalised(model, batch, typed.beta)
+
+    def change(value: float) -> None:
+        typed.beta = value
+
+    equal(moving(change, 0.0, 0.5, 0.0), loss=lambda world: loss, certificate="none")
+
+
+def test_a_module_that_the_loss_imports_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = types.ModuleType("settings_of_a_loss")
+    monkeypatch.setitem(sys.modules, "settings_of_a_loss", settings)
+    vars(settings)["beta"] = 0.0
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        from settings_of_a_loss import beta  # type: ignore[import-not-found]  # pyright: ignore
+
+        return penalised(model, batch, beta)
+
+    def change(value: float) -> None:
+        vars(settings)["beta"] = value
+
+    equal(moving(change, 0.0, 0.5, 0.0), loss=lambda world: loss, certificate="none")

@@ -13,14 +13,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import jax
 import jaxlib
 import torch
 
-from detente.bridge.cache.describe import content, describe, describe_module, digest
+from detente.bridge.cache.describe import Writer, content, digest
+from detente.bridge.cache.surroundings import flags, lowerings, patched, update_of
 from detente.bridge.cache.trust import trusted
+from detente.bridge.capture.batch import Layout, kinds
 from detente.bridge.capture.export import Captured
 from detente.bridge.capture.weights import Weights
 from detente.bridge.certify.certificate import Certificate
@@ -53,7 +56,17 @@ class Entry:
     stacks: Stacks
 
 
-def key(model: Any, loss: Any, optimizer: Any, layout_key: Any, mode: Any, options: Any, state: Any) -> str:
+@dataclass(frozen=True)
+class Name:
+    """What a program's file is called; ``codes`` are those of the functions that it is named by."""
+
+    text: str
+    codes: frozenset[CodeType]
+
+
+def key(
+    model: Any, loss: Any, optimizer: Any, rule: Any, layout: Layout, mode: Any, options: Any, state: Any
+) -> Name:
     """The name of this program's file. Raises Unknown for a program that cannot be described for certain."""
     groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     names = {id(p): n for n, p in model.named_parameters()}
@@ -65,17 +78,43 @@ def key(model: Any, loss: Any, optimizer: Any, layout_key: Any, mode: Any, optio
         # a tuned program takes the place of the rule's, under the same name
         if k not in ("seed", "certificate", "nonfinite", "weights", "tune", "quiet")
     }
-    return digest(
+    writer = Writer(model)
+    text = digest(
         str(SCHEMA),
         _environment(),
-        describe_module(model),
-        describe(loss),
-        describe([type(optimizer), _flags(groups), members, _read_by_its_step(optimizer)]),
-        repr((layout_key, mode)),
-        describe(list(chosen.values())),
+        writer.module(model),
+        writer.value(loss),
+        writer.value([type(optimizer), _flags(groups), members, _read_by_its_step(optimizer)]),
+        update_of(rule),
+        repr((layout.key, mode)),
+        writer.value(kinds(layout.spec)),
+        writer.value(list(chosen.values())),
+        writer.value(patched()),
+        writer.value(lowerings()),
         str(structure),
         repr([(a.shape, a.dtype.name) for a in leaves]),
     )
+    return Name(text, frozenset(writer.codes))
+
+
+def unnamed(captured: Captured, name: Name) -> str:
+    """What the capture ran that the name does not tell of, in words; empty where there is nothing."""
+    for code in sorted(captured.codes, key=lambda c: (c.co_filename, c.co_firstlineno)):
+        if code not in name.codes:
+            return f"it ran {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}), which nothing leads to"
+        outside = sorted(_OUTSIDE & set(code.co_names))
+        if outside:
+            return f"{code.co_qualname} asks for {', '.join(outside)}, which another process may answer otherwise"
+    return ""
+
+
+# Names of what lies outside of the model and the loss: files, the process, another library's settings.
+_OUTSIDE = frozenset(
+    {
+        "open", "read_text", "read_bytes", "load", "loadtxt", "read_csv", "urlopen", "argv", "getcwd", "environ",
+        "getenv", "getcontext", "localcontext", "Decimal", "input", "gethostname",
+    }
+)  # fmt: skip
 
 
 def _read_by_its_step(optimizer: Any) -> dict[str, Any]:
@@ -109,9 +148,7 @@ def _environment() -> str:
         _processor() if device.platform == "cpu" else "",
         os.environ.get("XLA_FLAGS", ""),
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        str(torch.get_default_dtype()),
-        torch.is_autocast_enabled("cpu") and str(torch.get_autocast_dtype("cpu")),
-        jax.config.jax_default_prng_impl,
+        flags(),
     )
     return repr(facts)
 
@@ -152,7 +189,7 @@ def store(place: Path, name: str, entry: Entry) -> bool:
         payload = serialize_executable.serialize(compiled.executable)
         data = pickle.dumps(
             {
-                "captured": replace(captured, weights=None),  # type: ignore[arg-type]  (live tensors stay out)
+                "captured": replace(captured, weights=None, codes=frozenset()),  # type: ignore[arg-type]  (live tensors stay out)
                 "held": _held(captured, captured.weights.tensors),
                 "compiled": compiled.stored(),
                 "choice": entry.choice,

@@ -61,6 +61,13 @@ class Layout:
         return (self.shape, self.avals, static, self.order)
 
 
+def kinds(spec: Any) -> list[type]:
+    """The classes that a structure is made of: a loss may call their methods."""
+    children = spec.children() if callable(getattr(spec, "children", None)) else spec.children_specs
+    inner = [kind for child in children for kind in kinds(child)]
+    return [k for k in (spec.type, spec.context) if isinstance(k, type)] + inner
+
+
 def aval(tensor: torch.Tensor) -> Aval:
     """Shape and dtype of a tensor, in the neutral graph's words."""
     return Aval(tuple(int(n) for n in tensor.shape), str(tensor.dtype).removeprefix("torch."))

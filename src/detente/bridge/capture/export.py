@@ -8,7 +8,8 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any
 
 import torch
@@ -57,7 +58,8 @@ class Captured:
     and mutated buffers; ``batch`` and ``aux`` say how the pytrees come apart; ``weights`` names the live
     tensors; ``draws`` is how many random calls the program makes in eager order, dead ones included. ``ran`` is the
     code that ran in the capture, and ``writes`` what it wrote to Python's values, as a step of eager would have, too.
-    ``outside`` are tensors that the loss holds (a teacher's, class weights): inputs like the module's buffers."""
+    ``outside`` are tensors that the loss holds (a teacher's, class weights): inputs like the module's buffers.
+    ``codes`` are those of the user's functions that ran."""
 
     graph: Graph
     batch: batches.Layout
@@ -67,6 +69,7 @@ class Captured:
     ran: Names = Names()
     writes: tuple[Write, ...] = ()
     outside: tuple[str, ...] = ()
+    codes: frozenset[CodeType] = field(default=frozenset(), compare=False)
 
 
 class _Told:
@@ -164,7 +167,8 @@ def capture(
     names = {i.name for i in captured.graph.inputs if i.kind == "buffer"}
     used = tuple(sorted(names & set(outside.values())))
     _none_that_moves(model, captured.graph, {name: before.tensors[name] for name in used})
-    return replace(captured, ran=ran.names(), outside=used, writes=(*captured.writes, *parts))
+    writes = (*captured.writes, *parts)
+    return replace(captured, ran=ran.names(), codes=ran.users(), outside=used, writes=writes)
 
 
 def _none_that_moves(model: nn.Module, graph: Graph, used: Mapping[str, torch.Tensor]) -> None:

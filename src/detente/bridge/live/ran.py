@@ -17,7 +17,7 @@ import jax
 import numpy as np
 import torch
 
-from detente.bridge.live.python import in_library
+from detente.bridge.live.python import MADE_BY_FX, in_library, of_library
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,20 @@ class Ran:
 
     def __init__(self) -> None:
         self._codes: set[types.CodeType] = set()
+        self._typed: dict[
+            types.CodeType, str | None
+        ] = {}  # code without a file, with the module that it runs in
 
     def __enter__(self) -> Ran:
         self._before = sys.getprofile()
-        add = self._codes.add
+        add, typed = self._codes.add, self._typed
 
         def seen(frame: Any, event: str, argument: Any) -> None:
             if event == "call":
-                add(frame.f_code)
+                code = frame.f_code
+                add(code)
+                if code.co_filename[:1] == "<":
+                    typed[code] = frame.f_globals.get("__name__")
 
         sys.setprofile(seen)
         return self
@@ -60,6 +66,18 @@ class Ran:
         ran = self._codes.copy()  # it may still be growing
         users = (c for c in ran if not in_library(c.co_filename) and _may_ask(c))
         return sorted(_CHANGING & {name for code in users for name in code.co_names})
+
+    def users(self) -> frozenset[types.CodeType]:
+        """The code of functions that are neither a library's nor ours, nor written by the capture itself."""
+        return frozenset(
+            code
+            for code in self._codes.copy()
+            if not in_library(code.co_filename)
+            and not code.co_filename.startswith(MADE_BY_FX)
+            and not (code in self._typed and _written_by_others(self._typed[code]))
+            and code.co_name != "<module>"  # an import
+            and _may_ask(code)
+        )
 
     def names(self) -> Names:
         """Everything that the code calls by a name, and every string in it (``getattr(self, "beta")``)."""
@@ -103,6 +121,12 @@ def _loaded(code: types.CodeType) -> frozenset[str]:
         for step in dis.get_instructions(code)
         if step.opcode in dis.hasname and not step.opname.startswith(("STORE_", "DELETE_"))
     )
+
+
+def _written_by_others(module: str | None) -> bool:
+    """Whether code without a file runs in a library's module or in ours (a dataclass writes such), is a named tuple's,
+    or belongs to no module (what torch.export writes to check its inputs)."""
+    return module is None or module.startswith(("namedtuple_", "detente.bridge.")) or of_library(module)
 
 
 # Names of what gives another number whenever it is asked, and has no state that could be looked at.

@@ -15,7 +15,6 @@ import math
 import operator
 import os
 import random
-import sys
 import types
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
@@ -29,7 +28,7 @@ import torch
 from torch import nn
 
 from detente.bridge.live.places import OfClass, OfContext, Slots, put
-from detente.bridge.live.python import PLAIN, in_library, names_in
+from detente.bridge.live.python import PLAIN, imported, in_library, names_in, of_library
 from detente.bridge.live.ran import Names
 from detente.bridge.live.sources import Sources
 
@@ -248,7 +247,7 @@ class Walk:
             self.found.sizes.append((value, len(value), name))
             for i, item in enumerate(value):
                 self._slot(value, i, item, f"{name}[{i}]")
-        if not in_library(_file_of(type(value))):
+        if not of_library(type(value).__module__):
             self._object(value, name)  # a user's class of it, with attributes of its own
 
     def _module(self, module: nn.Module, name: str) -> None:
@@ -293,9 +292,12 @@ class Walk:
                 else:
                     self._slot(function.__globals__, variable, held, f"global {variable}")
 
+        for module in imported(named, function.__globals__):
+            self._of_module(module, module.__name__, function.__code__)
+
     def _of_module(self, module: types.ModuleType, name: str, code: types.CodeType) -> None:
         """What a user's function asks of a user's module (``config.beta``)."""
-        if in_library(getattr(module, "__file__", None)) or not getattr(module, "__file__", None):
+        if of_library(module.__name__):
             return
         for key in sorted(set(names_in(code)) & vars(module).keys()):
             held = vars(module)[key]
@@ -316,7 +318,7 @@ class Walk:
             if part.__module__ == "builtins":
                 continue
             table = OfClass(part)
-            if in_library(_file_of(part)):
+            if of_library(part.__module__):
                 if issubclass(part, nn.Module) and "forward" in table:  # which somebody may patch
                     self.found.slots.append(
                         (table, "forward", table["forward"], f"{part.__qualname__}.forward")
@@ -385,7 +387,3 @@ def _strings(value: Any) -> Iterator[str]:
 
 def _is_ours(value: Any) -> bool:
     return type(value).__module__.startswith("detente.")
-
-
-def _file_of(kind: type) -> str | None:
-    return getattr(sys.modules.get(kind.__module__), "__file__", None)

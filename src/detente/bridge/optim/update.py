@@ -131,6 +131,12 @@ class Update:
             for name, entry in new.items()
         }
 
+    def left_behind(self, state: State, names: Iterable[str]) -> list[str]:
+        """Which of ``names`` have moved an average in ``state`` and are not updated by this rule: nothing would move it
+        on, where ``AveragedModel`` goes on towards the weight."""
+        held = [n for n in names if n not in self.programs and ema.AVERAGE in state.get(n, {})]
+        return [n for n in held if int(state[n][ema.COUNT]) > 0]
+
     def advanced(self, state: State, params: Mapping[str, jax.Array]) -> State:
         """The averages moved once, after an update that was made elsewhere (``step.eager``)."""
         if self.ema is None:

@@ -18,7 +18,7 @@ from torch import nn
 from detente.bridge.cache import entry as cached
 from detente.bridge.cache.describe import Unknown
 from detente.bridge.capture.ahead import Ahead
-from detente.bridge.capture.batch import Layout
+from detente.bridge.capture.batch import Layout, flatten
 from detente.bridge.capture.counters import only_counts
 from detente.bridge.capture.export import Captured, alike, capture
 from detente.bridge.capture.functions import unkept
@@ -44,7 +44,7 @@ from detente.bridge.program.program import Compiled, Program, compile_step, shap
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stack, Stacks
 from detente.bridge.state.meta import stand_ins
-from detente.bridge.state.place import Placed, from_jax
+from detente.bridge.state.place import Placed, from_jax, to_jax
 from detente.bridge.state.state import State
 from detente.bridge.telling import phase, telling
 
@@ -178,6 +178,15 @@ class Variants:
             return None
         return asks.other(placed.arrays, lambda name: from_jax(state.value(name)))
 
+    def _misfits(self, captured: Captured, placed: Placed, state: State) -> Where | None:
+        """What a stored program has another answer to than a capture of this batch, or of its first micro-batch, would
+        have."""
+        if self.options.accumulate == 1:
+            return self._other(captured, placed, state)
+        asks = Ahead.of(captured.graph, is_check)
+        first = [to_jax(tensor) for tensor in flatten(self.example(placed))[0]]
+        return asks.other(first, lambda name: from_jax(state.value(name))) if asks.checks else None
+
     def _warn_of_values(self, placed: Placed, key: Any) -> None:
         """Where a plain value of the batch makes its third program."""
         alike = [known for known in self.made if known[1] == key[1] and known[0][:2] == key[0][:2]]
@@ -255,26 +264,34 @@ class Variants:
         self, key: Any, placed: Placed, rule: Any, hyper: Any, held: Weights, state: State
     ) -> Variant:
         """From the persistent cache, or made and put there."""
-        name, uncached = None, "the cache is off"
+        name, told, uncached = None, None, "the cache is off"
         if self.numbers:
             uncached = "numbers of Python's are inputs of it"
         elif rule.together:
             uncached = "its optimizer's parameters see each other"
         elif self.folder is not None:
             shapes = (state.shapes()[1], jax.tree.map(shape_of, hyper))
-            layout_key, mode = key
             try:
-                name = cached.key(
-                    self.model, self.loss, self.optimizer, layout_key, mode, self.options, shapes
+                told = cached.key(
+                    *(
+                        self.model,
+                        self.loss,
+                        self.optimizer,
+                        rule,
+                        placed.layout,
+                        key[1],
+                        self.options,
+                        shapes,
+                    )
                 )
-                uncached = ""
+                name, uncached = told.text, ""
             except Unknown as reason:
                 uncached = f"it holds {reason}, which has no description that is the same in every process"
         if name is not None and self.folder is not None:
             entry = cached.load(self.folder, name, held, rule)
             if entry is not None and not self._outdated(entry, rule):
                 self.adopt(entry.captured.outside)
-                if self._other(entry.captured, placed, state) is not None:
+                if self._misfits(entry.captured, placed, state) is not None:
                     entry, name, uncached = None, None, "another batch's answers are there"
             else:
                 entry = None
@@ -286,6 +303,8 @@ class Variants:
         made = self._compile(captured, seconds, placed.arrays, rule, hyper, state)
         if captured.writes:
             name, uncached = None, f"forward writes {captured.writes[0].name}"
+        if name is not None and told is not None and (beside := cached.unnamed(captured, told)):
+            name, uncached = None, beside
         if name is not None and self.folder is not None:
             entry = cached.Entry(captured, made.compiled, made.choice, made.stacks)
             if not cached.store(self.folder, name, entry):
