@@ -231,7 +231,7 @@ class Writer:
         if isinstance(value, functools.cached_property):
             return f"property {self.value(value.func)}"
         if isinstance(value, _WHERE) or type(value).__module__ == "_collections":  # a field of a named tuple
-            return type(value).__qualname__
+            return str(type(value).__qualname__)
         return self.value(value)
 
     def function(self, function: types.FunctionType) -> str:
