@@ -3,8 +3,6 @@ it."""
 
 from __future__ import annotations
 
-import itertools
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -35,9 +33,9 @@ from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
 from detente.bridge.capture.seeds import keep_seeds
 from detente.bridge.capture.settled import Answers, Given, answers, is_check, settled, tried, unsettled
 from detente.bridge.capture.statistics import keep_statistics
+from detente.bridge.capture.torchs_words import refusal_of
 from detente.bridge.capture.transforms import keep_transforms
 from detente.bridge.capture.weights import Weights, identity, weights, whole
-from detente.bridge.capture.where import passed, raised_at, where
 from detente.bridge.graph import Graph, node_refs, refs, without_dead
 from detente.bridge.live.guard import plain, tensors_of
 from detente.bridge.live.ran import Names, Ran
@@ -394,13 +392,13 @@ def _export(
             try:
                 exported = torch.export.export(program, flat, strict=False)
             except Exception as error:
-                raise _refusal(error) from error
+                raise refusal_of(error) from error
             rewire(exported.graph_module, hooks)
             tags = tag(exported, held)
             try:
                 functional = exported.run_decompositions({})
             except Exception as error:
-                raise _refusal(error) from error
+                raise refusal_of(error) from error
         graph = convert(functional, tags, held, layout, kept, outside)
     told = program.__dict__["told"]
     graph, left = _without_left(graph, told.left)
@@ -433,97 +431,3 @@ def _without_left(graph: Graph, left: Sequence[Left]) -> tuple[Graph, tuple[Left
         moves = any(ref.id in moving for result in results for ref in refs(result.value))
         found.append(replace(one, fresh=one.fresh and not moves and not one.number, values=()))
     return without_dead(replace(graph, outputs=tuple(own))), tuple(found)
-
-
-_KEPT = (
-    "t.item() may be added, multiplied and put into a tensor; int(t), float(t), t.tolist() and what math and numpy "
-    "compute need the value in Python, which the program does not have: compute it with torch"
-)
-_OUTSIDE = "numpy computes outside of the program: compute it with torch, or before the step, into the batch"
-
-# what torch says -> our code, and a hint where the code's own is not enough; the first row whose words occur wins
-_MESSAGES: tuple[tuple[str, str, str], ...] = (
-    ("Could not extract specialized integer", "control-flow", _KEPT),
-    ("data-dependent expression zuf", "control-flow", _KEPT),
-    ("data-dependent expression", "control-flow", ""),
-    ("GuardOnDataDependent", "control-flow", ""),
-    ("DataDependentOutput", "control-flow", ""),
-    ("leaf Variable that requires grad", "leaf-inplace", ""),
-    ("leaf variable", "leaf-inplace", ""),
-    ("DynamicOutputShape", "dynamic-shape", ""),
-    (
-        "is mutated in the forward method",
-        "held-tensor",
-        "a tensor that the loss or an attribute holds is written by the step: register it as a buffer of the model, or "
-        "put a module that the loss holds into eval mode (BatchNorm writes its statistics)",
-    ),
-    (
-        "SparseTensorImpl",
-        "export",
-        "a program takes dense tensors: .to_dense() of what the module or the loss holds",
-    ),
-    (
-        "Cannot view a tensor",
-        "export",
-        "PyTorch does not take this view either: reshape, or contiguous() before it",
-    ),
-    (".numpy() is not supported", "control-flow", _OUTSIDE),
-    (
-        "FakeTensor.__format__",
-        "control-flow",
-        "return the value beside the loss, (loss, aux), and print it then",
-    ),
-    (
-        "expected compiled_fn to be GraphModule",
-        "export",
-        "a buffer that forward writes stands under two names (one BatchNorm in two places): let the other places hold "
-        "modules of their own, or the same module in a plain list",
-    ),
-    ("a fake tensor in the exported program", "export", "does forward use x.data? write x.detach()"),
-)
-
-
-_MUTATED = re.compile(r"Constant (\S+) is mutated in the forward method")
-# torch's own vmap (over integers), which hides what it computes
-_TRANSFORMS = ("/_functorch/vmap.py",)
-
-
-def _refusal(error: Exception) -> Refused:
-    """The refusal hidden in an exception's chain, or torch's message with the user's line."""
-    for link in _chain(error):
-        if isinstance(link, Refused):
-            return link
-    text = f"{type(error).__name__}: {error}"
-    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    place = raised_at(error)
-    if any(passed(link, part) for link in _chain(error) for part in _TRANSFORMS):
-        return refuse("transform", f"torch.vmap inside the loss ({first.strip()[:200]})", place)
-    code, hint = next(((code, hint) for words, code, hint in _MESSAGES if words in text), ("export", ""))
-    if place.file == "?":
-        # a node of the exported program was run again: torch quotes where the node came from
-        quoted = (where(str(link)) for link in _chain(error))
-        place = next((found for found in quoted if found.file != "?"), place)
-    said = f"{type(error).__name__}: {first.strip()[:400]}"
-    if code == "control-flow" and "data-dependent expression" in text:
-        # (torch's own words name a symbol of its algebra, which says nothing to the reader)
-        said = "Python asks for a value that the program computes"
-    if (mutated := _MUTATED.search(text)) is not None:
-        name = mutated[1]
-        unnamed = name.startswith("lifted_tensor")
-        held = (
-            "a tensor that the loss or an attribute holds"
-            if unnamed
-            else f"tensor {name.removeprefix('model.')}"
-        )
-        said = f"the step writes {held} in place, which is no buffer"
-    return refuse(code, said, place, hint)
-
-
-def _chain(error: BaseException | None) -> Any:
-    return itertools.takewhile(lambda e: e is not None, _links(error))
-
-
-def _links(error: BaseException | None) -> Any:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
