@@ -427,9 +427,16 @@ def test_numbers_that_are_not_torchs_are_refused_by_name(draw: str) -> None:
 # -- nothing is lost --------------------------------------------------------------------------------------------
 
 
-def test_a_write_through_an_old_alias_is_refused_and_the_training_is_kept() -> None:
+def test_a_write_through_an_alias_of_before_compile_is_refused_and_the_training_is_kept() -> None:
+    taken: list[torch.Tensor] = []
+
+    class Taken(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            taken.append(self.last.bias.detach())
+
     def loop(world: World) -> list[float]:
-        alias = world.model.last.bias.detach()
+        (alias,) = taken
         losses = [world.step(batch) for batch in batches()[:4]]
         trained = world.more["compiled"].state_dict()
         alias.add_(1.0)
@@ -440,7 +447,7 @@ def test_a_write_through_an_old_alias_is_refused_and_the_training_is_kept() -> N
             assert torch.equal(tensor, trained[name]), name
         return [*losses, world.step(batches()[4])]
 
-    losses, *_ = run(loop, bridge=True)
+    losses, *_ = run(loop, bridge=True, build=Taken)
     assert losses[-1] < losses[0]
 
 

@@ -196,7 +196,7 @@ class Variants:
         values = ", ".join(repr(value) for _, value in placed.layout.static)[:100]
         warnings.warn(
             f"the plain values of the batch ({values}) are others for the third time: every new one is captured and "
-            f"compiled again, about {took:.1f} s each; a float, or a tensor, is an input instead",
+            f"compiled again, about {took:.1f} s each; a tensor, or a float that decides nothing, is an input instead",
             stacklevel=7,
         )
 
