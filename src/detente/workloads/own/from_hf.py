@@ -15,7 +15,7 @@ import transformers
 
 from detente.records.fault import UsageFault
 from detente.workloads.own.loaded import Loaded
-from detente.workloads.own.spec import OwnSize
+from detente.workloads.own.size import OwnSize
 from detente.workloads.torch_parts.at_least_float32 import shifted_cross_entropy
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")

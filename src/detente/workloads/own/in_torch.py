@@ -14,7 +14,7 @@ import torch
 from detente.records.fault import UsageFault
 from detente.workloads.own.from_file import load_file
 from detente.workloads.own.loaded import Form, Loaded, draws
-from detente.workloads.own.spec import OwnSize
+from detente.workloads.own.size import OwnSize
 from detente.workloads.workload import Size
 
 Tensors = dict[str, torch.Tensor]

@@ -5,25 +5,16 @@ from __future__ import annotations
 import ast
 import difflib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from detente.records.fault import UsageFault
+from detente.workloads.own.size import OwnSize
 from detente.workloads.workload import Size, Workload
 
 HF_BATCH, HF_SEQUENCE = 2, 64
-
-
-@dataclass(frozen=True)
-class OwnSize(Size):
-    """The one size of a user's model, called ``own``. ``target`` is what the user typed; ``settings`` are the
-    ``key=value`` pairs after the ``?`` of an ``hf:`` name that are not dimensions."""
-
-    target: str = ""
-    settings: tuple[tuple[str, Any], ...] = ()
 
 
 def own_workload(target: str) -> Workload:
