@@ -19,7 +19,6 @@ from detente.bridge.live.sources import (
     DEPTH,
     OF_A_TRACE,
     Sources,
-    holds_tensor,
     holds_trace,
     tensors_in,
 )
@@ -168,10 +167,10 @@ def left_in_python(before: Sources) -> tuple[Left, ...]:
     """What holds tensors, and numbers of theirs, that the code left in dictionaries, closures and objects."""
     found = []
     for table, key, then, now, name in before.left():
-        number, fresh = not holds_tensor(now), then is None
+        tensors, fresh = list(tensors_in(now)), then is None
         # (what stands in for it in a second capture is a plain tensor, and no result of that)
-        values = tuple(t for t in tensors_in(now) if type(t) is not torch.Tensor) if fresh else ()
-        found.append(Left(table, key, now, name, fresh, id(now), number=number, values=values))
+        values = tuple(t for t in tensors if type(t) is not torch.Tensor) if fresh else ()
+        found.append(Left(table, key, now, name, fresh, id(now), number=not tensors, values=values))
     return tuple(found)
 
 

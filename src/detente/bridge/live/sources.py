@@ -266,26 +266,22 @@ class Sources:
 DEPTH = 6
 
 
-def tensors_in(value: Any, depth: int = DEPTH) -> Iterator[torch.Tensor]:
-    """The tensors in a value: in Python's containers, and in the attributes of an object."""
-    if isinstance(value, torch.Tensor):
+def found_in(value: Any, kinds: Any, depth: int = DEPTH) -> Iterator[Any]:
+    """What of these ``kinds`` is in a value: in Python's containers, and in the attributes of an object."""
+    if isinstance(value, kinds):
         yield value
     elif depth and not isinstance(value, (*PLAIN, type, torch.nn.Module, FunctionType, ModuleType)):
         for item in _inside(value):
-            yield from tensors_in(item, depth - 1)
+            yield from found_in(item, kinds, depth - 1)
 
 
-def holds_tensor(value: Any, depth: int = DEPTH) -> bool:
-    return next(tensors_in(value, depth), None) is not None
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    return found_in(value, torch.Tensor)
 
 
 def holds_trace(value: Any, depth: int = DEPTH) -> bool:
     """Whether a tensor, or a number that was read of one, is in a value."""
-    if isinstance(value, OF_A_TRACE):
-        return True
-    if not depth or isinstance(value, (*PLAIN, type, torch.nn.Module, FunctionType, ModuleType)):
-        return False
-    return any(holds_trace(item, depth - 1) for item in _inside(value))
+    return next(found_in(value, OF_A_TRACE, depth), None) is not None
 
 
 def _inside(value: Any) -> Iterable[Any]:
