@@ -175,3 +175,35 @@ def test_gradient_penalty():
     for name, parameter in net.named_parameters():
         theirs = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         np.testing.assert_allclose(found[name], theirs.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("what", ["missing", "unknown", "unknown buffer", "missing buffer"])
+def test_names_that_do_not_fit_are_refused_by_name(made, what):
+    _, f = made
+    params, buffers, name = dict(f.params), dict(f.buffers), "first.weight"
+    if what == "missing":
+        del params[name]
+    elif what == "unknown":
+        name = "frist.weight"
+        params[name] = params["first.weight"]
+    elif what == "unknown buffer":
+        name = "norm.mean"
+        buffers[name] = buffers["norm.running_mean"]
+    else:
+        name = "norm.running_var"
+        del buffers[name]
+    with pytest.raises(bridge.Refused, match=name):
+        jax.jit(lambda p, b: f(p, X.numpy(), buffers=b))(params, buffers)
+    with pytest.raises(bridge.Refused, match=name):
+        f.state_dict(params, buffers)
+
+
+def test_a_parameter_may_be_held_among_the_buffers(made):
+    _, f = made
+    trained = {"last.bias": f.params["last.bias"]}
+    held = {**f.buffers, **{n: v for n, v in f.params.items() if n not in trained}}
+    gradient = jax.grad(lambda p: f(p, X.numpy(), buffers=held))(trained)
+    assert set(gradient) == {"last.bias"}
+    np.testing.assert_allclose(
+        gradient["last.bias"], jax.grad(f)(f.params, X.numpy())["last.bias"], rtol=1e-6
+    )

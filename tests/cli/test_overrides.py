@@ -49,9 +49,10 @@ def test_history_does_not_mix_them(detente: Any, measured: dict[str, Any]) -> No
     done = detente("history", "--format", "json")
     assert done.returncode == 0, done.stderr
     points = {series["cell"]: len(series["points"]) for series in json.loads(done.stdout)["series"]}
-    ours = {cell: n for cell, n in points.items() if cell.startswith("ffn/tiny")}
     rest = "gradient/fp32/auto/torch-eager"
-    assert ours == {f"ffn/tiny/{rest}": 1, f"ffn/tiny,batch=3,inner=48/{rest}": 1}
+    assert points[f"ffn/tiny,batch=3,inner=48/{rest}"] == 1
+    # The home is that of the whole run, and other tests measure the plain row: the session's one point is there, too.
+    assert points[f"ffn/tiny/{rest}"] >= 1
 
 
 def test_neither_meets_the_others_weights(measured: dict[str, Any]) -> None:

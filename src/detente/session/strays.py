@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 import psutil
+
+# A kill is on its way for a moment. The next row waits for it, and no longer than this: a process in the kernel (a read
+# of a dead network disk) dies when that returns.
+DIES_IN_S = 5.0
 
 
 class Strays:
@@ -30,12 +35,26 @@ class Strays:
                         self._seen.setdefault(child.pid, child)
 
     def end(self) -> str:
-        """End those that still run; in words, empty where none did."""
-        ended = 0
+        """End those that still run, and wait for it; in words, empty where none did."""
+        killed = []
         for stray in self._seen.values():
             with contextlib.suppress(psutil.Error):
-                if stray.is_running() and stray.status() != psutil.STATUS_ZOMBIE:
+                if _runs(stray):
                     stray.kill()
-                    ended += 1
-        what = "process" if ended == 1 else "processes"
-        return f"{ended} {what} outside its session, still running behind it: ended" if ended else ""
+                    killed.append(stray)
+        until = time.monotonic() + DIES_IN_S
+        while (alive := [s for s in killed if _runs(s)]) and time.monotonic() < until:
+            time.sleep(0.005)
+        if not killed:
+            return ""
+        what = "process" if len(killed) == 1 else "processes"
+        ended = f"{len(alive)} of them not within {DIES_IN_S:.0f} s" if alive else "ended"
+        return f"{len(killed)} {what} outside its session, still running behind it: {ended}"
+
+
+def _runs(process: psutil.Process) -> bool:
+    """A zombie is dead: it waits for whoever started it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -64,10 +64,27 @@ class Functional:
             key = step_key(0, 0) if key is None else key
             leaves = self._leaves(batch)
             loss, (aux, written, _) = self.program.forward(
-                {**held, **params, **self.program.large}, leaves, key
+                {**self._named(held, params), **self.program.large}, leaves, key
             )
         given = self.aux.build(aux) if self.aux is not None else None
         return loss, (given, {**held, **written})
+
+    def _named(self, buffers: Mapping[str, Any], params: Mapping[str, Any]) -> Arrays:
+        """Both in one, held against the names that the module has: what nothing reads would have no effect."""
+        given, known = {**buffers, **params}, {**self.params, **self.buffers}
+        wrong = [
+            ("is not given", sorted(known.keys() - given.keys())),
+            ("is no name of it", sorted(given.keys() - known)),
+        ]
+        for what, names in wrong:
+            if names:
+                more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+                raise refuse(
+                    "weights",
+                    f"{', '.join(map(repr, names[:3]))}{more} {what}",
+                    hint="params and buffers together take the names of f.params and f.buffers; a tied weight has one",
+                )
+        return given
 
     def _leaves(self, batch: Any) -> list[Any]:
         pairs, _, _, shape = batches.apart(batch)
@@ -104,7 +121,7 @@ class Functional:
         strict=False)``."""
         from detente.bridge.state.place import from_jax
 
-        values = {**(self.buffers if buffers is None else buffers), **params}
+        values = self._named(self.buffers if buffers is None else buffers, params)
         host = {name: from_jax(value) for name, value in values.items()}
         return host | {alias: host[name] for alias, name in self.aliases.items() if name in host}
 
@@ -115,7 +132,8 @@ def functional(
     """``model`` and ``loss(model, batch)`` as a pure function of parameters and batch.
 
     ``jax.grad``, ``vmap``, ``jit``, optax, shardings and gradients through updates apply to it as to any JAX
-    function; the module is read once and never changed. Token ids and labels (int64) need no switch. Numbers of 64
+    function; the module is read once and never changed. Numbers, flags and tensors that are neither parameters nor buffers
+    of it keep the values that they have now: call this again after changing one. Token ids and labels (int64) need no switch. Numbers of 64
     bits that 32 cannot hold do: ``jax.jit`` narrows what it is given at its own border, so transform and call it under
     ``with jax.enable_x64(True):``. Raises Refused with every reason.
 
