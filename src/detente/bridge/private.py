@@ -55,6 +55,9 @@ WRAPPING = (
     (functorch_vmap, "_add_batch_dim"),
 )
 
+# Where ``torch.jit.script`` and ``torch.jit.trace`` take a module's tensors into C, where nobody is asked any more.
+SCRIPTING = (torch.jit._recursive, "create_script_module")
+
 # ``with without_functions():`` nobody's ``__torch_function__`` is asked, a mode's neither; ``with
 # without_subclasses():`` no ``__torch_function__`` of a subclass is asked.
 without_functions = torch._C.DisableTorchFunction
@@ -65,6 +68,12 @@ def plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """``function`` with no ``__torch_function__`` asked. In C, and not a ``with``, which an interrupt can leave by a
     way on which nothing is switched on again."""
     return torch._C._disabled_torch_function_impl(function, (), args, kwargs)
+
+
+def holders(tensor: torch.Tensor) -> int:
+    """How many tensors hold the memory of this one, itself among them."""
+    storage = tensor.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata) - 1  # the object that was made to ask
 
 
 def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:

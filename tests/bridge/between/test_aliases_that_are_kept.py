@@ -140,6 +140,131 @@ def test_the_module_can_be_traced_between_steps() -> None:
     equal(loop, certificate="none", **SGD)
 
 
+def binds_data(world: World, other: nn.Module) -> Any:
+    for theirs, mine in zip(other.parameters(), world.model.parameters(), strict=True):
+        theirs.data = mine.data
+    return other
+
+
+def binds_its_own(world: World, other: nn.Module) -> Any:
+    for theirs, mine in zip(other.parameters(), world.model.parameters(), strict=True):
+        mine.data = theirs.data
+    return other
+
+
+def sets(world: World, other: nn.Module) -> Any:
+    with torch.no_grad():
+        for theirs, mine in zip(other.parameters(), world.model.parameters(), strict=True):
+            theirs.set_(mine)
+    return other
+
+
+def swaps(world: World, other: nn.Module) -> Any:
+    for theirs, mine in zip(other.parameters(), world.model.parameters(), strict=True):
+        torch.utils.swap_tensors(theirs, nn.Parameter(mine.detach()))
+    return other
+
+
+BINDS: dict[str, Callable[[World, nn.Module], Any]] = {
+    "data": binds_data,
+    "the module's own data": binds_its_own,
+    "set_": sets,
+    "swap_tensors": swaps,
+}
+
+
+def binds_at_two(bind: Callable[[World, nn.Module], Any]) -> Callable[[World], list[float]]:
+    """Another module shows the memory of the trained one from step 2 on: it is read after every step, and written once.
+    In neither is anybody asked: torch binds memory in C."""
+
+    def loop(world: World) -> list[float]:
+        other, losses = copy.deepcopy(world.model).eval(), []
+        for count, batch in enumerate(batches(8)):
+            losses.append(world.step(batch))
+            if count == 2:
+                bind(world, other)
+            if count >= 2:
+                losses.append(float(other(batch["x"]).square().sum().detach()))
+            if count == 5:
+                with torch.no_grad():
+                    for parameter in other.parameters():
+                        parameter.mul_(0.5)
+        return losses
+
+    return loop
+
+
+@pytest.mark.parametrize("kind", BINDS)
+def test_another_module_that_shows_its_memory_is_followed(kind: str) -> None:
+    equal(binds_at_two(BINDS[kind]), certificate="none", **SGD)
+
+
+def scripts_at_two(compile_in_c: Callable[[nn.Module, Any], Any]) -> Callable[[World], list[float]]:
+    """A program of TorchScript is made once, and reads the module's tensors in C after every step."""
+
+    def loop(world: World) -> list[float]:
+        losses, program = [], None
+        for count, batch in enumerate(batches(6)):
+            losses.append(world.step(batch))
+            if count == 2:
+                world.model.eval()
+                program = compile_in_c(world.model, batch["x"])
+                world.model.train()
+            if program is not None:
+                losses.append(float(program(batch["x"]).square().sum().detach()))
+        return losses
+
+    return loop
+
+
+SCRIPTS: dict[str, Callable[[nn.Module, Any], Any]] = {
+    "trace": torch.jit.trace,
+    "script": lambda module, _: torch.jit.script(module.first),  # a part: dictionaries do not script
+    "frozen": lambda module, x: torch.jit.freeze(torch.jit.trace(module, x)),
+}
+
+
+def array_at_two(world: World) -> list[float]:
+    """An array of numpy that shows the memory, and a part of it, are read and written from step 2 on; then dropped."""
+    losses, part = [], None
+    for count, batch in enumerate(batches(8)):
+        losses.append(world.step(batch))
+        if count == 2:
+            part = world.model.first.weight.detach().numpy()[1:].reshape(-1)
+        if part is not None:
+            losses.append(float(part.sum()))
+        if count == 4:
+            part *= 0.5
+        if count == 5:
+            part = None
+    return losses
+
+
+def test_an_array_of_numpy_is_followed_for_as_long_as_it_lives() -> None:
+    world = equal(array_at_two, certificate="none", **SGD)
+    (told,) = {guard() for guard in world.model.first.weight._detente_guards} - {None}
+    assert not told.unasked
+
+
+@pytest.mark.filterwarnings("ignore:torch.jit holds a module:UserWarning")
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_a_program_of_torchscript_reads_what_was_trained(kind: str) -> None:
+    equal(scripts_at_two(SCRIPTS[kind]), certificate="none", **SGD)
+
+
+def test_torchscript_warns_what_it_costs() -> None:
+    def loop(world: World) -> list[float]:
+        losses = [world.step(batches(1)[0])]
+        if hasattr(world.step, "sync_to_torch"):
+            with pytest.warns(UserWarning, match=r"written back after every step.*copy\.deepcopy") as told:
+                torch.jit.script(world.model.first)
+                torch.jit.script(world.model.first)
+            assert sum("torch.jit holds" in str(one.message) for one in told) == 1
+        return losses
+
+    equal(loop, certificate="none", **SGD)
+
+
 def test_the_module_can_be_compiled_by_torch_between_steps() -> None:
     def loop(world: World) -> list[float]:
         losses, compiled = [], torch.compile(world.model, backend="eager")

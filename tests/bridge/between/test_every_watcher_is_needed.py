@@ -14,6 +14,7 @@ from detente.bridge.live import guard as live
 from detente.bridge.live import watch
 from detente.bridge.live.sources import Sources
 from detente.bridge.step import exchange
+from tests.bridge.between import test_aliases_that_are_kept as kept
 from tests.bridge.between import test_further_loops as further
 from tests.bridge.between import test_loops as loops
 from tests.bridge.between import test_optimizer_state as states
@@ -35,6 +36,14 @@ def no_aliases(patch: pytest.MonkeyPatch) -> None:
 
 def no_kept_aliases(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(live, "_show", lambda alias, tensor: None)
+
+
+def no_strangers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(exchange, "follow_strangers", lambda tensors: None)
+
+
+def no_unasked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(live.Guard, "unasked", property(lambda self: False))
 
 
 def clips_through_kept_data(world: Any) -> list[float]:
@@ -140,6 +149,9 @@ def fills_a_table(world: Any) -> list[float]:
 NEEDED: dict[str, tuple[Patch, dict[str, Any]]] = {
     "access to memory": (no_aliases, {"loop": loops.writes_through_numpy}),
     "aliases that are kept": (no_kept_aliases, {"loop": clips_through_kept_data}),
+    "memory that C binds": (no_strangers, {"loop": kept.binds_at_two(kept.binds_data), **kept.SGD}),
+    "TorchScript": (no_unasked, {"loop": kept.scripts_at_two(kept.SCRIPTS["script"]), **kept.SGD}),
+    "arrays of numpy": (no_unasked, {"loop": kept.array_at_two, **kept.SGD}),
     "reads": (no_reads, {"loop": loops.reads_norms}),
     "versions": (no_versions, {"loop": loops.clips_under_no_grad}),
     "the module's parts": (no_module, {"loop": loops.replaces_a_part}),

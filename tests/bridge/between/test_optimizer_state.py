@@ -116,6 +116,40 @@ def test_a_write_through_an_alias_of_a_moment_is_one_to_the_moment() -> None:
     equal(loop)
 
 
+# What a loop holds of a moment that it read once, and how it gets at the tensor later.
+HELD: dict[str, tuple[Any, Any]] = {
+    "the tensor": (lambda state, p: state[p]["exp_avg"], lambda h: h),
+    "its dictionary": (lambda state, p: state[p], lambda h: h["exp_avg"]),
+    "a view of its dictionary": (lambda state, p: state[p].values(), lambda h: next(v for v in h if v.dim())),
+    "the table": (lambda state, p: (state, p, dict(state[p]).keys()), lambda h: h[0][h[1]]["exp_avg"]),
+    "a row": (lambda state, p: state[p]["exp_avg"][:1], lambda h: h),
+    "what numpy sees": (lambda state, p: state[p]["exp_avg"].numpy(), torch.from_numpy),
+    "memory that C bound": (
+        lambda state, p: torch.empty(3).set_(state[p]["exp_avg"]),
+        lambda h: h,
+    ),
+    "nothing": (lambda state, p: (state[p]["exp_avg"].norm(), state, p), lambda h: h[1][h[2]]["exp_avg"]),
+}
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_a_moment_that_was_read_is_watched_for_as_long_as_somebody_holds_it(what: str) -> None:
+    take, get = HELD[what]
+
+    def loop(world: World) -> list[float]:
+        losses, held = [], None
+        for i, batch in enumerate(batches()):
+            if i == 2:
+                held = take(world.optimizer.state, world.model.last.bias)
+            if i in (4, 6):
+                losses.append(float(get(held).norm()))
+                get(held).zero_()
+            losses.append(world.step(batch))
+        return losses
+
+    equal(loop)
+
+
 def test_a_write_that_cannot_be_seen_is_refused_and_the_training_is_kept() -> None:
     """Through an alias from before compile."""
     torch.manual_seed(0)

@@ -132,10 +132,10 @@ def functional(
     """``model`` and ``loss(model, batch)`` as a pure function of parameters and batch.
 
     ``jax.grad``, ``vmap``, ``jit``, optax, shardings and gradients through updates apply to it as to any JAX
-    function; the module is read once and never changed. Numbers, flags and tensors that are neither parameters nor buffers
-    of it keep the values that they have now: call this again after changing one. Token ids and labels (int64) need no switch. Numbers of 64
-    bits that 32 cannot hold do: ``jax.jit`` narrows what it is given at its own border, so transform and call it under
-    ``with jax.enable_x64(True):``. Raises Refused with every reason.
+    function; the module is read once and never changed. Numbers, flags and tensors that are neither parameters nor
+    buffers of it keep the values that they have now: call this again after changing one. Token ids and labels (int64)
+    need no switch. Numbers of 64 bits that 32 cannot hold do: ``jax.jit`` narrows what it is given at its own border,
+    so transform and call it under ``with jax.enable_x64(True):``. Raises Refused with every reason.
 
     >>> f = detente.functional(model, loss, batch)
     >>> arrays = jax.tree.map(lambda tensor: tensor.numpy(), batch)    # from here on JAX's own kind of arrays

@@ -14,20 +14,26 @@ back for as long as such code runs.
 from __future__ import annotations
 
 import copy
+import functools
+import gc
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from detente.bridge.live.interrupts import held_back
 from detente.bridge.private import (
+    SCRIPTING,
     WRAPPING,
+    holders,
     in_transform,
     in_wrapping,
     outside_of_traces,
@@ -60,6 +66,12 @@ ALIASES = frozenset(
 
 _GUARDS = "_detente_guards"
 _SHOWS = "_detente_shows"  # of an alias: the tensor whose memory it shows
+_TOKEN = (
+    "_detente_token"  # and what lives as long as it: torch swaps no tensor that is referenced weakly itself
+)
+_SHOWN = "_detente_shown"  # of such a tensor: the tokens of its aliases that live
+_LOOKED = "_detente_looked"  # and how many others held its memory when they were last looked for
+_MARKS = (_GUARDS, _SHOWS, _TOKEN, _SHOWN, _LOOKED)
 ONE = threading.RLock()  # one thread at a time is inside of a call of any step
 
 
@@ -69,9 +81,11 @@ class Guard:
     behind   the live values are older than the step's: the next read asks for them (``read``)
     exposed  ids of the tensors that may have been written without a version since the step last looked
     calls    the step's own functions that run: they see nothing
+    in_c     something of C's reads and writes the live tensors from now on, and asks nobody
+    arrays   of numpy, weakly, which do so for as long as they live
     """
 
-    __slots__ = ("__weakref__", "behind", "calls", "exposed", "read")
+    __slots__ = ("__weakref__", "arrays", "behind", "calls", "exposed", "in_c", "read")
     inside: list[FrameType] = []  # noqa: RUF012  (of every step: what one does is no write to another)
 
     def __init__(self, read: Callable[[], None]) -> None:
@@ -79,6 +93,15 @@ class Guard:
         self.behind = False
         self.calls: list[FrameType] = []
         self.exposed: set[int] = set()
+        self.in_c = False
+        self.arrays: list[weakref.ref[np.ndarray]] = []
+
+    @property
+    def unasked(self) -> bool:
+        """Whether there is somebody who reads and writes the live tensors without a question."""
+        if self.arrays:
+            self.arrays = [array for array in self.arrays if array() is not None]
+        return self.in_c or bool(self.arrays)
 
     @property
     def off(self) -> bool:
@@ -184,7 +207,8 @@ def release(tensors: Iterable[torch.Tensor], guard: Guard | None) -> None:
             setattr(tensor, _GUARDS, left)
         else:
             tensor.__class__ = own
-            delattr(tensor, _GUARDS)
+            for mark in _MARKS:
+                tensor.__dict__.pop(mark, None)
 
 
 @contextmanager
@@ -194,7 +218,7 @@ def plain(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     for tensor in tensors:
         own = _OWN.get(type(tensor))
         if own is not None:
-            kept = {key: tensor.__dict__.pop(key) for key in (_GUARDS, _SHOWS) if key in tensor.__dict__}
+            kept = {key: tensor.__dict__.pop(key) for key in _MARKS if key in tensor.__dict__}
             changed.append((tensor, type(tensor), kept))
             tensor.__class__ = own
     try:
@@ -266,8 +290,12 @@ def _seen(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -
         if now != then:
             for guard, told in _told(alias):
                 guard.written(told)
+    if isinstance(found, np.ndarray):  # of which a view keeps it alive
+        for guard in {guard for tensor in given for guard, _ in _told(tensor) if not guard.off}:
+            guard.arrays.append(weakref.ref(found))
     if name == "set:data":
-        args[0].__dict__.pop(_SHOWS, None)  # it has another memory now
+        for mark in (_SHOWS, _TOKEN, _LOOKED):  # it has another memory now
+            args[0].__dict__.pop(mark, None)
         for value in plainly(_aliased, given, args[0]):
             _show(args[0], value)
     if name == "detach" and sys._getframe(1).f_code is _MAKING:
@@ -287,6 +315,10 @@ def _versions(tensors: Iterable[torch.Tensor]) -> list[int]:
     return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
+class Token:
+    """Lives as long as the tensor that it was given to."""
+
+
 def _show(alias: torch.Tensor, tensor: torch.Tensor) -> None:
     """From now on the alias tells whoever is told of the tensor."""
     shown = tensor.__dict__.get(_SHOWS, tensor)
@@ -297,22 +329,73 @@ def _show(alias: torch.Tensor, tensor: torch.Tensor) -> None:
         alias.__class__, alias.__dict__[_GUARDS] = seen, []
     if type(alias) in _OWN:
         alias.__dict__[_SHOWS] = shown
+        alias.__dict__[_TOKEN] = token = Token()
+        shown.__dict__.setdefault(_SHOWN, weakref.WeakSet()).add(token)
+
+
+def follow_strangers(tensors: Iterable[torch.Tensor]) -> None:
+    """Whoever took the memory of one of these in C, where nobody is asked (``other.p.data = p.data``), tells from now
+    on, too. Found among all objects, which takes a tenth of a second, and so only where the memory has more holders
+    than are known. What holds it without an object of Python's (a graph of autograd) reads and writes nothing."""
+    sought: dict[int, torch.Tensor] = {}
+    for one in tensors:
+        if type(one) in _OWN and one.layout is torch.strided and not one.is_meta:
+            tensor = one.__dict__.get(_SHOWS, one)
+            strange = holders(tensor) - 1 - len(tensor.__dict__.get(_SHOWN, ()))
+            if strange > tensor.__dict__.get(_LOOKED, 0):
+                sought[tensor.untyped_storage().data_ptr()] = tensor
+            tensor.__dict__[_LOOKED] = max(strange, 0)
+    if not sought:
+        return
+    for one in gc.get_objects():
+        # By its type: an object may say of itself in ``__class__`` what runs code of its own.
+        if (
+            issubclass(type(one), torch.Tensor)
+            and type(one) in _SEEN
+            and one.layout is torch.strided
+            and not one.is_meta
+        ):
+            shown = sought.get(one.untyped_storage().data_ptr())
+            if shown is not None:
+                _show(one, shown)
 
 
 def _see_transforms() -> None:
-    """``torch.func`` wraps what it is given in C, where nobody is asked: seen from then on where it does that. What is
-    wrapped may be written."""
-    for module, name in WRAPPING:
-        function = getattr(module, name)
+    """``torch.func`` wraps what it is given in C, ``set_`` binds a tensor's memory there, and TorchScript holds tensors
+    there, where nobody is asked: seen from then on where they begin it. What they are given may be written."""
+
+    def tells(*args: Any) -> None:
+        _tell(_watched(args), "data")
+
+    def scripted(module: Any, *_: Any) -> None:
+        for tensor in tensors_of(module) if isinstance(module, nn.Module) else ():
+            for guard, told in _told(tensor):
+                guard.touched(told, "data")
+                if not guard.in_c:
+                    warnings.warn(
+                        "torch.jit holds a module that detente.compile trains, and reads it where nothing can be seen: "
+                        "its values are written back after every step from now on, which costs a copy of the weights "
+                        "each; script or trace a copy.deepcopy of the module to keep the values of now",
+                        stacklevel=5,
+                    )
+                guard.in_c = True
+
+    for (holder, name), tell in (
+        *((place, tells) for place in WRAPPING),
+        ((torch.Tensor, "set_"), tells),
+        (SCRIPTING, scripted),
+    ):
+        function = getattr(holder, name)
         if hasattr(function, "_detente"):
             continue
 
-        def wrap(tensor: Any, *rest: Any, function: Any = function) -> Any:
-            _tell(_watched((tensor,)), "data")
-            return function(tensor, *rest)
+        @functools.wraps(function)
+        def wrap(*args: Any, function: Any = function, tell: Any = tell, **kwargs: Any) -> Any:
+            tell(*args, *kwargs.values())
+            return function(*args, **kwargs)
 
         wrap._detente = True  # type: ignore[attr-defined]
-        setattr(module, name, wrap)
+        setattr(holder, name, wrap)
 
 
 def _aliased(given: Iterable[torch.Tensor], found: torch.Tensor) -> list[torch.Tensor]:

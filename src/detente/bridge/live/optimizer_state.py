@@ -8,6 +8,7 @@ How it can fail: a reader that goes past the methods of a dictionary, in C.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from detente.bridge.private import pytree
+from detente.bridge.private import holders, pytree
 
 _READS = ("__getitem__", "get", "items", "values", "keys", "__iter__", "__contains__", "__len__", "__eq__")
 _WRITES = ("__setitem__", "__delitem__", "pop", "popitem", "setdefault", "update", "clear", "__ior__")
@@ -87,3 +88,26 @@ def tensors_in(optimizer: Any) -> Iterator[torch.Tensor]:
     for entry in dict.values(state) if isinstance(state, dict) else ():
         values = pytree.tree_leaves(entry) if isinstance(entry, dict) else (entry,)
         yield from (value for value in values if isinstance(value, torch.Tensor))
+
+
+def unheld(optimizer: Any, known: list[tuple[torch.Tensor, int]]) -> set[int]:
+    """Ids of those of the ``known`` that nobody holds but the optimizer's table: who reads one again asks the table,
+    and is told of. A tensor, the dictionary that it stands in and its memory are counted by who refers to them."""
+    found, ids = set(), {id(tensor) for tensor, _ in known}
+    state = getattr(optimizer, "state", None)
+    if type(state) is not SeenState:
+        return found
+    for entry in dict.values(state):
+        # The table, this loop and the question itself.
+        if type(entry) is not dict or sys.getrefcount(entry) > 3:
+            continue
+        for value in entry.values():
+            # The dictionary, ``known``, this loop and the question.
+            if (
+                id(value) in ids
+                and sys.getrefcount(value) <= 4
+                and value.layout is torch.strided
+                and holders(value) == 1
+            ):
+                found.add(id(value))
+    return found

@@ -12,9 +12,9 @@ from torch.utils.hooks import RemovableHandle
 
 from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.weights import weights
-from detente.bridge.live.guard import release, tensors_of, watch
+from detente.bridge.live.guard import follow_strangers, release, tensors_of, watch
 from detente.bridge.live.optimizer_reads import noting, reads
-from detente.bridge.live.optimizer_state import see, tensors_in, unseen
+from detente.bridge.live.optimizer_state import see, tensors_in, unheld, unseen
 from detente.bridge.live.ran import Names
 from detente.bridge.live.walk import sources
 from detente.bridge.live.watch import Watch
@@ -120,6 +120,14 @@ class Exchange(Certified):
         self._none_hidden()
         if self._tell():
             self._write_back(optimizer=optimizer)
+
+    def _show_unasked(self) -> None:
+        """Somebody reads the live tensors without a question, and may write them (TorchScript in C, an array of numpy):
+        they are filled behind every step, and what stands there before the next one is taken."""
+        moments = self._moments.unasked
+        self._answer(optimizer=moments)
+        self._guard.exposed |= {id(tensor) for tensor in self.weights.tensors.values()}
+        self._rewritten = self._rewritten or moments
 
     def _none_hidden(self) -> None:
         """Before the live values are filled: nothing was written there that this would drop."""
@@ -254,6 +262,7 @@ class Exchange(Certified):
         if self._guard.exposed or self._outside.exposed:
             names = {id(t): n for n, t in self.weights.tensors.items()}
             exposed = {names[i] for i in (*self._guard.exposed, *self._outside.exposed) if i in names}
+            plainly(follow_strangers, [self.weights.tensors[name] for name in exposed])
         other = changes is not None and bool(changes.other)
         if self._open is not None and not other and self._around.moved:
             self._make_certificate()  # before what moved is what is known
@@ -285,6 +294,8 @@ class Exchange(Certified):
                 )
             self._rewritten = True
         if self._rewritten or self._moments.exposed:
+            exposed = self._moments.exposed
+            plainly(follow_strangers, [t for t, _ in self._held_moments if id(t) in exposed])
             self._make_certificate()
             averages = self._state.by_torch_names()[1]
             fresh = self._torchs_state()
@@ -295,7 +306,8 @@ class Exchange(Certified):
             self._stepped = bool(self.optimizer.state)
             self._rewritten = False
             self._moments.exposed.clear()
-            self._held_moments = [(t, t._version) for t, _ in self._held_moments]
+            nobodys = plainly(unheld, self.optimizer, self._held_moments)
+            self._held_moments = [(t, t._version) for t, _ in self._held_moments if id(t) not in nobodys]
 
     def _moments_written(self) -> bool:
         return any([tensor._version != version for tensor, version in self._held_moments])

@@ -150,6 +150,8 @@ class Step(Readable):
             run(own, state.optimizer, fixed, arrays, hyper, seed, np.uint32(number)),
         )
         loss, aux, word = self._book()
+        if self._guard.unasked or self._moments.unasked:
+            self._show_unasked()
         value = Pending.of(self._loss_aval(variant), lambda: self._read(variant, number, loss, word), loss)
         layout = variant.captured.aux
         if layout is None:
