@@ -343,21 +343,24 @@ def follow_strangers(tensors: Iterable[torch.Tensor]) -> None:
             tensor = one.__dict__.get(_SHOWS, one)
             strange = holders(tensor) - 1 - len(tensor.__dict__.get(_SHOWN, ()))
             if strange > tensor.__dict__.get(_LOOKED, 0):
-                sought[tensor.untyped_storage().data_ptr()] = tensor
+                sought[_address(tensor)] = tensor
             tensor.__dict__[_LOOKED] = max(strange, 0)
+    sought.pop(0, None)
     if not sought:
         return
-    for one in gc.get_objects():
+    for found in gc.get_objects():
         # By its type: an object may say of itself in ``__class__`` what runs code of its own.
-        if (
-            issubclass(type(one), torch.Tensor)
-            and type(one) in _SEEN
-            and one.layout is torch.strided
-            and not one.is_meta
-        ):
-            shown = sought.get(one.untyped_storage().data_ptr())
-            if shown is not None:
-                _show(one, shown)
+        if type(found) in _SEEN and (shown := sought.get(_address(found))) is not None:
+            _show(found, shown)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Where its memory begins; 0 where it has none that anybody could share (on the meta device, sparse, of a trace that
+    was given up)."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0
 
 
 def _see_transforms() -> None:
