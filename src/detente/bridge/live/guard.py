@@ -355,8 +355,8 @@ def follow_strangers(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """Where its memory begins; 0 where it has none that anybody could share (on the meta device, sparse, of a trace that
-    was given up)."""
+    """Where its memory begins; 0 where it has none that anybody could share (on the meta device, sparse, or of a trace
+    that was given up)."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
