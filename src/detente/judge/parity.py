@@ -119,6 +119,24 @@ def judge_tensors(
     return tuple(judged)
 
 
+# What shows a fault before an optimizer has spread it, first: gradients, or what a forward pass returns.
+_SHARP = ("gradient", "output", "update")
+
+
+def unseen(judged: Sequence[Judged]) -> float | None:
+    """The relative error that the proof could not have seen: the largest bound over its tensor's rms, of the sharpest
+    kind that there is. None where nothing was judged."""
+    for kind in _SHARP:
+        found = [
+            j.bound / j.error.rms
+            for j in judged
+            if j.error.kind == kind and j.share is not None and j.error.rms
+        ]
+        if found:
+            return max(found)
+    return None
+
+
 def ceiling(sizes: Iterable[float]) -> float:
     """What is large among these: the largest, but no more than 1e4 times the median. A state that a stack hands out is
     its own word: one moment blown up would make all others noise."""
@@ -174,6 +192,7 @@ def parity_column(proofs: Proofs, precision_name: str) -> ParityColumn:
         tensors=len(counted),
         listed=sum(1 for j in counted if j.share is None),
         reason=reason,
+        unseen=unseen(everything),
     )
 
 

@@ -79,7 +79,10 @@ def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
         elif other == cell:
             precision.append(p.evidence.errors)
     precision += [_timed_errors(p.evidence) for p in row.processes if p.evidence.errors]
-    return parity_column(Proofs(tuple(function), on_device, tuple(precision)), cell.contract.precision)
+    column = parity_column(Proofs(tuple(function), on_device, tuple(precision)), cell.contract.precision)
+    return replace(
+        column, kinks=next((k for p in row.processes if (k := p.evidence.kinks) is not None), None)
+    )
 
 
 def _timed_errors(evidence: Evidence) -> tuple[TensorError, ...]:

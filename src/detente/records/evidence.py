@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from detente.records.kinks import Kinks
 from detente.records.program import Program
 from detente.records.sample import Sample
 from detente.records.tensor_error import TensorError
@@ -46,6 +47,7 @@ class Evidence:
     probes    key -> what the probe of that name found (plain JSON). Rules read these
     killed    the signal of somebody else that ended it (``SIGKILL``): neither the worker itself failed, nor was it the
               user or a time limit, nor, as far as can be told, a lack of memory. ``--resume`` runs such a one again
+    kinks     of the function and of the weights that were proved; None of processes that prove nothing
     left      what the worker left running after its evidence, and what therefore was ended: threads, child processes
     """
 
@@ -69,3 +71,4 @@ class Evidence:
     replays: dict[str, tuple[Replay, ...]] = field(default_factory=dict)
     killed: str = ""
     left: str = ""
+    kinks: Kinks | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from detente.records import shown
 from detente.records.finding import Finding
+from detente.records.kinks import Kinks
 from detente.records.program import Program
 from detente.records.session import Fingerprint
 from detente.records.tensor_error import TensorError
@@ -55,7 +56,10 @@ class Floor:
 class ParityColumn:
     """Both proof levels. ``same_function`` and ``same_precision`` are ``passed``, ``failed``, ``inherited`` (from the
     CPU run, where a device has no fp64) or ``not checked``. ``worst`` is the tensor nearest to its bound, or the
-    first that differs; ``share`` its error over its bound. ``listed`` counts tensors too small to be judged."""
+    first that differs; ``share`` its error over its bound. ``listed`` counts tensors too small to be judged.
+    ``unseen`` is the relative error of a gradient (of an output or update, where there are none) that could not have
+    been seen; ``kinks`` what was met where the function has no derivative, None where nothing was looked for.
+    """
 
     same_function: str
     same_precision: str
@@ -64,6 +68,8 @@ class ParityColumn:
     tensors: int = 0
     listed: int = 0
     reason: str = ""
+    unseen: float | None = None
+    kinks: Kinks | None = None
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from detente.records.result import CellResult
-from detente.report.numbers import BYTES, FLOPS, NOTHING, percent, quantity, seconds, significant
+from detente.report.numbers import BYTES, FLOPS, NOTHING, count, percent, quantity, seconds, significant
 from detente.report.page import (
     Chart,
     Column,
@@ -49,15 +51,37 @@ def parity_section(group: Comparison) -> Section | None:
         Column("tensors", "right"),
         Column("too small", "right"),
         Column("of its bound", "right"),
+        Column("unseen below", "right"),
         Column("nearest tensor", wide=True),
     )
     rows = tuple(TableRow((words(strong(c.label)), *_parity_cells(c))) for c in cells)
     notes = words(
         "Same function: at size tiny in fp64, every output, gradient and update within 1e-9. Same precision: in the "
         "timed process, every tensor against the fp64 reference, within 4 times PyTorch eager's own error; "
-        "tensors too small to be judged are only counted."
+        "tensors too small to be judged are only counted. Unseen below: a relative error of a gradient (of an output, "
+        f"where there is none) that the second level could not tell from rounding.{_kinks(cells)}"
     )
     return Section("Proof", (table_of(columns, rows, notes),), detail=True)
+
+
+def _kinks(cells: Sequence[CellResult]) -> str:
+    """Where the function has no derivative, in words."""
+    found = next((c.parity.kinks for c in cells if c.parity is not None and c.parity.kinks is not None), None)
+    if found is None or not (found.met or found.reason):
+        return ""
+    if found.reason:
+        return f" Kinks were not looked for ({found.reason}): nine fair runs say how far PyTorch's own error goes."
+    met = ", ".join(f"{n} {name}" for name, n in sorted(found.met.items()))
+    said = f" The function has kinks ({met}): PyTorch eager's own error is the largest of nine fair runs"
+    if found.moved:
+        said += (
+            f"; {count(found.moved, 'bias', 'biases')} in front of a ReLU moved by at most "
+            f"{significant(found.furthest)}, so that the nearest input is "
+            f"{significant(found.nearest or 0.0)} standard deviations from zero"
+        )
+    if found.left:
+        said += f"; in front of {count(found.left, 'ReLU')} no bias could be moved"
+    return said + "."
 
 
 def _parity_cells(cell: CellResult) -> tuple[Words, ...]:
@@ -72,6 +96,7 @@ def _parity_cells(cell: CellResult) -> tuple[Words, ...]:
         words(str(p.tensors)),
         words(str(p.listed)),
         words(percent(p.share) if p.share is None or p.share < 10 else f"{significant(p.share)}x"),
+        words(NOTHING if p.unseen is None else significant(p.unseen)),
         words(near),
     )
 

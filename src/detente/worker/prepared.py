@@ -2,16 +2,20 @@
 
 weights.safetensors             canonical names
 batches.safetensors             ``0/input_ids``: batch number, entry
+kinks.json                      where the function has no derivative, and which biases were moved away from there
 <reference>.safetensors, .json  of one contract; see reference.py
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from detente.records.codec import dumps, from_json
+from detente.records.kinks import Kinks
 from detente.worker.tensorfile import map_tensors, write_tensors
 
 
@@ -39,3 +43,13 @@ def map_batches(folder: Path) -> list[dict[str, np.ndarray]]:
         number, _, name = key.partition("/")
         batches.setdefault(int(number), {})[name] = array
     return [batches[i] for i in sorted(batches)]
+
+
+def write_kinks(folder: Path, kinks: Kinks) -> None:
+    """Before the weights, which make the folder's model exist."""
+    (folder / "kinks.json").write_text(dumps(kinks))
+
+
+def read_kinks(folder: Path) -> Kinks:
+    """What was met when the weights were made."""
+    return from_json(Kinks, json.loads((folder / "kinks.json").read_text()))

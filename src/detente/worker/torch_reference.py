@@ -42,17 +42,6 @@ def reordered(batch: Mapping[str, np.ndarray], order: int) -> dict[str, np.ndarr
     return {n: np.ascontiguousarray(a[places]) for n, a in batch.items()}
 
 
-def in_orders(
-    batches: Sequence[Mapping[str, np.ndarray]], count: int = 2
-) -> Iterator[list[dict[str, np.ndarray]]]:
-    """The batches as they are, and, where there are others, in further orders, ``count`` in all."""
-    yield [dict(b) for b in batches]
-    for order in range(1, count):
-        other = [reordered(b, order) for b in batches]
-        if all(b is not None for b in other):
-            yield [b for b in other if b is not None]
-
-
 def advance(running: TorchRunning, placed: Sequence[Any], numbers: Sequence[int]) -> float:
     """Step through the batches of these numbers; the last loss."""
     handle = None

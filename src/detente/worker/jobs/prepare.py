@@ -13,11 +13,21 @@ import numpy as np
 from detente.records.contract import Contract
 from detente.records.evidence import Evidence
 from detente.records.job import Job
+from detente.records.kinks import Kinks
 from detente.stacks.torch_eager import TorchEagerDefault, TorchRunning
 from detente.worker.buffers import Ahead, held_already
 from detente.worker.events import Events
+from detente.worker.fair import Fair, fair_runs
 from detente.worker.handed import can_hold, states_bytes
-from detente.worker.prepared import map_batches, map_weights, write_batches, write_weights
+from detente.worker.kinks import AT_ZERO, clear, look
+from detente.worker.prepared import (
+    map_batches,
+    map_weights,
+    read_kinks,
+    write_batches,
+    write_kinks,
+    write_weights,
+)
 from detente.worker.reference import (
     Reference,
     Trace,
@@ -29,7 +39,7 @@ from detente.worker.reference import (
     write_reference,
 )
 from detente.worker.three_steps import ThreeSteps, three_steps
-from detente.worker.torch_reference import advance, in_orders, reference_run
+from detente.worker.torch_reference import advance, reference_run
 from detente.worker.window import is_slow, states
 from detente.workloads.catalogue import find_size, find_workload
 from detente.workloads.workload import Size, Workload
@@ -57,29 +67,36 @@ def run(job: Job, events: Events) -> Evidence:
     versions: dict[str, str] = {}
     loss = float("nan")
     ahead: Ahead | None = None
-    orders = list(in_orders(batches))
-    for precision, order in [("fp64", 0), *((contract.precision, i) for i in range(len(orders)))]:
+    for precision, fair in [
+        ("fp64", Fair()),
+        *((contract.precision, f) for f in fair_runs(read_kinks(folder))),
+    ]:
+        turned = fair.batches(batches)
+        if turned is None:
+            continue
         events.phase(f"reference-{precision}")
-        with reference_run(workload, size, contract, precision, cell.device, job.threads) as running:
+        with fair.running(workload, size, contract, precision, cell.device, job.threads) as running:
             versions = running.stack.versions()
-            running.load(weights)
-            placed = [running.place(b) for b in orders[order]]
+            began = fair.weights(weights)
+            running.load(began)
+            placed = [fair.place(running, b) for b in turned]
             done, gradients = _steps(running, placed, contract.region, events)
-            if order == 0:
-                trace = replace(done.trace(running, weights, contract.region, moved=True), **gradients)
-                three = make_reference(trace) if three is None else with_errors(three, three.errors(trace))
-                del trace
-            elif not _same_loss(three, done.losses[0]):
-                break  # another order of rows is another function here: one eager run has to do
+            trace = replace(done.trace(running, began, contract.region, moved=True), **gradients)
+            if three is not None and fair.order and not _same_loss(three, done.losses[0]):
+                continue  # another order of rows is another function here: one order has to do
+            own = None if three is None else fair.judged(three.errors(trace))
+            three = make_reference(trace) if own is None or three is None else with_errors(three, own)
+            del trace
             steps = window.steps if window is not None else _proved(done.seconds[2])
             ahead = ahead or _ahead(job, weights, done.seconds[2])
             events.phase(f"window-{precision}")
-            found = _window(running, placed, weights, contract, steps)
+            found = _window(running, placed, began, contract, steps)
+            own = None if window is None else fair.judged(window.errors(found))
             window = (
-                make_reference(found, steps) if window is None else with_errors(window, window.errors(found))
+                make_reference(found, steps) if own is None or window is None else with_errors(window, own)
             )
             loss = done.losses[0] if precision == "fp64" else loss
-            del found, placed
+            del found, placed, began
     assert three is not None and window is not None
     write_reference(folder, window_name(contract), window)
     write_reference(folder, reference_name(contract), three)
@@ -97,9 +114,27 @@ def _write_weights(job: Job, folder: Path, workload: Workload, size: Size, contr
     running = stack.build(workload, size, plain)
     batches = [workload.batch(size, np.random.default_rng(job.seed + 1 + i)) for i in range(job.batches)]
     write_batches(folder, batches)
-    write_weights(folder, running.tensors())
+    weights = running.tensors()
+    kinks = _looked(running, batches)
     del running
     gc.collect()
+    if AT_ZERO & kinks.met.keys():
+        with reference_run(workload, size, plain, "fp64", "cpu", job.threads) as exact:
+            exact.load(weights)
+            kinks, moved = clear(exact, lambda batch: exact.definition.loss(exact.module, batch), batches)
+            weights |= moved
+    write_kinks(folder, kinks)
+    write_weights(folder, weights)
+
+
+def _looked(running: TorchRunning, batches: list[dict[str, np.ndarray]]) -> Kinks:
+    """The kinks of the first batch's forward pass."""
+    try:
+        return look(
+            running.module, lambda: running.definition.loss(running.module, running.place(batches[0]))
+        )
+    except RuntimeError as error:  # what does not run at all fails as a row, in words of its own
+        return Kinks(reason=f"{type(error).__name__}: {error}"[:200])
 
 
 def _ahead(job: Job, weights: Mapping[str, np.ndarray], step_s: float) -> Ahead | None:
@@ -117,9 +152,8 @@ def _proved(step_s: float) -> int:
     return next(steps for limit, steps in _PROVED if step_s < limit)
 
 
-def _same_loss(three: Reference | None, loss: float) -> bool:
+def _same_loss(three: Reference, loss: float) -> bool:
     """Whether a first loss is the reference's but for rounding."""
-    assert three is not None
     right, (_, size, err) = float(three.sketches["loss|1"][0]), three.entries["loss|1"]
     return abs(loss - right) <= 16 * err + 1e-3 * size
 

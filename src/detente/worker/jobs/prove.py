@@ -9,6 +9,7 @@ from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.worker.events import Events
 from detente.worker.opened import open_job
+from detente.worker.prepared import read_kinks
 from detente.worker.reference import map_reference, reference_name
 from detente.worker.three_steps import three_steps
 
@@ -24,4 +25,11 @@ def run(job: Job, events: Events) -> Evidence:
         running.load(opened.weights)
         trace = replace(trace, gradients=running.gradients(opened.placed[0]))
     errors = map_reference(Path(job.prepared), reference_name(job.cell.contract)).errors(trace)
-    return Evidence("ok", "done", losses=trace.losses, errors=errors, versions=opened.stack.versions())
+    return Evidence(
+        "ok",
+        "done",
+        losses=trace.losses,
+        errors=errors,
+        versions=opened.stack.versions(),
+        kinks=read_kinks(Path(job.prepared)),
+    )

@@ -17,10 +17,11 @@ from detente.records.job import Job
 from detente.records.tensor_error import TensorError
 from detente.records.window import Replay
 from detente.worker.events import Events
+from detente.worker.fair import Fair, fair_runs
 from detente.worker.handed import Handed, Kept, map_handed
-from detente.worker.prepared import map_batches, map_weights
+from detente.worker.prepared import map_batches, map_weights, read_kinks
 from detente.worker.reference import STATE, Reference, Trace, make_reference, state_trace, with_errors
-from detente.worker.torch_reference import advance, in_orders, reference_run
+from detente.worker.torch_reference import advance
 from detente.workloads.catalogue import find_size, find_workload
 
 # Behind so many steps roundings have grown into something of their own: of 814 small steps a fair JAX row was off by
@@ -79,33 +80,36 @@ def _returned(outputs: Mapping[str, np.ndarray], region: str) -> Trace:
     )
 
 
-def _runs(job: Job, orders: int, events: Events) -> Iterator[tuple[Any, int]]:
-    """(the reference at a precision, the order of the batches' rows): fp64, then the cell's own precision in every
-    order. Each is built anew: what a user's own optimizer keeps to itself, no state resets."""
+def _runs(job: Job, fairs: tuple[Fair, ...], events: Events) -> Iterator[tuple[Any, Fair]]:
+    """(the reference at a precision, how it rounds): fp64, then the cell's own precision in every way. Each is built
+    anew: what a user's own optimizer keeps to itself, no state resets."""
     contract, cell = job.cell.contract, job.cell
     workload = find_workload(cell.workload)
     size = find_size(workload, cell.size)
-    for precision, order in [("fp64", 0), *((contract.precision, i) for i in range(orders))]:
+    for precision, fair in [("fp64", Fair()), *((contract.precision, f) for f in fairs)]:
         events.phase(f"replay-{precision}")
-        with reference_run(workload, size, contract, precision, cell.device, job.threads) as running:
-            yield running, order
+        with fair.running(workload, size, contract, precision, cell.device, job.threads) as running:
+            yield running, fair
 
 
 def _stretches(job: Job, stretch: Kept, events: Events) -> Iterator[Trace]:
-    batches = map_batches(Path(job.prepared))[: job.batches]
-    orders = list(in_orders(batches, ORDERS_OF_MANY if stretch.steps > MANY_STEPS else ORDERS))
-    for running, order in _runs(job, len(orders), events):
-        placed = [running.place(b) for b in orders[order]]
+    folder = Path(job.prepared)
+    batches = map_batches(folder)[: job.batches]
+    fairs = fair_runs(read_kinks(folder), ORDERS_OF_MANY if stretch.steps > MANY_STEPS else ORDERS)
+    kept = tuple(fair for fair in fairs if fair.batches(batches) is not None)
+    for running, fair in _runs(job, kept, events):
+        placed = [fair.place(running, b) for b in fair.batches(batches) or ()]
+        before = fair.weights(stretch.before)
         try:
-            running.adopt(stretch.before)
+            running.adopt(before)
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise NotAState(f"{type(error).__name__}: {error}") from error
         advance(running, placed, stretch.batches)
-        yield state_trace(stretch.before, running.state(), stretch.parameters)
+        yield state_trace(before, running.state(), stretch.parameters)
 
 
 def _steps(job: Job, handed: Handed, events: Events) -> Iterator[Trace]:
-    for running, _ in _runs(job, 1, events):
+    for running, _ in _runs(job, (Fair(),), events):
         running.load(map_weights(Path(job.prepared)))
         handle = running.step(running.place(handed.batch))
         outputs = {**running.outputs(handle), "loss": np.array(running.loss(handle))}

@@ -19,6 +19,7 @@ from detente.worker.clock import calibrate, is_long, readings
 from detente.worker.events import Events
 from detente.worker.handed import can_hold, is_wanted, keep_returned, keep_stretches, some_of
 from detente.worker.opened import Opened, cache_state, open_job
+from detente.worker.prepared import read_kinks
 from detente.worker.probes import run_probes
 from detente.worker.process_state import take_state
 from detente.worker.reference import (
@@ -101,6 +102,7 @@ def run(job: Job, events: Events) -> Evidence:
         probes=probes,
         programs=_programs(opened) if "program" in job.probes else (),
         window=window,
+        kinks=read_kinks(folder),
     )
 
 

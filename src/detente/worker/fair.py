@@ -1,0 +1,121 @@
+"""Fair runs: eager PyTorch of the same function at the same precision, rounded otherwise.
+
+How far a right program may lie from the fp64 reference is measured, and not assumed: it is the largest error of some
+fair runs. Of a smooth function two say it, with the rows of a batch in two orders. Of a function with kinks they do
+not: the rows of a convolution are computed alone, so that two orders share every flip. There a run starts from weights
+that are off in their last digit, or sums in another order: channels last, without oneDNN, on another number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from detente.records.contract import Contract
+from detente.records.kinks import Kinks
+from detente.records.tensor_error import TensorError
+from detente.stacks.torch_eager import TorchRunning
+from detente.worker.torch_reference import reference_run, reordered
+from detente.workloads.workload import Size, Workload
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Fair:
+    """One way to round. ``order`` of a batch's rows; ``seed`` of what the weights are off by in their last digit, 0 for
+    nothing; ``threads``: another number of them."""
+
+    order: int = 0
+    seed: int = 0
+    channels_last: bool = False
+    onednn: bool = True
+    threads: bool = False
+
+    def weights(self, weights: Arrays) -> dict[str, np.ndarray]:
+        return perturbed(weights, self.seed) if self.seed else dict(weights)
+
+    def batches(self, batches: Sequence[Arrays]) -> list[dict[str, np.ndarray]] | None:
+        """None where a batch has no other order of rows and nothing else makes this a run of its own."""
+        plain = [dict(b) for b in batches]
+        turned = [reordered(b, self.order) for b in batches] if self.order else plain
+        if all(b is not None for b in turned):
+            return [b for b in turned if b is not None]
+        return plain if replace(self, order=0) != Fair() else None
+
+    def judged(self, errors: tuple[TensorError, ...]) -> tuple[TensorError, ...]:
+        """Those that say how far a fair run lies off. What has a row for every row of the batch, turned as the batch
+        was, would be compared with another row's."""
+        return (
+            tuple(e for e in errors if e.kind != "output" and "batch:" not in e.name)
+            if self.order
+            else errors
+        )
+
+    def place(self, running: TorchRunning, batch: Arrays) -> Any:
+        return _last(running.place(batch)) if self.channels_last else running.place(batch)
+
+    @contextmanager
+    def running(
+        self, workload: Workload, size: Size, contract: Contract, precision: str, device: str, threads: int
+    ) -> Iterator[TorchRunning]:
+        import torch
+
+        threads = (1 if threads > 1 else 2) if self.threads else threads
+        mkldnn: Any = torch.backends.mkldnn
+        before = mkldnn.enabled
+        mkldnn.enabled = before and self.onednn
+        try:
+            with reference_run(workload, size, contract, precision, device, threads) as running:
+                if self.channels_last:
+                    running.module.to(memory_format=torch.channels_last)
+                yield running
+        finally:
+            mkldnn.enabled = before
+
+
+# The first is the reference's own way; each other one differs in what JAX, XLA or a tuned library may do otherwise.
+KINKED = (
+    Fair(),
+    Fair(order=1, seed=1),
+    Fair(seed=2),
+    Fair(seed=3, channels_last=True),
+    Fair(seed=4, onednn=False),
+    Fair(order=2, threads=True),
+    Fair(order=3, seed=5, channels_last=True, threads=True),
+    Fair(seed=6),
+    Fair(order=4, seed=7),
+)
+
+
+def fair_runs(kinks: Kinks, orders: int = 2) -> tuple[Fair, ...]:
+    """The runs behind ``err_ref``; of a smooth function in so many ``orders``. Of one that could not be walked nobody
+    knows that it is smooth."""
+    return KINKED if kinks.met or kinks.reason else tuple(Fair(order=i) for i in range(orders))
+
+
+def perturbed(weights: Arrays, seed: int) -> dict[str, np.ndarray]:
+    """The weights with every float32 moved by one unit in its last place, up, down or not at all."""
+    drawn = np.random.default_rng(seed)
+    found = {}
+    for name, array in weights.items():
+        if array.dtype != np.float32:
+            found[name] = array
+            continue
+        way = drawn.integers(-1, 2, array.shape, dtype=np.int8)
+        toward = np.where(way > 0, np.float32(np.inf), np.float32(-np.inf))
+        found[name] = np.where(way == 0, array, np.nextafter(array, toward))
+    return found
+
+
+def _last(batch: Any) -> Any:
+    import torch
+
+    return {
+        n: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 and t.is_floating_point() else t
+        for n, t in batch.items()
+    }
