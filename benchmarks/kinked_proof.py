@@ -306,7 +306,7 @@ def page(rows: list[dict[str, Any]], folder: Path, size: str, seconds: dict[str,
         "",
         f"Met on the way: {met}. {kinks.moved} biases in front of a ReLU were moved, by {kinks.furthest:.3f} at most; "
         f"{kinks.left} ReLUs are behind no bias. The nearest input is {kinks.nearest or 0:.1e} standard deviations "
-        "from zero now. `err_ref` is the largest of nine fair runs; of the gradients, as a share of each tensor's rms, its "
+        "from zero now. `err_ref` is the largest of nine fair runs; as a share of each gradient's rms its "
         f"median is {own[len(own) // 2]:.1e} and its largest {own[-1]:.1e}. A relative error of a gradient under "
         f"{blind or 0:.1e} could not be seen in every tensor.",
         "",
