@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("detente.cli.doctor", "Check this machine and every stack, with a fix per line"),
     "stacks": ("detente.cli.stacks", "List, add and remove the stacks' environments"),
     "workloads": ("detente.cli.workloads", "List the workloads, their sizes and costs"),
+    "fits": ("detente.cli.fits", "Plan the memory of every row, before anything runs"),
     "programs": ("detente.cli.programs", "The captured programs of stacks side by side, as counts"),
     "bridge": ("detente.cli.bridge", "Check what the bridge would refuse in a model; tune its form"),
 }

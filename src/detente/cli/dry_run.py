@@ -14,6 +14,7 @@ from detente.records.verdict import LEAST_BLOCKS
 from detente.session.budget import OVERTIME
 from detente.session.devices import absent_reason
 from detente.session.forecast import Cost, Memory, forecast, memory_of
+from detente.session.known_plan import known_plan
 from detente.session.layout import is_twin, lay_out
 from detente.session.prepared import is_prepared, prepared_folder
 from detente.session.request import Request
@@ -156,6 +157,11 @@ def _summary(plan: Plan) -> list[str]:
             f"memory: at least {memory.step / 1e9:.3g} GB a process and {memory.reference / 1e9:.3g} GB for the fp64 "
             f"reference, activations not counted; {machine}{fits}"
         )
+    planned = [(c, p["planned_process"]) for c in plan.running if "planned_process" in (p := known_plan(c))]
+    for cell, size in planned:
+        lines.append(f"  {cell.workload} {cell.label}: a process is planned to hold {size / 1e9:.3g} GB")
+    if len(planned) < len([c for c in plan.running if not is_twin(c)]):
+        lines.append("  `detente fits` plans what each row will hold, activations too")
     if plan.budget_s:
         late = duration((1 + OVERTIME) * plan.budget_s)
         lines.append(

@@ -33,7 +33,15 @@ _STATES: dict[str, tuple[str, Style]] = {
 MEMORY: dict[str, str] = {
     "live_tensors": "live tensors, allocator's peak",
     "compiler_estimate": "compiler's estimate",
-    "process_peak": "peak of the process",
+    "planned_process": "peak of a step in a process, planned",
+    "step_peak": "peak of a step in a process, measured",
+    "process_peak": "peak of the process, compiling included",
+    "planned_parameters": "parameters and buffers, planned",
+    "planned_gradients": "gradients, planned",
+    "planned_state": "optimizer's state, planned",
+    "planned_activations": "activations, planned",
+    "planned_temporary": "gradients and activations, planned",
+    "planned_peak": "tensors at once, planned",
     "driver_peak": "driver's peak of the process",
     "smallest_cap": "smallest cap that still runs",
 }

@@ -18,6 +18,7 @@ from detente.session.layout import Layout, lay_out
 from detente.session.ledger import Ledger, Recorder
 from detente.session.lock import MachineLock
 from detente.session.memory_runs import run_memory
+from detente.session.plans import run_plans
 from detente.session.progress import Sink
 from detente.session.proving import prepare, prove
 from detente.session.quiet import Quiet
@@ -101,6 +102,7 @@ def _stages(under: Underway) -> Session:
         if under.unmade and not under.alive():
             under.ledger.end("nothing could be prepared")
             raise under.unmade.fault()
+        run_plans(under)
         run_blocks(under)
         run_memory(under)
     except Stopped:

@@ -16,6 +16,8 @@ from detente.records.folders import cache_folder, data_folder, state_folder
 from detente.records.job import Job, JobKind
 from detente.session.disk import writing
 from detente.session.interrupts import Interrupts, Tap
+from detente.session.known_plan import known_plan
+from detente.session.memory_cap import of_machine
 from detente.session.prepared import is_prepared, prepared_folder
 from detente.session.request import Request
 from detente.session.spawn import Spawned, spawn
@@ -35,6 +37,13 @@ class Beside:
 
     cpu: int
     tap: Tap
+
+
+def _under(reason: str, cell: Cell, cap: int) -> str:
+    """What ran out, beside what it was allowed and what it was planned to hold."""
+    planned = known_plan(cell).get("planned_process")
+    more = "" if planned is None else f", it was planned to hold {planned / 1e9:.3g} GB"
+    return f"{reason} (allowed {cap / 1e9:.3g} GB{more})"
 
 
 class Workers:
@@ -72,10 +81,11 @@ class Workers:
         on_phase: Callable[[str], None],
         capped: bool = True,
         beside: Beside | None = None,
+        cap: int | None = None,
         **job: Any,
     ) -> Spawned:
         """Run one worker to its end. ``capped``: under the request's memory cap; ``beside``: with others, on a core of
-        its own; ``job``: further fields of the Job."""
+        its own; ``job``: further fields of the Job. ``cap``: bytes that it may take instead of either."""
         # The key may hold a path and a size with many overrides, longer than a file's name can be; its hash tells two
         # apart that read alike.
         readable = "".join(c if c.isalnum() else "-" for c in cell.key)[-100:]
@@ -84,8 +94,9 @@ class Workers:
         with writing(cache, "XDG_CACHE_HOME"):
             for place in (cache, prepared):
                 place.mkdir(parents=True, exist_ok=True)
+        cap = cap or (self.request.memory_cap if capped else None) or of_machine(cell.device)
         log = self.log = self._logs / f"{next(self._numbers):03d}-{kind}-{cell.label.replace('/', '-')}.log"
-        return spawn(
+        done = spawn(
             Job(
                 kind,
                 cell,
@@ -104,8 +115,13 @@ class Workers:
             on_phase,
             self.request.limits,
             self.cpus if beside is None else (beside.cpu,),
-            self.request.memory_cap if capped else None,
+            cap,
         )
+        if done.evidence.status == "oom" and cap:
+            done = replace(
+                done, evidence=replace(done.evidence, reason=_under(done.evidence.reason, cell, cap))
+            )
+        return done
 
     def _memory_for(self, kind: JobKind) -> int:
         """The anonymous file into which timing processes hand out (worker/buffers.py): one for the session, because

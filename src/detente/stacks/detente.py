@@ -14,7 +14,7 @@ from detente.stacks.installed_versions import installed_versions
 from detente.stacks.jax_jit import JaxJit
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import optimizer_for
-from detente.stacks.xla_memory import labelled_memory, read_plan
+from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
 from detente.workloads.workload import Size, Workload
 
 
@@ -146,6 +146,17 @@ class DetenteRunning:
             Capture("hlo-optimised", "step", after, self._plan()),
             Capture("stablehlo", "step", lowered.as_text().encode()),
         )
+
+    def plan(self, batch: Arrays) -> dict[str, int]:
+        """Compiled as the first step does it. The live module beside the program is memory, too."""
+        if self.region is None:
+            self.region = self._make(self.place(batch))
+        parameters = sum(
+            t.numel() * t.element_size() for t in (*self.module.parameters(), *self.module.buffers())
+        )
+        arguments = sum(a.nbytes for a in self.jax.tree.leaves(self.region.arrays()))
+        found = planned_memory(self._plan(), parameters, max(arguments - parameters, 0))
+        return {**found, "planned_peak": found["planned_peak"] + parameters} if found else {}
 
     # -----------------------------------------------------------------------------------------------------------
 

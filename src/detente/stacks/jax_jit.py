@@ -16,7 +16,7 @@ from detente.stacks.best_seconds import best_seconds
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.jax_events import CompileListener
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
-from detente.stacks.xla_memory import labelled_memory, read_plan
+from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
 from detente.workloads.weights import to_canonical, to_framework
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
@@ -256,6 +256,23 @@ class JaxRunning:
     def _arguments(self) -> tuple[Any, ...]:
         return self.params, self.rest, self.opt_state, self._example
 
+    def plan(self, batch: Arrays) -> dict[str, int]:
+        """From shapes alone: nothing is drawn, loaded or placed. Gradients and activations are the compiler's
+        ``temporary``."""
+        jax = self.jax
+        shapes = {
+            n: jax.ShapeDtypeStruct(
+                a.shape, self.dtype if a.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(a.dtype)
+            )
+            for n, a in batch.items()
+        }
+        compiled = self.jitted.lower(self.params, self.rest, self.opt_state, shapes).compile()
+        return planned_memory(
+            read_plan(compiled.memory_analysis()),
+            sum(v.size * v.dtype.itemsize for _, v in self._leaves(self.params, self.rest)),
+            sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(self.opt_state)),
+        )
+
     def _compile_again(self) -> Any:
         """The step's executable. Found in JAX's own caches after a step has run, so this costs a trace."""
         return self.jitted.lower(*self._arguments()).compile()
@@ -350,6 +367,9 @@ class JaxJit:
         x = self.jax.device_put(np.ones(elements, np.float32), self.device)
         copy = self.jax.jit(lambda a: -a)
         return best_seconds(lambda: copy(x), self.jax.block_until_ready, repeats)
+
+    def plan(self, workload: Workload, size: Size, contract: Contract, batch: Arrays) -> dict[str, int]:
+        return self.build(workload, size, contract).plan(batch)
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> JaxRunning:
         if "flax" not in workload.definitions:

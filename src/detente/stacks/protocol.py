@@ -148,6 +148,12 @@ class Stack(Protocol):
         """Seconds to read and write ``elements`` float32 on the device, timed as in ``product_seconds``."""
         ...
 
+    def plan(self, workload: Workload, size: Size, contract: Contract, batch: Arrays) -> dict[str, int]:
+        """What the region would hold, in bytes by label, before anything of it exists: ``planned_parameters``,
+        ``planned_gradients``, ``planned_state``, ``planned_activations`` (of a compiled program the last and the
+        gradients together, ``planned_temporary``) and ``planned_peak``. Empty where nothing plans."""
+        ...
+
     def build(self, workload: Workload, size: Size, contract: Contract) -> Running:
         """Create module, optimizer and step. Weights are whatever the framework initialises; ``load`` follows.
         Raises Unavailable when the workload has no definition for this stack."""

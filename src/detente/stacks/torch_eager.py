@@ -352,6 +352,12 @@ class TorchEager:
         y = self.torch.empty_like(x)
         return best_seconds(lambda: y.copy_(x), lambda _: self.wait(), repeats)
 
+    def plan(self, workload: Workload, size: Size, contract: Contract, batch: Arrays) -> dict[str, int]:
+        """As eager runs it; of a compiled row what its plan is at most."""
+        from detente.stacks.torch_plan import plan
+
+        return plan(self, workload, size, contract, batch)
+
     def build(self, workload: Workload, size: Size, contract: Contract) -> TorchRunning:
         if "torch" not in workload.definitions:
             raise Unavailable(f"{workload.name} has no definition in torch")

@@ -20,6 +20,19 @@ def labelled_memory(device: Any, plan: Mapping[str, float]) -> dict[str, int]:
     return found
 
 
+def planned_memory(plan: Mapping[str, float], parameters: int, state: int) -> dict[str, int]:
+    """What a program will hold, by label; empty where the backend has no plan."""
+    if not plan:
+        return {}
+    peak = plan["argument_bytes"] + plan["output_bytes"] + plan["temp_bytes"] - plan["alias_bytes"]
+    return {
+        "planned_parameters": parameters,
+        "planned_state": state,
+        "planned_temporary": int(plan["temp_bytes"]),
+        "planned_peak": int(peak),
+    }
+
+
 def read_plan(analysis: Any) -> dict[str, float]:
     """``memory_analysis()`` as facts, in bytes; empty where the backend has none."""
     if analysis is None:

@@ -19,6 +19,7 @@ JOBS: dict[str, str] = {
     "prepare": "detente.worker.jobs.prepare",
     "time": "detente.worker.jobs.time",
     "prove": "detente.worker.jobs.prove",
+    "plan": "detente.worker.jobs.plan",
     "memory": "detente.worker.jobs.memory",
     "capture": "detente.worker.jobs.capture",
     "probe": "detente.worker.jobs.probe",

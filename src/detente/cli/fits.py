@@ -1,0 +1,133 @@
+"""``detente fits``: what every row would hold, before anything of it runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+import click
+
+from detente.cli.options import Names, format_option
+from detente.records.cell import Cell
+from detente.records.evidence import Evidence
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("workloads", nargs=-1, required=True, metavar="WORKLOAD...")
+@click.option("--stacks", type=Names(), help="Stacks, by comma.  [default: the installed ones]")
+@click.option(
+    "--size", help="A size, dimensions behind commas: paper,batch=8.  [default: the workload's largest]"
+)
+@click.option(
+    "--contract", help="forward, gradient, train-step or train-step-sgd.  [default: the workload's first]"
+)
+@click.option("--precision", default="fp32", show_default=True, help="fp32, tf32 or bf16.")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu.")
+@format_option("text", "json", "md")
+def command(
+    workloads: tuple[str, ...],
+    stacks: tuple[str, ...] | None,
+    size: str | None,
+    contract: str | None,
+    precision: str,
+    device: str,
+    form: str,
+) -> int:
+    """Plan the memory of WORKLOADs on every stack, beside what this machine has. Nothing is measured.
+
+    PyTorch's rows are run on fake tensors, of which each is counted for as long as it is held; JAX's and the bridge's
+    are compiled. "process" adds what the process holds besides its tensors. A plan is kept until a source, a version or
+    the row changes. Exit code 1 when a row does not fit, 3 when none could be planned.
+
+    \b
+    Examples:
+      detente fits gpt2
+      detente fits resnet50 --size paper,batch=32 --stacks torch-eager,jax,detente
+    """
+    import psutil
+
+    from detente.records.codec import to_json
+    from detente.session.plans import plan_of_rows, shortfall
+    from detente.session.request import Request
+    from detente.session.underway import Stopped
+
+    request = Request(
+        workloads,
+        stacks or (),
+        size,
+        contract,
+        precision,
+        device=device,
+        aa=False,
+        command=("detente", "fits"),
+    )
+
+    def heard(cell: object, phase: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\033[K{getattr(cell, 'label', '')}: {phase}", end="", file=sys.stderr, flush=True)
+
+    try:
+        found = list(plan_of_rows(request, heard).items())
+    except Stopped:
+        print("interrupted; the plans that were made are kept", file=sys.stderr)
+        return 130
+    finally:
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr)
+    machine = psutil.virtual_memory()
+    if form == "json":
+        rows = [
+            {"cell": to_json(c), "status": e.status, "reason": e.reason, "memory": e.memory} for c, e in found
+        ]
+        print(
+            json.dumps(
+                {"schema": "detente/fits/1", "total": machine.total, "free": machine.available, "rows": rows}
+            )
+        )
+    else:
+        table = _table(found, shortfall)
+        if form == "md":
+            lines = [
+                "| " + " | ".join(row) + " |" for row in (table[0], ("---",) * len(table[0]), *table[1:])
+            ]
+        else:
+            widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
+            lines = [
+                "  ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)).rstrip() for row in table
+            ]
+        print("\n".join(lines))
+        print(
+            f"\nthis machine has {machine.total / 1e9:.3g} GB, {machine.available / 1e9:.3g} GB of them free"
+        )
+    if not any(e.status == "ok" for _, e in found):
+        return 3
+    return 1 if any(shortfall(e.memory) for _, e in found) else 0
+
+
+_LABELS = (
+    ("planned_parameters", "parameters"),
+    ("planned_gradients", "gradients"),
+    ("planned_state", "optimizer"),
+    ("planned_activations", "activations"),
+    ("planned_temporary", "temporary"),
+    ("planned_peak", "at once"),
+    ("planned_process", "process"),
+)
+
+
+def _table(
+    found: list[tuple[Cell, Evidence]], shortfall: Callable[[dict[str, int]], str | None]
+) -> list[tuple[str, ...]]:
+    """A head, and a row of each."""
+    from detente.report.numbers import BYTES, quantity
+
+    shown = [(label, name) for label, name in _LABELS if any(label in e.memory for _, e in found)]
+    rows = [("workload", "size", "row", *(name for _, name in shown), "fits")]
+    for cell, evidence in found:
+        plan = evidence.memory
+        fits = "no" if shortfall(plan) else "yes" if "planned_process" in plan else "not known"
+        sizes = (quantity(plan.get(label), BYTES) for label, _ in shown)
+        said = fits if evidence.status == "ok" else f"{evidence.status}: {evidence.reason}"
+        rows.append((cell.workload, cell.size, cell.label, *sizes, said))
+    return rows

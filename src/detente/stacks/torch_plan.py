@@ -1,0 +1,115 @@
+"""What a torch region holds at each moment, without any of it: the region runs on fake tensors, and every memory that
+it makes is counted from its making until nobody holds it.
+
+Autograd runs, too, so that what it saves for the backward pass is held for as long as it is. What kernels take for
+themselves and give back (a convolution's scratch) is not seen, and neither is what the allocator keeps.
+
+Private names of torch's: ``torch._subclasses`` (tested with 2.9 to 2.13; tests/stacks/test_plans.py).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from detente.stacks.torch_eager import TorchEager, TorchRunning
+from detente.workloads.workload import Size, Workload
+
+
+class Live(TorchDispatchMode):
+    """Bytes that are held ``now``, and the most so far. Views hold what they show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._held: dict[int, int] = {}
+
+    def hold(self, tensor: torch.Tensor) -> None:
+        memory = tensor.untyped_storage()
+        key = memory._cdata
+        if key in self._held:
+            return
+        self._held[key] = memory.nbytes()
+        self.now += self._held[key]
+        self.most = max(self.most, self.now)
+        weakref.finalize(memory, self._drop, key).atexit = False
+
+    def _drop(self, key: int) -> None:
+        self.now -= self._held.pop(key, 0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for value in tree_leaves(found):
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                self.hold(value)
+        return found
+
+
+class Planned(TorchRunning):
+    """Parameters that are not of the contract's dtype are made anew: fake ones cannot be converted in place."""
+
+    def _place_module(self, module: Any) -> Any:
+        made: dict[int, torch.nn.Parameter] = {}  # a tied one stays one
+        for part in module.modules():
+            for name, old in part._parameters.items():
+                if old is not None and old.is_floating_point() and old.dtype != self.dtype:
+                    new = torch.nn.Parameter(old.detach().to(self.dtype), old.requires_grad)
+                    part._parameters[name] = made.setdefault(id(old), new)
+            for name, old in part._buffers.items():
+                if old is not None and old.is_floating_point():
+                    part._buffers[name] = old.to(self.dtype)
+        return module
+
+
+def plan(
+    stack: TorchEager, workload: Workload, size: Size, contract: Any, batch: Mapping[str, np.ndarray]
+) -> dict[str, int]:
+    """Bytes of one region, from its second step on (the first one makes the optimizer's state): ``parameters`` with
+    buffers, ``gradients``, ``state`` of the optimizer, ``activations`` that are held when the loss is known, the batch
+    among them, and the ``peak`` of all that is held at once."""
+    fake, live = FakeTensorMode(allow_non_fake_inputs=True), Live()
+    with live, fake:
+        running = Planned(stack, workload, size, contract)
+        parameters = live.now
+        placed = {n: fake.from_tensor(torch.from_numpy(np.array(a))) for n, a in batch.items()}
+        placed = {n: t.to(running.dtype) if t.is_floating_point() else t for n, t in placed.items()}
+        before = after = 0
+
+        def watched(loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def run(given: Any) -> Any:
+                nonlocal before, after
+                before = live.now
+                found = loss(given)
+                after = live.now
+                return found
+
+            return run
+
+        running._loss = watched(running._loss)
+        for _ in range(2):
+            live.most = live.now
+            handle = running.step(placed)
+            del handle  # whoever trains lets go of a loss before the next step
+        inputs = sum(t.untyped_storage().nbytes() for t in placed.values())
+        gradients = sum(p.numel() * p.element_size() for p in running.module.parameters() if p.requires_grad)
+        kept = running.optimizer.state if running.optimizer is not None else {}
+        state = sum(
+            v.numel() * v.element_size()
+            for one in kept.values()
+            for v in one.values()
+            if isinstance(v, torch.Tensor)
+        )
+    return {
+        "planned_parameters": parameters,
+        "planned_gradients": gradients if contract.region != "forward" else 0,
+        "planned_state": state,
+        "planned_activations": after - before + inputs,
+        "planned_peak": live.most,
+    }

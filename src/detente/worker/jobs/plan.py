@@ -1,0 +1,48 @@
+"""Plan: what a row would hold, before it runs. Nothing is loaded, and of most stacks nothing is made."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from detente.records.evidence import Evidence
+from detente.records.job import Job
+from detente.stacks.catalogue import find_entry, make_stack
+from detente.stacks.protocol import Unavailable
+from detente.worker.events import Events
+from detente.workloads.catalogue import find_size, find_workload
+
+
+def run(job: Job, events: Events) -> Evidence:
+    """``planned_*`` by label, and ``planned_process``: the peak beside what the process holds without its tensors,
+    which is what this one holds: interpreter, libraries, what a compiler leaves behind."""
+    events.phase("import")
+    stack = make_stack(find_entry(job.cell.stack))
+    platform = stack.start(job.cell.device, job.cell.contract.precision, job.threads)
+    workload = find_workload(job.cell.workload)
+    size = find_size(workload, job.cell.size)
+    batch = workload.batch(size, np.random.default_rng(job.seed + 1))
+    events.phase("build")
+    if not hasattr(stack, "plan"):
+        raise Unavailable(f"{job.cell.stack} plans no memory")
+    found = stack.plan(workload, size, job.cell.contract, batch)
+    if not found:
+        raise Unavailable(f"{job.cell.stack} plans no memory here")
+    if platform == "cpu":
+        found["planned_process"] = found["planned_peak"] + resident() - _arrays()
+    return Evidence("ok", "done", memory=found, versions=stack.versions())
+
+
+def resident() -> int:
+    """VmRSS in bytes."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found.group(1)) * 1024 if found else 0
+
+
+def _arrays() -> int:
+    """Bytes of JAX's arrays that live: a stack that makes its state to plan it holds it now."""
+    jax = sys.modules.get("jax")
+    return sum(a.nbytes for a in jax.live_arrays()) if jax is not None else 0
