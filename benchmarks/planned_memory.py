@@ -94,7 +94,7 @@ def main() -> int:
         f"`python benchmarks/planned_memory.py`. Processor: {machine()['processor']}, "
         f"{len(os.sched_getaffinity(0))} cores; fp32, AdamW where the region trains.",
         "",
-        "Planned before anything of the row exists: PyTorch's on fake tensors, JAX's and the bridge's from the compiled "
+        "Planned before anything of the row exists: PyTorch on fake tensors, JAX and the bridge from the compiled "
         "program. The process adds what it holds besides its tensors. Measured: the peak of the third step alone "
         "(VmHWM, set back before it). torch-compile is planned as eager runs it.",
         "",

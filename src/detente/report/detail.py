@@ -257,6 +257,8 @@ def memory_section(group: Comparison) -> Section | None:
             label=quantity(c.memory[x], BYTES),
         )
         for x in labels
+        # A part of a plan is no peak.
+        if not x.startswith("planned_") or x == "planned_process"
         for c in cells
         if x in c.memory
     )

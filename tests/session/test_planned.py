@@ -1,0 +1,66 @@
+"""A session plans its rows' memory before it runs them, and stores the plan beside what was measured."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+LIMITS = {"torch-eager": 0.20, "jax": 0.10}
+
+
+def test_planned_and_measured_stand_beside_each_other(detente: Any) -> None:
+    words = (
+        "compare",
+        "ffn",
+        "--stacks",
+        ",".join(LIMITS),
+        "--size",
+        "tiny",
+        "--device",
+        "cpu",
+        "--blocks",
+        "1",
+    )
+    done = detente(*words, "--no-aa", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    cells = {c["stack"]: c["memory"] for c in json.loads(done.stdout)["cells"]}
+    for stack, limit in LIMITS.items():
+        memory = cells[stack]
+        assert memory["planned_peak"] < memory["planned_process"]
+        # Without what compiling took.
+        assert memory["step_peak"] <= memory["process_peak"]
+        assert abs(memory["planned_process"] / memory["step_peak"] - 1) <= limit, (stack, memory)
+
+
+def test_a_worker_that_runs_out_says_what_it_was_allowed_and_planned(detente: Any) -> None:
+    fits = detente(
+        "fits",
+        "ffn",
+        "--size",
+        "tiny",
+        "--stacks",
+        "torch-eager",
+        "--device",
+        "cpu",
+        "--contract",
+        "gradient",
+    )
+    assert fits.returncode == 0, fits.stderr
+    words = (
+        "compare",
+        "ffn",
+        "--stacks",
+        "torch-eager",
+        "--size",
+        "tiny",
+        "--device",
+        "cpu",
+        "--contract",
+        "gradient",
+    )
+    quick = ("--blocks", "1", "--no-aa", "--no-memory", "--format", "json")
+    assert detente(*words, *quick).returncode == 0  # its weights are there now
+    done = detente(*words, *quick, "--memory-cap", "60M")
+    (cell,) = json.loads(done.stdout)["cells"]
+    assert cell["status"] == "oom"
+    assert "allowed 0.0629 GB, it was planned to hold" in cell["reason"], cell["reason"]
