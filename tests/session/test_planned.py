@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-LIMITS = {"torch-eager": 0.20, "jax": 0.10}
+# At tiny nearly all of a process is libraries, which a plan knows less of than of tensors: benchmarks/planned_memory.py
+# holds the figures of models.
+LIMITS = {"torch-eager": 0.20, "jax": 0.20}
 
 
 def test_planned_and_measured_stand_beside_each_other(detente: Any) -> None:

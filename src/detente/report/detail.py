@@ -41,6 +41,7 @@ MEMORY: dict[str, str] = {
     "planned_state": "optimizer's state, planned",
     "planned_activations": "activations, planned",
     "planned_temporary": "gradients and activations, planned",
+    "planned_base": "the process without its tensors, planned",
     "planned_peak": "tensors at once, planned",
     "driver_peak": "driver's peak of the process",
     "smallest_cap": "smallest cap that still runs",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from detente.records.cell import Cell
+from detente.records.kinks import Kinks
 from detente.records.session import Process, Session
 from detente.session.layout import is_twin
+from detente.worker.fair import fair_runs
 
 # What a first step takes from a warm cache, as a share of the cold one (Inductor 0.2, JAX 0.35).
 _WARM_SHARE = 0.35
@@ -21,8 +23,8 @@ _PROCESS_S = 2.0
 _UNPHASED_S = 5.0
 # Nothing is known: a small workload on a small machine.
 _UNKNOWN_S = 20.0
-# What taking a stretch again builds: the reference in fp64, and at the row's precision in two orders.
-_REFERENCES = 3
+# What taking a stretch again builds: the reference in fp64, and fair runs at the row's precision.
+_EXACT = 1
 
 
 class Estimates:
@@ -78,7 +80,8 @@ def _replay(ran: Sequence[Process]) -> float:
     e = ran[0].evidence if ran else None
     if e is None or e.status != "ok" or e.window is None:
         return 0.0
-    return _REFERENCES * (e.build_s or 0.0) + (3 + _REFERENCES) * (e.third_s or 0.0)
+    references = _EXACT + len(fair_runs(e.kinks or Kinks()))
+    return references * (e.build_s or 0.0) + (3 + references) * (e.third_s or 0.0)
 
 
 def _second(first: Process) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sysconfig
@@ -55,6 +56,9 @@ class ModelRunning(CompiledRunning):
 
 class TorchCompile(TorchEager):
     """torch.compile over the whole step."""
+
+    def _import_all(self) -> None:
+        importlib.import_module("torch._inductor.compile_fx")
 
     running = CompiledRunning
     # Inductor fuses the update itself; torch's fused kernel would be a call that it cannot look into.

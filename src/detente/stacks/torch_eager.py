@@ -15,6 +15,7 @@ from detente.records.precision import PRECISIONS
 from detente.stacks.best_seconds import best_seconds
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
+from detente.stacks.resident import resident
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
 # What torch's optimizers keep that is not born as zeros, by its key, from the settings of its group.
@@ -354,9 +355,15 @@ class TorchEager:
 
     def plan(self, workload: Workload, size: Size, contract: Contract, batch: Arrays) -> dict[str, int]:
         """As eager runs it; of a compiled row what its plan is at most."""
+        importlib.import_module(workload.definitions["torch"])
+        self._import_all()
+        base = resident()  # before what only a plan imports
         from detente.stacks.torch_plan import plan
 
-        return plan(self, workload, size, contract, batch)
+        return {**plan(self, workload, size, contract, batch), "planned_base": base}
+
+    def _import_all(self) -> None:
+        """What the first step of such a row imports."""
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> TorchRunning:
         if "torch" not in workload.definitions:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import re
 from pathlib import Path
 
@@ -16,16 +19,19 @@ def run(job: Job, events: Events) -> Evidence:
     third the process's peak is set back, which then is that of a step alone, without what compiling took."""
     opened = open_job(job, events)
     running = opened.running
-    # The host's mapping of the weights is the harness's; what a user's process would hold starts here.
+    # The host's mappings are the harness's, and so are the batches that wait their turn; what a user's process would
+    # hold starts here.
     opened.weights.clear()
+    opened.batches.clear()
+    del opened.placed[1:]
     losses = []
     peak, alone = 0, False
-    for i, phase in enumerate(("first", "second", "third")):
+    for phase in ("first", "second", "third"):
         events.phase(phase)
         if phase == "third":
             peak = process_peak()
             alone = forget_peak()
-        handle = running.step(opened.placed[i % len(opened.placed)])
+        handle = running.step(opened.placed[0])
         losses.append(running.loss(handle))
         running.synchronise(handle)
         del handle
@@ -43,7 +49,11 @@ def run(job: Job, events: Events) -> Evidence:
 
 
 def forget_peak() -> bool:
-    """VmHWM is what is resident now. False where the kernel does not let a process say so."""
+    """VmHWM is what is resident now, and that is what is in use: what the C library keeps of loading and compiling goes
+    back to the system first. False where the kernel does not let a process say so."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

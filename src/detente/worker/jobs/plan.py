@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from pathlib import Path
 
 import numpy as np
 
@@ -12,7 +10,9 @@ from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.stacks.catalogue import find_entry, make_stack
 from detente.stacks.protocol import Unavailable
+from detente.stacks.resident import resident
 from detente.worker.events import Events
+from detente.worker.jobs.memory import forget_peak
 from detente.workloads.catalogue import find_size, find_workload
 
 
@@ -32,14 +32,10 @@ def run(job: Job, events: Events) -> Evidence:
     if not found:
         raise Unavailable(f"{job.cell.stack} plans no memory here")
     if platform == "cpu":
-        found["planned_process"] = found["planned_peak"] + resident() - _arrays()
+        forget_peak()  # what the C library keeps goes back to the system
+        found.setdefault("planned_base", resident() - _arrays())
+        found["planned_process"] = found["planned_peak"] + found["planned_base"]
     return Evidence("ok", "done", memory=found, versions=stack.versions())
-
-
-def resident() -> int:
-    """VmRSS in bytes."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found.group(1)) * 1024 if found else 0
 
 
 def _arrays() -> int:
