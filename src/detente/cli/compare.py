@@ -74,6 +74,11 @@ from detente.store.spool import read_spool
 @click.option(
     "--memory/--no-memory", default=True, show_default=True, help="Memory runs, in processes of their own."
 )
+@click.option(
+    "--smallest-memory",
+    is_flag=True,
+    help="Also search, to 5 %, the smallest memory under which each row still runs: up to six processes a row.",
+)
 @click.option("--memory-cap", type=Bytes(), help="Limit every worker's data memory: 800M.")
 @click.option(
     "--aa/--no-aa", default=True, show_default=True, help="One stack twice, to measure the session's noise."

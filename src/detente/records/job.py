@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from detente.records.cell import Cell
 
-JobKind = Literal["prepare", "time", "prove", "plan", "memory", "capture", "probe", "check", "tune", "replay"]
+JobKind = Literal[
+    "prepare", "time", "prove", "plan", "memory", "smallest", "capture", "probe", "check", "tune", "replay"
+]
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ MEMORY: dict[str, str] = {
     "planned_peak": "tensors at once, planned",
     "driver_peak": "driver's peak of the process",
     "smallest_cap": "smallest cap that still runs",
+    "smallest_cap_below": "largest cap that does not",
+    "smallest_cap_empty": "smallest cap of an empty step",
 }
 
 

@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     aa: bool
     memory: bool
     memory_cap: int | None
+    smallest_memory: bool
     sampling: Sampling
     options: dict[str, Any]
     limits: dict[str, float]

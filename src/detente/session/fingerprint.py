@@ -72,7 +72,7 @@ def hash_files(paths: Any) -> str:
 
 # How long a session may take is no part of what it measures: `--resume` goes on with another budget. The number of
 # blocks is a part, because the correction counts how often the words are looked at, and that is settled beforehand.
-HOW_LONG = frozenset({"budget_s", "memory"})
+HOW_LONG = frozenset({"budget_s", "memory", "smallest_memory"})
 
 
 def differences(a: Fingerprint, b: Fingerprint) -> list[str]:

@@ -16,6 +16,7 @@ class Request:
     blocks     exactly this many blocks, instead of the sampling rule
     budget_s   no new block, and no new memory run, starts that would end later than this after the start
     aa         whether one stack runs under a second name to measure the session's noise
+    smallest_memory  also search the smallest cap under which each row still runs
     probes     overrides the probes of the first block (tests)
     limits     seconds per phase that differ from the table in spawn.py (tests, slow machines)
     """
@@ -34,6 +35,7 @@ class Request:
     aa: bool = True
     memory: bool = True
     memory_cap: int | None = None
+    smallest_memory: bool = False
     sampling: Sampling = Sampling()
     command: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)

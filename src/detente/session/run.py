@@ -24,6 +24,7 @@ from detente.session.proving import prepare, prove
 from detente.session.quiet import Quiet
 from detente.session.request import Request
 from detente.session.resting import rest_before
+from detente.session.smallest_memory import run_smallest
 from detente.session.tally import Tally
 from detente.session.underway import Stopped, Underway
 from detente.session.unmade import Unmade
@@ -105,6 +106,7 @@ def _stages(under: Underway) -> Session:
         run_plans(under)
         run_blocks(under)
         run_memory(under)
+        run_smallest(under)
     except Stopped:
         note = "interrupted"
         under.tally.say(

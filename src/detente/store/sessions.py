@@ -33,6 +33,7 @@ FREE_SETTINGS = frozenset(
         "blocks",
         "aa",
         "memory",
+        "smallest_memory",
         "command",
         "stacks",
         "workloads",

@@ -21,6 +21,7 @@ JOBS: dict[str, str] = {
     "prove": "detente.worker.jobs.prove",
     "plan": "detente.worker.jobs.plan",
     "memory": "detente.worker.jobs.memory",
+    "smallest": "detente.worker.jobs.memory",  # the same steps, under one cap after the other
     "capture": "detente.worker.jobs.capture",
     "probe": "detente.worker.jobs.probe",
     "check": "detente.worker.jobs.check",
