@@ -30,7 +30,7 @@ PHASES = [
     ("reading", "memory"),
 ]
 FRESH = [("import", "prepare"), ("reference-fp64", "prepare"), ("import", "prove"), ("third", "prove")]
-WHOLE = ["prove", "time", "memory"]
+WHOLE = ["prove", "plan", "time", "memory"]
 
 
 def interrupt(home: Path, presses: list[tuple[str, str]], times: int) -> list[dict[str, Any]]:
@@ -84,6 +84,12 @@ def test_proof_and_preparation_can_be_interrupted(tmp_path: Path) -> None:
     told = interrupt(tmp_path, FRESH, 2)
     assert [t["note"] for t in told] == ["interrupted"] * len(FRESH)
     assert [t["kept"] for t in told] == [[]] * len(FRESH)
+
+
+def test_a_plan_can_be_interrupted(tmp_path: Path) -> None:
+    """In a home of its own, where none is stored: twice leaves none, and the session goes on."""
+    (told,) = interrupt(tmp_path, [("build", "plan")], 2)
+    assert (told["note"], told["kept"]) == ("interrupted", ["prove"])
 
 
 @pytest.mark.matrix

@@ -265,9 +265,16 @@ def memory_section(group: Comparison) -> Section | None:
         for c in cells
         if x in c.memory
     )
-    several = f"{len(labels)} ways of measuring, which must not be compared with one another; "
+    measured = [x for x in labels if not x.startswith("planned_")]
+    several = f"{len(measured)} ways of measuring, which must not be compared with one another; "
+    plans = (
+        ""
+        if len(measured) == len(labels)
+        else " Plans were made before the row ran; its step's peak is their measure."
+    )
     note = words(
-        f"{several if len(labels) > 1 else ''}peaks are measured in processes of their own, never in timed ones."
+        f"{several if len(measured) > 1 else ''}peaks are measured in processes of their own, never in timed "
+        f"ones.{plans}"
     )
     return Section(
         "Memory",
