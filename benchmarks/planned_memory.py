@@ -1,6 +1,7 @@
 """What rows were planned to hold, and what they held: the memory of one process, before and after.
 
 python benchmarks/planned_memory.py                    # some 15 minutes; writes docs/results/planned-memory.md
+python benchmarks/planned_memory.py vit                # these again; the page keeps its other rows
 python benchmarks/planned_memory.py gpt2 --size tiny --page /tmp/page.md
 
 Of each row a ``plan`` worker and a ``memory`` worker run, as in a session; the measured peak is VmHWM of the third step
@@ -88,6 +89,7 @@ def main() -> int:
                 good &= fine
                 rows.append(row)
                 print(row, flush=True)
+    rows = [*_stored(asked.page, asked.workloads), *rows]
     lines = [
         f"# Memory, planned and measured, at {asked.size}",
         "",
@@ -105,6 +107,13 @@ def main() -> int:
     ]
     asked.page.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return 0 if good else 1
+
+
+def _stored(page: Path, again: list[str]) -> list[str]:
+    """The page's rows of workloads that were not named: they stay."""
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| workload")]
+    return [line for line in rows if line.split("|")[1].strip() not in again]
 
 
 def told(name: str, stack: str, planned: Evidence, measured: Evidence) -> tuple[str, bool]:

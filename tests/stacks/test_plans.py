@@ -15,7 +15,7 @@ from detente.stacks.torch_eager import TorchEager
 from detente.stacks.torch_plan import Live
 from detente.workloads.catalogue import find_size, find_workload
 
-NAMES = ("gemm", "ffn", "mha", "gpt2", "resnet50", "bert")
+NAMES = ("gemm", "ffn", "mha", "gpt2", "resnet50", "bert", "vit", "gpt_neo", "llama")
 
 
 def planned(stack, name: str, region: str = "train-step") -> dict[str, int]:

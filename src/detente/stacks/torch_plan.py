@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from detente.stacks.torch_eager import TorchEager, TorchRunning
+from detente.stacks.torch_eager import TorchEager, TorchRunning, optimizer_for
+from detente.stacks.torch_undrawn import undrawn
 from detente.workloads.workload import Size, Workload
 
 
@@ -67,6 +68,25 @@ class Planned(TorchRunning):
                     part._buffers[name] = old.to(self.dtype)
         return module
 
+    def fake(
+        self, fake: Callable[[torch.Tensor], torch.Tensor], hold: Callable[[torch.Tensor], None]
+    ) -> None:
+        """Every tensor of a module that was made for real becomes a fake one, and the optimizer one of those."""
+        made: dict[int, Any] = {}
+        for part in self.module.modules():
+            for name, old in part._parameters.items():
+                if old is not None:
+                    new = made.setdefault(id(old), torch.nn.Parameter(fake(old.detach()), old.requires_grad))
+                    hold(new)
+                    part._parameters[name] = new
+            for name, old in part._buffers.items():
+                if old is not None:
+                    part._buffers[name] = made.setdefault(id(old), fake(old))
+                    hold(made[id(old)])
+        self.optimizer = optimizer_for(
+            self.definition, self.contract, self.module, self.workload.optimizer, fused=self.stack.fused
+        )
+
 
 def plan(
     stack: TorchEager, workload: Workload, size: Size, contract: Any, batch: Mapping[str, np.ndarray]
@@ -75,8 +95,18 @@ def plan(
     buffers, ``gradients``, ``state`` of the optimizer, ``activations`` that are held when the loss is known, the batch
     among them, and the ``peak`` of all that is held at once."""
     fake, live = FakeTensorMode(allow_non_fake_inputs=True), Live()
+    try:
+        with live, fake:
+            running = Planned(stack, workload, size, contract)
+    except DataDependentOutputException:
+        # Its making reads a number of a tensor (ViT's rates of stochastic depth): made for real, of memory that nobody
+        # touches, and faked behind it.
+        live = Live()
+        with undrawn():
+            running = Planned(stack, workload, size, contract)
+        with live, fake:
+            running.fake(fake.from_tensor, live.hold)
     with live, fake:
-        running = Planned(stack, workload, size, contract)
         parameters = live.now
         placed = {n: fake.from_tensor(torch.from_numpy(np.array(a))) for n, a in batch.items()}
         placed = {n: t.to(running.dtype) if t.is_floating_point() else t for n, t in placed.items()}
