@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from detente.cli.live import duration
+from detente.cli.text import table
 from detente.records.cell import Cell
 from detente.records.codec import to_json
 from detente.records.folders import data_folder
@@ -119,12 +120,7 @@ def told(plan: Plan, form: str) -> list[str]:
         )
         for c in plan.cells
     ]
-    if form == "md":
-        lines = ["| " + " | ".join(x) + " |" for x in (head, ("---",) * len(head), *rows)]
-    else:
-        widths = [max(len(r[k]) for r in rows) for k in range(len(head) - 1)]
-        lines = ["  ".join([*(x.ljust(w) for x, w in zip(r, widths, strict=False)), r[-1]]) for r in rows]
-    return [*lines, "", *_summary(plan)]
+    return [*table(head, rows, form), "", *_summary(plan)]
 
 
 def _cost(cost: Cost) -> str:

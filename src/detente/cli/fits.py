@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 
 import click
 
+from detente.cli.live import progress_sink
 from detente.cli.options import Names, format_option
+from detente.cli.text import say, table
 from detente.records.cell import Cell
 from detente.records.evidence import Evidence
 
@@ -48,6 +49,7 @@ def command(
     import psutil
 
     from detente.records.codec import to_json
+    from detente.session.memory_watch import available
     from detente.session.plans import plan_of_rows, shortfall
     from detente.session.request import Request
     from detente.session.underway import Stopped
@@ -63,43 +65,26 @@ def command(
         command=("detente", "fits"),
     )
 
-    def heard(cell: object, phase: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\033[K{getattr(cell, 'label', '')}: {phase}", end="", file=sys.stderr, flush=True)
-
+    sink = progress_sink()
     try:
-        found = list(plan_of_rows(request, heard).items())
+        found = list(plan_of_rows(request, sink).items())
     except Stopped:
-        print("interrupted; the plans that were made are kept", file=sys.stderr)
+        say("interrupted; the plans that were made are kept", error=True)
         return 130
     finally:
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr)
-    machine = psutil.virtual_memory()
+        sink.close()
+    total, free = available(), psutil.virtual_memory().available
     if form == "json":
         rows = [
             {"cell": to_json(c), "status": e.status, "reason": e.reason, "memory": e.memory} for c, e in found
         ]
-        print(
-            json.dumps(
-                {"schema": "detente/fits/1", "total": machine.total, "free": machine.available, "rows": rows}
-            )
-        )
+        print(json.dumps({"schema": "detente/fits/1", "total": total, "free": free, "rows": rows}))
     else:
-        table = _table(found, shortfall)
-        if form == "md":
-            lines = [
-                "| " + " | ".join(row) + " |" for row in (table[0], ("---",) * len(table[0]), *table[1:])
-            ]
-        else:
-            widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
-            lines = [
-                "  ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)).rstrip() for row in table
-            ]
-        print("\n".join(lines))
-        print(
-            f"\nthis machine has {machine.total / 1e9:.3g} GB, {machine.available / 1e9:.3g} GB of them free"
-        )
+        head, *rows = _rows(found, shortfall)
+        # In columns the head is a row like any other.
+        for line in table(head, rows if form == "md" else [head, *rows], form):
+            say(line)
+        print(f"\nthis machine has {total / 1e9:.3g} GB, {free / 1e9:.3g} GB of them free")
     if not any(e.status == "ok" for _, e in found):
         return 3
     return 1 if any(shortfall(e.memory) for _, e in found) else 0
@@ -116,7 +101,7 @@ _LABELS = (
 )
 
 
-def _table(
+def _rows(
     found: list[tuple[Cell, Evidence]], shortfall: Callable[[dict[str, int]], str | None]
 ) -> list[tuple[str, ...]]:
     """A head, and a row of each."""

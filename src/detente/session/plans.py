@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-
-import psutil
 
 from detente.records.cell import Cell
 from detente.records.evidence import Evidence
@@ -15,6 +12,8 @@ from detente.session.interrupts import Interrupts
 from detente.session.known_plan import plan_file
 from detente.session.layout import is_twin, lay_out
 from detente.session.memory_runs import memory_cells
+from detente.session.memory_watch import available
+from detente.session.progress import Progress, Sink
 from detente.session.proofs import keep_proof, read_proof
 from detente.session.request import Request
 from detente.session.underway import Stopped, Underway
@@ -52,13 +51,13 @@ def _keep(under: Underway, process: Process) -> None:
 
 def shortfall(plan: dict[str, int]) -> str | None:
     """Why a process of this plan will not fit this machine, in words; None where it will or nobody knows."""
-    wanted, there = plan.get("planned_process"), psutil.virtual_memory().total
+    wanted, there = plan.get("planned_process"), available()
     if wanted is None or wanted <= there:
         return None
     return f"its process is planned to hold {wanted / 1e9:.3g} GB, and this machine has {there / 1e9:.3g} GB"
 
 
-def plan_of_rows(request: Request, heard: Callable[[Cell, str], None]) -> dict[Cell, Evidence]:
+def plan_of_rows(request: Request, sink: Sink) -> dict[Cell, Evidence]:
     """The plan of every row of a request, its twin's once; nothing is measured. Raises Stopped on an interrupt."""
     layout = lay_out(request)
     found: dict[Cell, Evidence] = {}
@@ -73,21 +72,22 @@ def plan_of_rows(request: Request, heard: Callable[[Cell, str], None]) -> dict[C
                     continue
                 known = read_proof(plan_file(cell))
                 found[cell] = (
-                    known.evidence if known is not None else _planned(workers, cell, heard, interrupts)
+                    known.evidence if known is not None else _planned(workers, cell, sink, interrupts)
                 )
         finally:
             workers.forget_caches()
     return found
 
 
-def _planned(
-    workers: Workers, cell: Cell, heard: Callable[[Cell, str], None], interrupts: Interrupts
-) -> Evidence:
+def _planned(workers: Workers, cell: Cell, sink: Sink, interrupts: Interrupts) -> Evidence:
     if interrupts.count:
         raise Stopped
-    done = workers.run("plan", cell, lambda phase: heard(cell, phase))
+    title = f"{cell.workload} {cell.size} {cell.label}: plan"
+    sink(Progress("start", title, cell=cell.key))
+    done = workers.run("plan", cell, lambda phase: sink(Progress("phase", title, cell=cell.key, phase=phase)))
     if done.killed_by_user:
         raise Stopped
+    sink(Progress("end", f"{title} took {done.wall_s:.1f} s", cell=cell.key))
     if done.evidence.status == "ok":
         keep_proof(
             plan_file(cell),

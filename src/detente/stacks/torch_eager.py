@@ -14,8 +14,8 @@ from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
 from detente.stacks.best_seconds import best_seconds
 from detente.stacks.installed_versions import installed_versions
+from detente.stacks.process_memory import resident
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
-from detente.stacks.resident import resident
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
 # What torch's optimizers keep that is not born as zeros, by its key, from the settings of its group.

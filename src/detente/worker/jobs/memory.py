@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
-import re
-from pathlib import Path
-
 from detente.records.evidence import Evidence
 from detente.records.job import Job
+from detente.stacks import process_memory
 from detente.worker.events import Events
 from detente.worker.opened import open_job
 
@@ -29,15 +24,15 @@ def run(job: Job, events: Events) -> Evidence:
     for phase in ("first", "second", "third"):
         events.phase(phase)
         if phase == "third":
-            peak = process_peak()
-            alone = forget_peak()
+            peak = process_memory.peak()
+            alone = process_memory.forget_peak()
         handle = running.step(opened.placed[0])
         losses.append(running.loss(handle))
         running.synchronise(handle)
         del handle
-    found = {**running.memory(), "process_peak": max(peak, process_peak())}
+    found = {**running.memory(), "process_peak": max(peak, process_memory.peak())}
     if alone:
-        found["step_peak"] = process_peak()
+        found["step_peak"] = process_memory.peak()
     events.phase("reading")
     return Evidence(
         "ok",
@@ -46,22 +41,3 @@ def run(job: Job, events: Events) -> Evidence:
         memory=found,
         versions=opened.stack.versions(),
     )
-
-
-def forget_peak() -> bool:
-    """VmHWM is what is resident now, and that is what is in use: what the C library keeps of loading and compiling goes
-    back to the system first. False where the kernel does not let a process say so."""
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def process_peak() -> int:
-    """VmHWM in bytes: the most that this process ever had resident, its compiler's scratch included."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found.group(1)) * 1024 if found else 0

@@ -9,10 +9,9 @@ import numpy as np
 from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.stacks.catalogue import find_entry, make_stack
+from detente.stacks.process_memory import forget_peak, resident
 from detente.stacks.protocol import Unavailable
-from detente.stacks.resident import resident
 from detente.worker.events import Events
-from detente.worker.jobs.memory import forget_peak
 from detente.workloads.catalogue import find_size, find_workload
 
 

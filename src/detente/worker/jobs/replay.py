@@ -96,9 +96,9 @@ def _stretches(job: Job, stretch: Kept, events: Events) -> Iterator[Trace]:
     folder = Path(job.prepared)
     batches = map_batches(folder)[: job.batches]
     fairs = fair_runs(read_kinks(folder), ORDERS_OF_MANY if stretch.steps > MANY_STEPS else ORDERS)
-    kept = tuple(fair for fair in fairs if fair.batches(batches) is not None)
-    for running, fair in _runs(job, kept, events):
-        placed = [fair.place(running, b) for b in fair.batches(batches) or ()]
+    turned = {fair: rows for fair in fairs if (rows := fair.batches(batches)) is not None}
+    for running, fair in _runs(job, tuple(turned), events):
+        placed = [fair.place(running, b) for b in turned[fair]]
         before = fair.weights(stretch.before)
         try:
             running.adopt(before)

@@ -1,0 +1,41 @@
+"""What this process has resident, as the system counts it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import re
+from pathlib import Path
+
+
+def resident() -> int:
+    """Bytes that are resident now."""
+    return _status("VmRSS")
+
+
+def peak() -> int:
+    """The most bytes that were ever resident, a compiler's scratch included; or since ``forget_peak``."""
+    return _status("VmHWM")
+
+
+def forget_peak() -> bool:
+    """The peak is what is resident now, and that is what is in use: what the C library keeps of loading and compiling
+    goes back to the system first. False where the kernel does not let a process say so."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status(name: str) -> int:
+    """0 where the system does not tell."""
+    try:
+        found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    except OSError:
+        return 0
+    return int(found.group(1)) * 1024 if found else 0
