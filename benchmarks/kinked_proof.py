@@ -36,7 +36,7 @@ from detente.worker.events import Events
 from detente.worker.fair import Fair, perturbed
 from detente.worker.prepared import map_batches, map_weights, read_kinks
 from detente.worker.reference import Trace, map_reference, reference_name
-from detente.worker.torch_reference import reordered
+from detente.worker.fair import reordered
 from detente.workloads.catalogue import find_size, find_workload
 
 ROOT = Path(__file__).resolve().parent.parent

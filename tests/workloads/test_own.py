@@ -13,7 +13,8 @@ import torch
 from detente.records.fault import UsageFault
 from detente.workloads.catalogue import find_size, find_workload
 from detente.workloads.own import in_torch
-from detente.workloads.own.loaded import ZERO_START, Form, starts_from_zero
+from detente.workloads.own.form import Form
+from detente.workloads.own.loaded import ZERO_START, starts_from_zero
 
 PLAIN = """
 import torch

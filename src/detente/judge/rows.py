@@ -63,7 +63,7 @@ def make_row(session: Session, cell: Cell) -> Row:
 def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
     """The fp64 level comes from ``prove`` processes of the same workload, stack and contract, at whatever size and
     device they ran; the other level from the timed processes, and from proofs at the cell's own precision."""
-    function, precision, on_device = [], [], False
+    function, precision, on_device, size, layer = [], [], False, "", ""
     for p in session.processes:
         other = p.cell
         same = (other.workload, other.stack, other.contract.name) == (
@@ -75,13 +75,19 @@ def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
             continue
         if other.contract.precision == "fp64":
             function.append(p.evidence.errors)
+            size = other.size
+            layer = layer or str(p.evidence.probes.get("layer", ""))
             on_device = on_device or other.device in (cell.device, row.platform)
         elif other == cell:
             precision.append(p.evidence.errors)
     precision += [_timed_errors(p.evidence) for p in row.processes if p.evidence.errors]
     column = parity_column(Proofs(tuple(function), on_device, tuple(precision)), cell.contract.precision)
     return replace(
-        column, kinks=next((k for p in row.processes if (k := p.evidence.kinks) is not None), None)
+        column,
+        kinks=next((k for p in row.processes if (k := p.evidence.kinks) is not None), None),
+        function_at=size,
+        layer=layer,
+        reason=f"{column.reason}; {layer}" if layer and column.same_function == "failed" else column.reason,
     )
 
 

@@ -59,6 +59,8 @@ class ParityColumn:
     first that differs; ``share`` its error over its bound. ``listed`` counts tensors too small to be judged.
     ``unseen`` is the relative error of a gradient (of an output or update, where there are none) that could not have
     been seen; ``kinks`` what was met where the function has no derivative, None where nothing was looked for.
+    ``function_at`` is the size at which the function was proved, empty where it was not; ``layer`` names the first
+    layer that differs, of a pair of a user's models whose proof failed.
     """
 
     same_function: str
@@ -70,6 +72,8 @@ class ParityColumn:
     reason: str = ""
     unseen: float | None = None
     kinks: Kinks | None = None
+    function_at: str = ""
+    layer: str = ""
 
 
 @dataclass(frozen=True)

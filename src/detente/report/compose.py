@@ -236,13 +236,13 @@ def _why_open(group: Comparison) -> str:
     if not lack:
         return ""
     own = any(c.workload.startswith("hf:") or ".py:" in c.workload for c in rows)
-    if own and lack == {"same_function"}:
+    if own and lack == {"same_function"} and all(c.stack.startswith("jax") for c in rows):
         return (
-            "A model of your own has one size, so there is no tiny one at which its function could be proved in fp64; "
-            "at its own size every tensor is proved to the precision that is timed."
+            "A model that JAX has alone is held against itself in float64, tensor by tensor; whether another framework "
+            "computes the same, a pair would say: torch_file.py:make,jax_file.py:make."
         )
     said = {
-        "same_function": "the proof in fp64 at size tiny",
+        "same_function": "the proof in fp64 at a small size",
         "same_precision": "the proof in the timed process",
     }
     return f"What is missing: {' and '.join(said[x] for x in sorted(lack))}."

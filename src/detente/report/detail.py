@@ -67,12 +67,19 @@ def parity_section(group: Comparison) -> Section | None:
     )
     rows = tuple(TableRow((words(strong(c.label)), *_parity_cells(c))) for c in cells)
     notes = words(
-        "Same function: at size tiny in fp64, every output, gradient and update within 1e-9. Same precision: in the "
-        "timed process, every tensor against the fp64 reference, within 4 times PyTorch eager's own error; "
+        f"Same function: {_where(cells)} in fp64, every output, gradient and update within 1e-9. Same precision: in "
+        "the timed process, every tensor against the fp64 reference, within 4 times PyTorch eager's own error; "
         "tensors too small to be judged are only counted. Unseen below: a relative error of a gradient (of an output, "
         f"where there is none) that the second level could not tell from rounding.{_kinks(cells)}"
     )
     return Section("Proof", (table_of(columns, rows, notes),), detail=True)
+
+
+def _where(cells: Sequence[CellResult]) -> str:
+    """At which size the function was proved."""
+    sizes = {c.parity.function_at for c in cells if c.parity is not None and c.parity.function_at}
+    told = {"own": "at its own size", "cut": "with two of every kind of layer (size cut)"}
+    return ", ".join(told.get(s, f"at size {s}") for s in sorted(sizes)) or "at size tiny"
 
 
 def _kinks(cells: Sequence[CellResult]) -> str:

@@ -18,7 +18,7 @@ from detente.records.fault import UsageFault
 from detente.records.precision import PRECISIONS
 from detente.session.request import Request
 from detente.stacks.catalogue import STACKS, StackEntry, find_entry
-from detente.workloads.catalogue import find_size, find_workload
+from detente.workloads.catalogue import find_size, find_workload, is_own
 from detente.workloads.workload import Size, Workload
 
 AA = "#aa"
@@ -59,16 +59,19 @@ def lay_out(request: Request) -> Layout:
         size = find_size(workload, request.size)
         contract = _contract(workload, request)
         rows = list(zip(labels, entries, strict=True))
-        twin = next((r for r in rows if r[1].name not in missing), None) if request.aa else None
+        why_not = {e.name: missing.get(e.name) or _no_definition(workload, e, size) for _, e in rows}
+        if is_own(name) and not request.stacks:
+            # Nobody asked for the rows that a model has no definition for.
+            rows = [r for r in rows if r[1].definition in workload.definitions]
+        twin = next((r for r in rows if not why_not[r[1].name]), None) if request.aa else None
         if twin is not None:
             aa = (twin[0], twin[0] + AA)
             rows.append((twin[0] + AA, twin[1]))
         for label, entry in rows:
             cell = Cell(name, size.name, entry.name, contract, request.device, label)
             cells.append(cell)
-            why = missing.get(entry.name) or _no_definition(workload, entry, size)
-            if why:
-                skipped[cell.key] = why
+            if why_not[entry.name]:
+                skipped[cell.key] = why_not[entry.name]
     return Layout(tuple(cells), skipped, aa)
 
 

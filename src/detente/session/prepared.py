@@ -11,13 +11,12 @@ from detente.records.contract import Contract
 from detente.records.folders import cache_folder
 from detente.session.fingerprint import hash_files
 from detente.session.sources import Sources, sources_of
-from detente.stacks.catalogue import find_entry
+from detente.stacks.catalogue import find_entry, maker_of
+from detente.worker.maker import MAKERS
 from detente.worker.reference import reference_name
 from detente.worker.run import JOBS
 from detente.workloads.catalogue import find_workload, is_own, spec_of
-
-# The stack that makes weights and references.
-MAKER = "torch-eager"
+from detente.workloads.own.spec import functions_of
 
 
 def prepared_folder(cell: Cell, seed: int, batches: int) -> Path:
@@ -45,22 +44,32 @@ def prepared_folder(cell: Cell, seed: int, batches: int) -> Path:
 def sources_of_making(workload: str) -> Sources:
     """What runs when the weights, batches and references of a workload are made: the job, the workload's description
     and its definition, a model file of the user's, and whatever these import."""
-    definition = find_workload(workload).definitions[find_entry(MAKER).definition]
-    return sources_of((JOBS["prepare"], spec_of(workload), definition), own_files(workload))
+    found = find_workload(workload)
+    maker = maker_of(found)
+    modules = (
+        JOBS["prepare"],
+        MAKERS[maker],
+        spec_of(workload),
+        found.definitions[find_entry(maker).definition],
+    )
+    return sources_of(modules, own_files(workload))
 
 
 def own_files(workload: str) -> tuple[Path, ...]:
-    """The user's file that a workload is named by, if it is."""
-    file = Path(workload.rpartition(":")[0]).expanduser()
-    return (file,) if is_own(workload) and file.suffix == ".py" and file.is_file() else ()
+    """The user's files that a workload is named by."""
+    if not is_own(workload):
+        return ()
+    files = [Path(side.rpartition(":")[0]).expanduser() for side in functions_of(workload).values()]
+    return tuple(file for file in files if file.suffix == ".py" and file.is_file())
 
 
 def data_of(workload: str) -> tuple[Path, ...]:
     """Files that are read rather than imported: a configuration, or a checkpoint's folder. Its content decides, not its
     path."""
-    if not workload.startswith("hf:"):
+    side = functions_of(workload).get("torch", "") if is_own(workload) else ""
+    if not side.startswith("hf:"):
         return ()
-    named = Path(workload.removeprefix("hf:").partition("?")[0]).expanduser()
+    named = Path(side.removeprefix("hf:").partition("?")[0]).expanduser()
     return (named,) if named.is_file() else tuple(sorted(p for p in named.rglob("*") if p.is_file()))
 
 

@@ -10,17 +10,17 @@ from detente.session.beside import run_beside
 from detente.session.layout import is_twin
 from detente.session.proofs import keep_proof, proof_file, read_proof
 from detente.session.underway import Underway
-from detente.workloads.catalogue import find_workload
+from detente.workloads.catalogue import find_size, find_workload
 
 
 def prove(under: Underway, cells: Sequence[Cell]) -> None:
-    """Level one: same function, at size tiny in fp64, once per workload, stack and versions, then cached. Proofs of
+    """Level one: same function, at a small size in fp64, once per workload, stack and versions, then cached. Proofs of
     different rows run beside each other: nothing is timed yet."""
     wanted: list[Cell] = []
     for cell in cells:
-        if "tiny" not in find_workload(cell.workload).sizes or is_twin(cell):
-            continue
         proof = proof_cell(cell)
+        if proof is None or is_twin(cell):
+            continue
         session = under.ledger.session
         if session.every(proof, "prove") and not session.to_run_again(proof, "prove"):
             continue
@@ -36,10 +36,14 @@ def prove(under: Underway, cells: Sequence[Cell]) -> None:
             under.tally.say(note)
 
 
-def proof_cell(cell: Cell) -> Cell:
-    """The cell at which a row's function is proved."""
+def proof_cell(cell: Cell) -> Cell | None:
+    """The cell at which a row's function is proved; None where nothing can be held against it."""
+    workload = find_workload(cell.workload)
+    size = workload.proved_at(find_size(workload, cell.size))
+    if not size:
+        return None
     contract = replace(cell.contract, precision="fp64", feed="resident")
-    return Cell(cell.workload, "tiny", cell.stack, contract, "cpu", cell.label)
+    return Cell(cell.workload, size, cell.stack, contract, "cpu", cell.label)
 
 
 def prepare(under: Underway, cells: Sequence[Cell]) -> None:

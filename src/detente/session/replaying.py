@@ -16,6 +16,8 @@ from detente.records.window import Replay
 from detente.session.estimate import AGAIN
 from detente.session.layout import is_twin
 from detente.session.underway import Underway
+from detente.stacks.catalogue import maker_of
+from detente.workloads.catalogue import find_workload
 
 # The block of a row that is taken again is one of the first so many: a session that decides early has had it.
 _AMONG = 5
@@ -69,7 +71,8 @@ class Turns:
             return
         cell = process.cell
         contract = replace(cell.contract, feed="resident")
-        maker = Cell(cell.workload, cell.size, "torch-eager", contract, cell.device, "replay")
+        by = maker_of(find_workload(cell.workload))
+        maker = Cell(cell.workload, cell.size, by, contract, cell.device, "replay")
         self._owed.setdefault(maker, {})[replay_name(cell, process.block)] = folder
 
     def take(self, block: int) -> None:

@@ -21,7 +21,9 @@ from detente.session.memory_cap import of_machine
 from detente.session.prepared import is_prepared, prepared_folder
 from detente.session.request import Request
 from detente.session.spawn import Spawned, spawn
+from detente.stacks.catalogue import maker_of
 from detente.store.artefacts import artefacts_of
+from detente.workloads.catalogue import find_workload
 
 BATCHES = 4
 
@@ -72,7 +74,8 @@ class Workers:
         contract = replace(cell.contract, feed="resident")
         if is_prepared(self.folder(cell), contract):
             return None
-        return Cell(cell.workload, cell.size, "torch-eager", contract, cell.device, "prepare")
+        maker = maker_of(find_workload(cell.workload))
+        return Cell(cell.workload, cell.size, maker, contract, cell.device, "prepare")
 
     def run(
         self,

@@ -14,6 +14,7 @@ from typing import Literal
 
 from detente.records.fault import UsageFault
 from detente.stacks.protocol import Stack
+from detente.workloads.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,12 @@ STACKS: dict[str, StackEntry] = {
         ),
     )
 }
+
+
+def maker_of(workload: Workload) -> str:
+    """The stack that makes a workload's weights, batches and references: torch-eager, but of a user's model that is of
+    JAX alone JAX itself."""
+    return "torch-eager" if "torch" in workload.definitions else "jax"
 
 
 def find_entry(name: str) -> StackEntry:

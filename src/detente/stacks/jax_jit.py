@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,38 +14,29 @@ from detente.records.precision import PRECISIONS
 from detente.stacks.best_seconds import best_seconds
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.jax_events import CompileListener
+from detente.stacks.jax_nnx import NnxParts
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
-from detente.workloads.weights import to_canonical, to_framework
+from detente.workloads.weights import WeightRule, to_canonical, to_framework
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
 
 class JaxRunning:
-    """A Flax definition split into parameters, other state and optimizer state; the state lives here, donated
-    from step to step."""
+    """A definition split into parameters, other state and optimizer state; the state lives here, donated from step to
+    step."""
 
     def __init__(self, stack: JaxJit, workload: Workload, size: Size, contract: Contract, scan: bool) -> None:
         import jax
-        from flax import nnx
 
-        self.jax, self.nnx, self.stack, self.contract, self.workload = jax, nnx, stack, contract, workload
-        self.definition = importlib.import_module(workload.definitions["flax"])
-        precision = PRECISIONS[contract.precision]
-        self.dtype = precision.parameters
-        self.rules = tuple(self.definition.weights(size, scan))
-
-        self._build = partial(
-            self.definition.build,
-            size,
-            parameters=precision.parameters,
-            compute=precision.compute,
-            scan=scan,
+        self.jax, self.stack, self.contract, self.workload = jax, stack, contract, workload
+        self.dtype = PRECISIONS[contract.precision].parameters
+        self.parts = _parts(workload, size, contract, scan)
+        self.optimizer = (self.parts.optimizer if contract.optimizer is not None else None) or make_optimizer(
+            contract.optimizer, workload.optimizer
         )
-        self.optimizer = make_optimizer(contract.optimizer, workload.optimizer)
-        # Shapes alone, until ``load``: drawing weights that nobody reads compiles a program for each shape, 3 s for a
-        # feed-forward layer. Who steps without loading, or a definition with state that no rule names (a key of random
-        # numbers), has them drawn.
-        self._split(nnx.eval_shape(self._build))
+        # Shapes alone, until ``load``. Who steps without loading, or a definition with state that no rule names (a key
+        # of random numbers), has the weights drawn.
+        self.params, self.rest = self.parts.shapes()
         self.opt_state = jax.eval_shape(self.optimizer.init, self.params) if self.optimizer else None
         self._shapes_alone = True
         self._named = frozenset(rule.path for rule in self.rules)
@@ -64,21 +54,18 @@ class JaxRunning:
         self._example: Any = None
         self._planned: dict[str, float] | None = None
 
-    def _split(self, module: Any) -> None:
-        module.train() if self.contract.region != "forward" else module.eval()
-        self.graphdef, self.params, self.rest = self.nnx.split(module, self.nnx.Param, ...)
+    @property
+    def rules(self) -> tuple[WeightRule, ...]:
+        return self.parts.rules
 
     def _draw(self) -> None:
         """The definition's own first weights."""
-        self._split(self._build())
+        self.params, self.rest = self.parts.drawn()
         self.opt_state = self.optimizer.init(self.params) if self.optimizer else None
         self._shapes_alone = False
 
     def _loss(self, params: Any, rest: Any, batch: Any) -> tuple[Any, Any]:
-        module = self.nnx.merge(self.graphdef, params, rest, copy=True)
-        loss, outputs = self.definition.loss(module, batch)
-        _, _, rest = self.nnx.split(module, self.nnx.Param, ...)
-        return loss, (outputs, rest)
+        return self.parts.loss(params, rest, batch)
 
     def _region(self, region: str) -> tuple[Any, tuple[int, ...]]:
         """The jitted region, ``(params, rest, state, batch) -> (loss, outputs, params, rest, state)``, and what it
@@ -131,21 +118,19 @@ class JaxRunning:
 
     def _filled(self, state: Any, leaves: dict[Any, np.ndarray]) -> Any:
         """The state with these leaves; what no rule names (keys and counts of random numbers) as it was drawn."""
-        filled = []
-        for path, variable in self.nnx.to_flat_state(state):
+
+        def value_of(path: Any, old: Any) -> Any:
             if path in leaves:
-                value = self._put(leaves[path].astype(_value(variable).dtype))
-            else:
-                array, key = self._unnamed[path]
-                value = self._put(array)
-                value = value if key is None else self.jax.random.wrap_key_data(value, impl=key)
-            filled.append((path, variable.replace(value)))
-        return self.nnx.from_flat_state(filled)
+                return self._put(leaves[path].astype(old.dtype))
+            array, key = self._unnamed[path]
+            value = self._put(array)
+            return value if key is None else self.jax.random.wrap_key_data(value, impl=key)
+
+        return self.parts.filled(state, value_of)
 
     def _leaves(self, *states: Any) -> Iterator[tuple[Any, Any]]:
         for state in states:
-            for path, variable in self.nnx.to_flat_state(state):
-                yield path, _value(variable)
+            yield from self.parts.leaves(state)
 
     def _as_data(self, value: Any) -> tuple[np.ndarray, Any]:
         """A copy on the host, and the kind of key where it is one: numpy has no type for those."""
@@ -155,7 +140,10 @@ class JaxRunning:
         return np.array(value), None
 
     def place(self, batch: Arrays) -> Any:
-        placed = {n: self._put(a.astype(self.dtype) if a.dtype.kind == "f" else a) for n, a in batch.items()}
+        placed = {
+            n: self._put(a.astype(self.dtype) if a.dtype.kind == "f" else a)
+            for n, a in self.parts.arranged(batch).items()
+        }
         return self.jax.block_until_ready(placed)
 
     def step(self, batch: Any) -> Any:
@@ -239,8 +227,36 @@ class JaxRunning:
                 found["step"] = self._to_host(part.count).astype(np.float64)
         return found
 
+    def adopt(self, state: Arrays) -> None:
+        """Go on from a state that a process handed out (``state``), as the reference does where there is no torch.
+        Raises KeyError for a tensor that it lacks; a moment that it lacks is zero."""
+        self.load({rule.name: state[rule.name] for rule in self.rules})
+        names = self.parameter_names()
+        rules = [r for r in self.rules if r.name in names]
+        self.opt_state = self._restored(self.opt_state, rules, state) if self.optimizer else None
+
+    def _restored(self, part: Any, rules: list[WeightRule], state: Arrays) -> Any:
+        """A part of optax's state out of a handed-out one; see ``_moments``."""
+        if hasattr(part, "_fields"):
+            values = {f: self._restored(getattr(part, f), rules, state) for f in part._fields}
+            for field in values.keys() & _MOMENTS.keys():
+                kept = {r.name: state.get(f"{_MOMENTS[field]}:{r.name}") for r in rules}
+                given = {n: np.zeros_like(state[n]) if a is None else a for n, a in kept.items()}
+                leaves = to_framework(rules, given)
+                values[field] = self.parts.filled(
+                    values[field], lambda path, old, leaves=leaves: self._put(leaves[path].astype(old.dtype))
+                )
+            if "count" in values and "step" in state:
+                values["count"] = self._put(np.asarray(state["step"]).astype(values["count"].dtype))
+            return type(part)(**values)
+        return (
+            type(part)(self._restored(p, rules, state) for p in part)
+            if isinstance(part, tuple | list)
+            else part
+        )
+
     def parameter_names(self) -> frozenset[str]:
-        paths = {path for path, _ in self.nnx.to_flat_state(self.params)}
+        paths = {path for path, _ in self._leaves(self.params)}
         return frozenset(r.name for r in self.rules if r.path in paths)
 
     def compiled(self) -> CompileCount:
@@ -264,7 +280,7 @@ class JaxRunning:
             n: jax.ShapeDtypeStruct(
                 a.shape, self.dtype if a.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(a.dtype)
             )
-            for n, a in batch.items()
+            for n, a in self.parts.arranged(batch).items()
         }
         compiled = self.jitted.lower(self.params, self.rest, self.opt_state, shapes).compile()
         jax.block_until_ready(
@@ -321,8 +337,8 @@ class JaxJit:
         self.jax = jax
         if device != "auto":
             jax.config.update("jax_platforms", device)
-        if precision == "fp64":
-            jax.config.update("jax_enable_x64", True)
+        # Also off again: a process that makes references goes from one to the other.
+        jax.config.update("jax_enable_x64", precision == "fp64")
         try:
             # By name, not only by the flag: a process whose backends exist already ignores the flag.
             self.device = jax.devices(None if device == "auto" else device)[0]
@@ -392,8 +408,12 @@ class JaxScan(JaxJit):
 _MOMENTS = {"mu": "exp_avg", "nu": "exp_avg_sq", "trace": "momentum_buffer"}
 
 
-def _value(variable: Any) -> Any:
-    return variable.get_value() if hasattr(variable, "get_value") else variable.value
+def _parts(workload: Workload, size: Size, contract: Contract, scan: bool) -> Any:
+    """What is stepped: a definition of our own kind, or one that brings its parts itself (a user's model)."""
+    definition = importlib.import_module(workload.definitions["flax"])
+    if hasattr(definition, "parts"):
+        return definition.parts(size, contract)
+    return NnxParts(workload, size, contract, scan)
 
 
 def _named_parts(state: Any) -> Iterator[Any]:

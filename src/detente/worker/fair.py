@@ -1,4 +1,4 @@
-"""Fair runs: eager PyTorch of the same function at the same precision, rounded otherwise.
+"""Fair runs: the reference's own framework, the same function at the same precision, rounded otherwise.
 
 How far a right program may lie from the fp64 reference is measured, and not assumed: it is the largest error of some
 fair runs. Of a smooth function two say it, with the rows of a batch in two orders. Of a function with kinks they do
@@ -8,19 +8,13 @@ that are off in their last digit, or sums in another order: channels last, witho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from detente.records.contract import Contract
 from detente.records.kinks import Kinks
 from detente.records.tensor_error import TensorError
-from detente.stacks.torch_eager import TorchRunning
-from detente.worker.torch_reference import reference_run, reordered
-from detente.workloads.workload import Size, Workload
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -55,27 +49,6 @@ class Fair:
             if self.order
             else errors
         )
-
-    def place(self, running: TorchRunning, batch: Arrays) -> Any:
-        return _last(running.place(batch)) if self.channels_last else running.place(batch)
-
-    @contextmanager
-    def running(
-        self, workload: Workload, size: Size, contract: Contract, precision: str, device: str, threads: int
-    ) -> Iterator[TorchRunning]:
-        import torch
-
-        threads = (1 if threads > 1 else 2) if self.threads else threads
-        mkldnn: Any = torch.backends.mkldnn
-        before = mkldnn.enabled
-        mkldnn.enabled = before and self.onednn
-        try:
-            with reference_run(workload, size, contract, precision, device, threads) as running:
-                if self.channels_last:
-                    running.module.to(memory_format=torch.channels_last)
-                yield running
-        finally:
-            mkldnn.enabled = before
 
 
 # The first is the reference's own way; each other one differs in what JAX, XLA or a tuned library may do otherwise.
@@ -112,10 +85,12 @@ def perturbed(weights: Arrays, seed: int) -> dict[str, np.ndarray]:
     return found
 
 
-def _last(batch: Any) -> Any:
-    import torch
-
-    return {
-        n: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 and t.is_floating_point() else t
-        for n, t in batch.items()
-    }
+def reordered(batch: Mapping[str, np.ndarray], order: int) -> dict[str, np.ndarray] | None:
+    """The batch with its rows in another ``order``, 1 the reverse and each further one drawn by its number: the same
+    mean loss and gradient, summed otherwise. None where the entries have no common first axis, or one row: then there
+    is no other order."""
+    rows = {a.shape[0] if a.ndim else 0 for a in batch.values()}
+    if len(rows) != 1 or (count := max(rows)) < 2:
+        return None
+    places = np.arange(count)[::-1] if order == 1 else np.random.default_rng(order).permutation(count)
+    return {n: np.ascontiguousarray(a[places]) for n, a in batch.items()}

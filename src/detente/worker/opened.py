@@ -18,7 +18,7 @@ from detente.stacks.catalogue import find_entry, make_stack
 from detente.stacks.protocol import Capture, Running, Stack
 from detente.worker.clock import now
 from detente.worker.events import Events
-from detente.worker.prepared import map_batches, map_weights
+from detente.worker.prepared import knowing, map_batches, map_weights
 from detente.worker.process_state import ProcessState, take_state
 from detente.worker.window import Rotation
 from detente.workloads.catalogue import find_size, find_workload
@@ -92,7 +92,8 @@ def open_job(job: Job, events: Events) -> Opened:
     begun = now()
     workload = find_workload(job.cell.workload)
     with _undrawn():
-        running = stack.build(workload, find_size(workload, job.cell.size), job.cell.contract)
+        size = knowing(find_size(workload, job.cell.size), Path(job.prepared))
+        running = stack.build(workload, size, job.cell.contract)
     weights = map_weights(Path(job.prepared))
     running.load(weights)
     build_s = now() - begun

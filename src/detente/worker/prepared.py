@@ -2,6 +2,7 @@
 
 weights.safetensors             canonical names
 batches.safetensors             ``0/input_ids``: batch number, entry
+side.json                       of a user's model: what its torch side tells its JAX side (workloads/own/side.py)
 kinks.json                      where the function has no derivative, and which biases were moved away from there
 <reference>.safetensors, .json  of one contract; see reference.py
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,9 @@ import numpy as np
 from detente.records.codec import dumps, from_json
 from detente.records.kinks import Kinks
 from detente.worker.tensorfile import map_tensors, write_tensors
+from detente.workloads.own.side import Side
+from detente.workloads.own.size import OwnSize
+from detente.workloads.workload import Size
 
 
 def write_weights(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
@@ -53,3 +58,16 @@ def write_kinks(folder: Path, kinks: Kinks) -> None:
 def read_kinks(folder: Path) -> Kinks:
     """What was met when the weights were made."""
     return from_json(Kinks, json.loads((folder / "kinks.json").read_text()))
+
+
+def write_side(folder: Path, side: Side) -> None:
+    """Before the weights, as the kinks."""
+    (folder / "side.json").write_text(dumps(side))
+
+
+def knowing(size: Size, folder: Path) -> Size:
+    """The size with what the other side of a pair told, where it has told it."""
+    file = folder / "side.json"
+    if not isinstance(size, OwnSize) or not size.is_pair or not file.exists():
+        return size
+    return replace(size, other=from_json(Side, json.loads(file.read_text())))

@@ -52,6 +52,8 @@ class Workload:
     layers           repeated layers at a size; 0 when there are none to scan
     parameters       trained elements at a size, what two modules share counted once; 0 where it is not known
     constraints      what the dimensions must satisfy together; a size with overrides is held to them
+    proved_at        (size) -> name of the size at which its function is proved in fp64; empty where there is nothing to
+                     hold it against
     source           where the shapes come from (paper, configuration)
     """
 
@@ -68,5 +70,6 @@ class Workload:
     layers: Callable[[Size], int] = field(default=lambda size: 0)
     parameters: Callable[[Size], int] = field(default=lambda size: 0)
     constraints: tuple[Constraint, ...] = ()
+    proved_at: Callable[[Size], str] = field(default=lambda size: "tiny")
     optimizer: OptimizerSettings = OptimizerSettings(lr=1e-3)
     source: str = ""

@@ -1,8 +1,7 @@
-"""Prepare: weights, batches and the fp64 references of a contract, made once by torch-eager."""
+"""Prepare: weights, batches and the fp64 references of a contract, made once by the workload's maker."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +12,12 @@ import numpy as np
 from detente.records.contract import Contract
 from detente.records.evidence import Evidence
 from detente.records.job import Job
-from detente.records.kinks import Kinks
-from detente.stacks.torch_eager import TorchEagerDefault, TorchRunning
+from detente.worker.advance import advance
 from detente.worker.buffers import Ahead, held_already
 from detente.worker.events import Events
-from detente.worker.fair import Fair, fair_runs
+from detente.worker.fair import Fair
 from detente.worker.handed import can_hold, states_bytes
-from detente.worker.kinks import AT_ZERO, clear, look
+from detente.worker.maker import Maker, make_maker
 from detente.worker.prepared import (
     map_batches,
     map_weights,
@@ -39,7 +37,6 @@ from detente.worker.reference import (
     write_reference,
 )
 from detente.worker.three_steps import ThreeSteps, three_steps
-from detente.worker.torch_reference import advance, reference_run
 from detente.worker.window import is_slow, states
 from detente.workloads.catalogue import find_size, find_workload
 from detente.workloads.workload import Size, Workload
@@ -57,9 +54,10 @@ def run(job: Job, events: Events) -> Evidence:
     size = find_size(workload, cell.size)
     contract = cell.contract
 
+    maker = make_maker(cell.stack)
     events.phase("weights")
     if not (folder / "weights.safetensors").exists():
-        _write_weights(job, folder, workload, size, contract)
+        _write_weights(maker, job, workload, size)
 
     weights, batches = map_weights(folder), map_batches(folder)
     three: Reference | None = None
@@ -69,18 +67,18 @@ def run(job: Job, events: Events) -> Evidence:
     ahead: Ahead | None = None
     for precision, fair in [
         ("fp64", Fair()),
-        *((contract.precision, f) for f in fair_runs(read_kinks(folder))),
+        *((contract.precision, f) for f in maker.fair_runs(read_kinks(folder))),
     ]:
         turned = fair.batches(batches)
         if turned is None:
             continue
         events.phase(f"reference-{precision}")
-        with fair.running(workload, size, contract, precision, cell.device, job.threads) as running:
+        with maker.running(fair, workload, size, contract, precision, cell.device, job.threads) as running:
             versions = running.stack.versions()
             began = fair.weights(weights)
             running.load(began)
-            placed = [fair.place(running, b) for b in turned]
-            done, gradients = _steps(running, placed, contract.region, events)
+            placed = [maker.place(fair, running, b) for b in turned]
+            done, gradients = _steps(maker, running, placed, contract.region, events)
             trace = replace(done.trace(running, began, contract.region, moved=True), **gradients)
             if three is not None and fair.order and not _same_loss(three, done.losses[0]):
                 continue  # another order of rows is another function here: one order has to do
@@ -106,35 +104,12 @@ def run(job: Job, events: Events) -> Evidence:
     return Evidence("ok", "done", losses=(loss,), versions=versions)
 
 
-def _write_weights(job: Job, folder: Path, workload: Workload, size: Size, contract: Contract) -> None:
-    stack = TorchEagerDefault()
-    stack.start("cpu", "fp32", job.threads)
-    stack.torch.manual_seed(job.seed)
-    plain = replace(contract, precision="fp32", region="gradient", optimizer=None)
-    running = stack.build(workload, size, plain)
-    batches = [workload.batch(size, np.random.default_rng(job.seed + 1 + i)) for i in range(job.batches)]
+def _write_weights(maker: Maker, job: Job, workload: Workload, size: Size) -> None:
+    folder = Path(job.prepared)
+    weights, batches, kinks = maker.first(job, workload, size, job.cell.contract)
     write_batches(folder, batches)
-    weights = running.tensors()
-    kinks = _looked(running, batches)
-    del running
-    gc.collect()
-    if AT_ZERO & kinks.met.keys():
-        with reference_run(workload, size, plain, "fp64", "cpu", job.threads) as exact:
-            exact.load(weights)
-            kinks, moved = clear(exact, lambda batch: exact.definition.loss(exact.module, batch), batches)
-            weights |= moved
     write_kinks(folder, kinks)
     write_weights(folder, weights)
-
-
-def _looked(running: TorchRunning, batches: list[dict[str, np.ndarray]]) -> Kinks:
-    """The kinks of the first batch's forward pass."""
-    try:
-        return look(
-            running.module, lambda: running.definition.loss(running.module, running.place(batches[0]))
-        )
-    except RuntimeError as error:  # what does not run at all fails as a row, in words of its own
-        return Kinks(reason=f"{type(error).__name__}: {error}"[:200])
 
 
 def _ahead(job: Job, weights: Mapping[str, np.ndarray], step_s: float) -> Ahead | None:
@@ -159,22 +134,16 @@ def _same_loss(three: Reference, loss: float) -> bool:
 
 
 def _steps(
-    running: TorchRunning, placed: list[Any], region: str, events: Events
+    maker: Maker, running: Any, placed: list[Any], region: str, events: Events
 ) -> tuple[ThreeSteps, dict[str, Any]]:
-    gradients: dict[str, np.ndarray] = {}
-    hook = None
-    if region == "train-step":
-        # Those of the first step itself, before its update: a backward pass of their own would cost a fourth step.
-        hook = running.optimizer.register_step_pre_hook(
-            lambda *_: gradients.update(gradients or running.held_gradients())
-        )
-    done = three_steps(running, placed, region, events)
-    if hook is not None:
-        hook.remove()
-    return done, {"gradients": gradients} if gradients else {}
+    if region != "train-step":
+        return three_steps(running, placed, region, events), {}
+    with maker.gradients(running, placed[0]) as found:
+        done = three_steps(running, placed, region, events)
+    return done, {"gradients": found} if found else {}
 
 
-def _window(running: TorchRunning, placed: list[Any], weights: Any, contract: Contract, steps: int) -> Trace:
+def _window(running: Any, placed: list[Any], weights: Any, contract: Contract, steps: int) -> Trace:
     """The state after ``steps`` steps from the weights, three of which are done; of a region without state what each
     batch gives, named ``NUMBER:NAME``."""
     if contract.region == "train-step":

@@ -16,12 +16,13 @@ from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.records.tensor_error import TensorError
 from detente.records.window import Replay
+from detente.worker.advance import advance
 from detente.worker.events import Events
-from detente.worker.fair import Fair, fair_runs
+from detente.worker.fair import Fair
 from detente.worker.handed import Handed, Kept, map_handed
+from detente.worker.maker import Maker, make_maker
 from detente.worker.prepared import map_batches, map_weights, read_kinks
 from detente.worker.reference import STATE, Reference, Trace, make_reference, state_trace, with_errors
-from detente.worker.torch_reference import advance
 from detente.workloads.catalogue import find_size, find_workload
 
 # Behind so many steps roundings have grown into something of their own: of 814 small steps a fair JAX row was off by
@@ -80,7 +81,7 @@ def _returned(outputs: Mapping[str, np.ndarray], region: str) -> Trace:
     )
 
 
-def _runs(job: Job, fairs: tuple[Fair, ...], events: Events) -> Iterator[tuple[Any, Fair]]:
+def _runs(job: Job, maker: Maker, fairs: tuple[Fair, ...], events: Events) -> Iterator[tuple[Any, Fair]]:
     """(the reference at a precision, how it rounds): fp64, then the cell's own precision in every way. Each is built
     anew: what a user's own optimizer keeps to itself, no state resets."""
     contract, cell = job.cell.contract, job.cell
@@ -88,17 +89,18 @@ def _runs(job: Job, fairs: tuple[Fair, ...], events: Events) -> Iterator[tuple[A
     size = find_size(workload, cell.size)
     for precision, fair in [("fp64", Fair()), *((contract.precision, f) for f in fairs)]:
         events.phase(f"replay-{precision}")
-        with fair.running(workload, size, contract, precision, cell.device, job.threads) as running:
+        with maker.running(fair, workload, size, contract, precision, cell.device, job.threads) as running:
             yield running, fair
 
 
 def _stretches(job: Job, stretch: Kept, events: Events) -> Iterator[Trace]:
     folder = Path(job.prepared)
     batches = map_batches(folder)[: job.batches]
-    fairs = fair_runs(read_kinks(folder), ORDERS_OF_MANY if stretch.steps > MANY_STEPS else ORDERS)
+    maker = make_maker(job.cell.stack)
+    fairs = maker.fair_runs(read_kinks(folder), ORDERS_OF_MANY if stretch.steps > MANY_STEPS else ORDERS)
     turned = {fair: rows for fair in fairs if (rows := fair.batches(batches)) is not None}
-    for running, fair in _runs(job, tuple(turned), events):
-        placed = [fair.place(running, b) for b in turned[fair]]
+    for running, fair in _runs(job, maker, tuple(turned), events):
+        placed = [maker.place(fair, running, b) for b in turned[fair]]
         before = fair.weights(stretch.before)
         try:
             running.adopt(before)
@@ -109,7 +111,7 @@ def _stretches(job: Job, stretch: Kept, events: Events) -> Iterator[Trace]:
 
 
 def _steps(job: Job, handed: Handed, events: Events) -> Iterator[Trace]:
-    for running, _ in _runs(job, (Fair(),), events):
+    for running, _ in _runs(job, make_maker(job.cell.stack), (Fair(),), events):
         running.load(map_weights(Path(job.prepared)))
         handle = running.step(running.place(handed.batch))
         outputs = {**running.outputs(handle), "loss": np.array(running.loss(handle))}

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from detente.records.fault import UsageFault
-from detente.workloads.own.loaded import Loaded, check
+from detente.workloads.own.reached import DIMENSIONS
 
 
-def load_file(target: str) -> Loaded:
-    """Run the file once per process and the function at every call.
+def call_function(target: str, changed: Mapping[str, int]) -> Any:
+    """What the function returns. The file runs once per process, the function at every call, with the dimensions of
+    ``changed`` that it has arguments for.
 
     Raises UsageFault when either raises: with the exception, and the line of the user's file where it came from.
     """
     file, _, name = target.rpartition(":")
     path = Path(file).expanduser().resolve()
-    key = f"detente_own_{path.stem}"
     try:
-        module = sys.modules.get(key)
-        if module is None or getattr(module, "__file__", None) != str(path):
-            # Behind everything else, so that a neighbour called random.py does not replace the library's.
-            if str(path.parent) not in sys.path:
-                sys.path.append(str(path.parent))
-            spec = importlib.util.spec_from_file_location(key, path)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[key] = module
-            try:
-                spec.loader.exec_module(module)
-            except BaseException:
-                del sys.modules[key]
-                raise
-        found = getattr(module, name)()
+        function = getattr(load_file(path), name)
+        return function(**_arguments(function, changed))
+    except UsageFault:
+        raise
     except Exception as error:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
         where = f"{file}:{lines[-1]}" if lines else file
@@ -42,4 +35,31 @@ def load_file(target: str) -> Loaded:
             f"{where} raised {type(error).__name__}: {error}",
             f"`{name}` must run by itself, without arguments; try it in python first",
         ) from error
-    return check(found, target)
+
+
+def load_file(path: Path) -> ModuleType:
+    """The user's file as a module, run once per process."""
+    key = f"detente_own_{path.stem}"
+    module = sys.modules.get(key)
+    if module is not None and getattr(module, "__file__", None) == str(path):
+        return module
+    # Behind everything else, so that a neighbour called random.py does not replace the library's.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(key, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[key] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[key]
+        raise
+    return module
+
+
+def _arguments(function: Any, changed: Mapping[str, int]) -> dict[str, int]:
+    if not changed:
+        return {}
+    names = inspect.signature(function).parameters
+    return {n: changed[d] for n in names if (d := DIMENSIONS.get(n, n)) in changed}

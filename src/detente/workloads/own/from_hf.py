@@ -16,6 +16,7 @@ import transformers
 from detente.records.fault import UsageFault
 from detente.workloads.own.loaded import Loaded
 from detente.workloads.own.size import OwnSize
+from detente.workloads.own.spec import CUT
 from detente.workloads.torch_parts.at_least_float32 import shifted_cross_entropy
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -92,8 +93,10 @@ def load_hf(size: OwnSize) -> Loaded:
 
     Raises UsageFault when there is no such configuration, or none of TASKS fits it.
     """
-    name = size.target.removeprefix("hf:").partition("?")[0]
+    name = size.functions["torch"].removeprefix("hf:").partition("?")[0]
     config = _configure(name, dict(size.settings))
+    if size.name.partition(",")[0] == CUT:
+        _cut(config)
     task = find_task(config)
     auto = getattr(transformers, task.auto)
     folder = Path(name).expanduser()
@@ -151,6 +154,22 @@ def _configure(name: str, settings: dict[str, Any]) -> Any:
         # A checkpoint's configuration names it, a bare model type's may not; T5's decoder starts with padding.
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0
     return config
+
+
+# How configurations call their numbers of layers.
+_LAYERS = ("num_hidden_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+
+
+def _cut(config: Any) -> None:
+    """At most two layers of every kind that a configuration names, and of none two layers of each stack."""
+    for part in (config, *(v for v in vars(config).values() if isinstance(v, transformers.PretrainedConfig))):
+        kinds = getattr(part, "layer_types", None)
+        kept = [k for k in dict.fromkeys(kinds) for _ in range(min(2, list(kinds).count(k)))] if kinds else []
+        for name in _LAYERS:
+            if isinstance(getattr(part, name, None), int) and getattr(part, name) > 2:
+                setattr(part, name, len(kept) or 2)
+        if kept:
+            part.layer_types = kept
 
 
 def _read(name: str, settings: dict[str, Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,8 +11,11 @@ import numpy as np
 import torch
 
 from detente.records.fault import UsageFault
-from detente.workloads.own.from_file import load_file
-from detente.workloads.own.loaded import Form, Loaded, draws
+from detente.workloads.own.form import Form, draws
+from detente.workloads.own.from_file import call_function
+from detente.workloads.own.loaded import Loaded, check
+from detente.workloads.own.mapping import Tensor
+from detente.workloads.own.side import Side
 from detente.workloads.own.size import OwnSize
 from detente.workloads.workload import Size
 
@@ -28,13 +30,14 @@ class Carried:
     form: Form
     optimizer: torch.optim.Optimizer | None
     trained: tuple[tuple[str, ...], ...]  # names of the optimizer's parameters, group by group
+    left_out: str
 
 
 def build(size: Size) -> torch.nn.Module:
     """The user's module in training mode. Runs the user's function."""
     loaded = _load(size)
-    form = Form.of(next(draws(loaded, functools.partial(_load, size))))
-    carried = Carried(loaded.loss, form, loaded.optimizer, _trained(loaded))
+    form = Form.of(next(_draws(loaded, size)))
+    carried = Carried(loaded.loss, form, loaded.optimizer, _trained(loaded), loaded.left_out)
     # Past Module.__setattr__: it is no part of the module's state.
     object.__setattr__(loaded.module, "detente_own", carried)
     return loaded.module.train()
@@ -83,6 +86,29 @@ def optimizer(module: torch.nn.Module) -> torch.optim.Optimizer | None:
     return carried.optimizer
 
 
+def left_out(module: torch.nn.Module) -> str:
+    """What of the user's recipe is not run, for the reader."""
+    carried: Carried = module.detente_own  # type: ignore[assignment]
+    return carried.left_out
+
+
+def side(module: torch.nn.Module) -> Side:
+    """What the JAX side of a pair must know: the tensors with their owners, and the optimizer."""
+    carried: Carried = module.detente_own  # type: ignore[assignment]
+    owners = dict(module.named_modules())
+    kept = set(module.state_dict())
+    named = [(n, p, p.requires_grad) for n, p in module.named_parameters()]
+    named += [(n, b, False) for n, b in module.named_buffers() if n in kept and b.is_floating_point()]
+    made = carried.optimizer
+    return Side(
+        tuple(
+            Tensor(n, tuple(t.shape), type(owners[n.rpartition(".")[0]]).__name__, trained)
+            for n, t, trained in named
+        ),
+        type(made).__name__ if made is not None else "",
+    )
+
+
 def batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """The next batch of the user's stream, drawn with every global generator seeded from ``rng``."""
     seed = int(rng.integers(2**31))
@@ -107,15 +133,20 @@ def _stream(size: Size) -> Iterator[Any]:
     """The one stream of batches of a target in this process: a DataLoader goes on where it was."""
     key = str(size)
     if key not in _STREAMS:
-        _STREAMS[key] = draws(_load(size), functools.partial(_load, size))
+        _STREAMS[key] = _draws(_load(size), size)
     return _STREAMS[key]
+
+
+def _draws(loaded: Loaded, size: Size) -> Iterator[Any]:
+    return draws(loaded.batch, lambda: _load(size).batch)
 
 
 def _load(size: Size) -> Loaded:
     assert isinstance(size, OwnSize)
-    if size.target.startswith("hf:"):
+    target = size.functions["torch"]
+    if target.startswith("hf:"):
         # transformers takes seconds to import, and a model from a file may do without it.
         from detente.workloads.own.from_hf import load_hf
 
         return load_hf(size)
-    return load_file(size.target)
+    return check(call_function(target, size.changed()), target)

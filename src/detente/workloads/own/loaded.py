@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from detente.records.fault import UsageFault
+from detente.workloads.own import lightning_module
 
 
 @dataclass(frozen=True)
@@ -20,20 +20,34 @@ class Loaded:
     batch       tensors or numpy arrays in a mapping, a sequence, or alone; a function without arguments that
                 returns such a batch; or a ``DataLoader`` of them
     optimizer   a ``torch.optim.Optimizer`` over the module's parameters, or None
+    left_out    what of the user's recipe is not run, for the reader; empty where all of it is
     """
 
     module: torch.nn.Module
     loss: Callable[[torch.nn.Module, Any], Any]
     batch: Any
     optimizer: torch.optim.Optimizer | None = None
+    left_out: str = ""
+
+
+HINT = "return (module, loss, batch) or (module, loss, batch, optimizer); see docs/compare-your-own-model.md"
 
 
 def check(found: Any, target: str) -> Loaded:
     """What the user's function returned, as a record. Raises UsageFault that says which part is wrong."""
-    hint = "return (module, loss, batch) or (module, loss, batch, optimizer); see docs/add-a-workload.md"
-    if not isinstance(found, tuple | list) or len(found) not in (3, 4):
-        shape = f" of {len(found)}" if isinstance(found, tuple | list) else ""
-        raise UsageFault(f"{target} returned a {type(found).__name__}{shape}", hint)
+    if not isinstance(found, tuple | list):
+        raise UsageFault(f"{target} returned {_told(found)}", HINT)
+    found = tuple(found)
+    if lightning_module.is_one(found[0] if found else None) and (len(found) == 2 or found[1] is None):
+        found = lightning_module.opened(found[0], found[-1] if len(found) == 2 else found[2], target)
+    elif len(found) not in (3, 4):
+        raise UsageFault(f"{target} returned {_told(found)}", HINT)
+    if len(found) > 3 and isinstance(found[3], tuple | list):
+        raise UsageFault(
+            f"{target} returned {len(found[3])} optimizers",
+            "one step of one optimizer is compared: give one over all parameters, or a function of its own for each "
+            "optimizer with the loss that it minimises",
+        )
     loaded = Loaded(*found)
     wrong = [
         f"{part} is a {type(value).__name__}"
@@ -49,7 +63,12 @@ def check(found: Any, target: str) -> Loaded:
         if not right
     ]
     if wrong:
-        raise UsageFault(f"{target}: {', '.join(wrong)}", hint)
+        raise UsageFault(f"{target}: {', '.join(wrong)}", HINT)
+    if not any(p.requires_grad for p in loaded.module.parameters()):
+        raise UsageFault(
+            f"{target}: the module has no parameter that is trained",
+            "a workload trains something: give a module with parameters, and leave requires_grad of some of them on",
+        )
     if loaded.optimizer is not None and not starts_from_zero(loaded.optimizer):
         raise UsageFault(
             f"{target}: {type(loaded.optimizer).__name__} with these settings does not start from zeros",
@@ -57,6 +76,11 @@ def check(found: Any, target: str) -> Loaded:
             f"{', '.join(ZERO_START)}; use one of them",
         )
     return loaded
+
+
+def _told(found: object) -> str:
+    kind = f"a {type(found).__module__}.{type(found).__qualname__}".replace("builtins.", "")
+    return f"{kind} of {len(found)}" if isinstance(found, tuple | list) else kind
 
 
 # Optimizers of torch whose state may be zeroed for a new start, each with the settings under which that holds.
@@ -78,80 +102,3 @@ def starts_from_zero(optimizer: torch.optim.Optimizer) -> bool:
     kind = type(optimizer)
     holds = ZERO_START.get(kind.__name__) if getattr(torch.optim, kind.__name__, None) is kind else None
     return holds is not None and all(holds(group) for group in optimizer.param_groups)
-
-
-def draws(loaded: Loaded, again: Callable[[], Loaded]) -> Iterator[Any]:
-    """Batch after batch, without end. For a batch that is data, ``again`` is asked for a new one: the function runs
-    once more, and gives other random numbers unless it fixes its own seed."""
-    if isinstance(loaded.batch, torch.utils.data.DataLoader):
-        while True:
-            yield from loaded.batch
-    elif callable(loaded.batch) and not isinstance(loaded.batch, torch.Tensor):
-        while True:
-            yield loaded.batch()
-    else:
-        yield loaded.batch
-        while True:
-            yield again().batch
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a batch is put together, so that it can travel as named arrays and be put back.
-
-    kind        mapping, tuple, list or alone
-    keys        of its entries in order; a sequence's are "0", "1", ...
-    constants   entries that are neither tensor nor array: they do not travel, and every stack gets them as they are
-    """
-
-    kind: str
-    keys: tuple[str, ...]
-    constants: Mapping[str, Any]
-
-    @staticmethod
-    def of(batch: Any) -> Form:
-        """Raises UsageFault for a batch that is nested or has no tensor."""
-        kind, entries = _entries(batch)
-        nested = [k for k, v in entries.items() if isinstance(v, Mapping | list | tuple)]
-        if nested:
-            raise UsageFault(
-                f"the entry {nested[0]!r} of the batch is a {type(entries[nested[0]]).__name__}",
-                "flatten the batch to one mapping or sequence of tensors; rebuild the nesting in your loss",
-            )
-        constants = {k: v for k, v in entries.items() if not isinstance(v, torch.Tensor | np.ndarray)}
-        if len(constants) == len(entries):
-            raise UsageFault(
-                "the batch has no tensor", "a batch is a mapping or a sequence of tensors, or a tensor"
-            )
-        return Form(kind, tuple(entries), constants)
-
-    def take_apart(self, batch: Any) -> dict[str, np.ndarray]:
-        """Floating point as float32, integers as int64, truth values as they are."""
-        _, entries = _entries(batch)
-        return {k: _array(v) for k, v in entries.items() if k not in self.constants}
-
-    def put_together(self, arrays: Mapping[str, Any]) -> Any:
-        """The inverse, with whatever tensors a stack made of the arrays."""
-        entries = {k: self.constants[k] if k in self.constants else arrays[k] for k in self.keys}
-        if self.kind == "mapping":
-            return entries
-        if self.kind == "alone":
-            return entries["0"]
-        return tuple(entries.values()) if self.kind == "tuple" else list(entries.values())
-
-
-def _entries(batch: Any) -> tuple[str, dict[str, Any]]:
-    if isinstance(batch, Mapping):
-        return "mapping", {str(k): v for k, v in batch.items()}
-    if isinstance(batch, tuple | list):
-        return "tuple" if isinstance(batch, tuple) else "list", {str(i): v for i, v in enumerate(batch)}
-    return "alone", {"0": batch}
-
-
-def _array(value: Any) -> np.ndarray:
-    tensor = torch.as_tensor(value).detach().cpu()
-    if tensor.is_complex():
-        raise UsageFault("a batch entry is complex", "split it into real and imaginary parts")
-    if tensor.is_floating_point():
-        return tensor.float().numpy()
-    return tensor.numpy() if tensor.dtype == torch.bool else tensor.long().numpy()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from detente.workloads.workload import Size
@@ -10,8 +11,27 @@ from detente.workloads.workload import Size
 
 @dataclass(frozen=True)
 class OwnSize(Size):
-    """The one size of a user's model, called ``own``. ``target`` is what the user typed; ``settings`` are the
-    ``key=value`` pairs after the ``?`` of an ``hf:`` name that are not dimensions."""
+    """The one size of a user's model, called ``own``. ``dims`` are the arguments of the user's functions that have a
+    whole number as default, or those of an ``hf:`` name.
+
+    target     what the user typed
+    functions  framework (``torch``, ``jax``) -> the function that makes the model in it; two of a pair
+    settings   the ``key=value`` pairs after the ``?`` of an ``hf:`` name that are not dimensions
+    defaults   the dimensions as they were before any override
+    other      of a pair, for the side that follows: what is known of the torch side (own/side.py); None before it was
+               made
+    """
 
     target: str = ""
+    functions: Mapping[str, str] = field(default_factory=dict)
     settings: tuple[tuple[str, Any], ...] = ()
+    defaults: Mapping[str, int] = field(default_factory=dict)
+    other: Any = None
+
+    @property
+    def is_pair(self) -> bool:
+        return len(self.functions) > 1
+
+    def changed(self) -> dict[str, int]:
+        """The dimensions that were overridden."""
+        return {n: v for n, v in self.dims.items() if self.defaults.get(n) != v}

@@ -1,0 +1,111 @@
+"""Weights and references by torch-eager."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from detente.records.contract import Contract
+from detente.records.job import Job
+from detente.records.kinks import Kinks
+from detente.stacks.torch_eager import TorchEagerDefault, TorchRunning
+from detente.worker.fair import Arrays, Fair, fair_runs
+from detente.worker.kinks import AT_ZERO, clear, look
+from detente.worker.prepared import write_side
+from detente.worker.torch_reference import reference_run
+from detente.workloads.workload import Size, Workload
+
+
+class TorchMaker:
+    """See worker/maker.py."""
+
+    def first(
+        self, job: Job, workload: Workload, size: Size, contract: Contract
+    ) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]], Kinks]:
+        stack = TorchEagerDefault()
+        stack.start("cpu", "fp32", job.threads)
+        stack.torch.manual_seed(job.seed)
+        plain = replace(contract, precision="fp32", region="gradient", optimizer=None)
+        running = stack.build(workload, size, plain)
+        batches = [workload.batch(size, np.random.default_rng(job.seed + 1 + i)) for i in range(job.batches)]
+        weights = running.tensors()
+        if hasattr(running.definition, "side"):
+            write_side(Path(job.prepared), running.definition.side(running.module))
+        kinks = _looked(running, batches)
+        del running
+        gc.collect()
+        if AT_ZERO & kinks.met.keys():
+            with reference_run(workload, size, plain, "fp64", "cpu", job.threads) as exact:
+                exact.load(weights)
+                kinks, moved = clear(exact, lambda batch: exact.definition.loss(exact.module, batch), batches)
+                weights |= moved
+        return weights, batches, kinks
+
+    def fair_runs(self, kinks: Kinks, orders: int = 2) -> tuple[Fair, ...]:
+        return fair_runs(kinks, orders)
+
+    @contextmanager
+    def running(
+        self,
+        fair: Fair,
+        workload: Workload,
+        size: Size,
+        contract: Contract,
+        precision: str,
+        device: str,
+        threads: int,
+    ) -> Iterator[TorchRunning]:
+        threads = (1 if threads > 1 else 2) if fair.threads else threads
+        mkldnn: Any = torch.backends.mkldnn
+        before = mkldnn.enabled
+        mkldnn.enabled = before and fair.onednn
+        try:
+            with reference_run(workload, size, contract, precision, device, threads) as running:
+                if fair.channels_last:
+                    running.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                yield running
+        finally:
+            mkldnn.enabled = before
+
+    def place(self, fair: Fair, running: TorchRunning, batch: Arrays) -> Any:
+        placed = running.place(batch)
+        return _channels_last(placed) if fair.channels_last else placed
+
+    @contextmanager
+    def gradients(self, running: TorchRunning, batch: Any) -> Iterator[dict[str, np.ndarray]]:
+        """Those of the step itself, before its update: a backward pass of their own would cost a fourth step."""
+        found: dict[str, np.ndarray] = {}
+        hook = running.optimizer.register_step_pre_hook(
+            lambda *_: found.update(found or running.held_gradients())
+        )
+        try:
+            yield found
+        finally:
+            hook.remove()
+
+
+MAKER = TorchMaker
+
+
+def _looked(running: TorchRunning, batches: list[dict[str, np.ndarray]]) -> Kinks:
+    """The kinks of the first batch's forward pass."""
+    try:
+        return look(
+            running.module, lambda: running.definition.loss(running.module, running.place(batches[0]))
+        )
+    except RuntimeError as error:  # what does not run at all fails as a row, in words of its own
+        return Kinks(reason=f"{type(error).__name__}: {error}"[:200])
+
+
+def _channels_last(batch: Any) -> Any:
+    return {
+        n: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 and t.is_floating_point() else t
+        for n, t in batch.items()
+    }
