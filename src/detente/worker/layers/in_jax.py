@@ -159,10 +159,8 @@ class _Walk:
         return _Value(value.array[i], names, value.near, value.flows)
 
     def _one(self, equation: Any, values: list[_Value]) -> list[_Value]:
-        name, primitive = equation.primitive.name, equation.primitive
-        functions, params = primitive.get_bind_params(equation.params)
-        result = primitive.bind(*functions, *(v.array for v in values), **params)
-        arrays = list(result) if primitive.multiple_results else [result]
+        name = equation.primitive.name
+        arrays = _results(equation, [v.array for v in values])
         held = tuple(dict.fromkeys(n for v in values for n in v.held))
         if not any(v.flows for v in values):
             if held and name not in _SAME:
@@ -184,7 +182,8 @@ class _Walk:
     ) -> None:
         name = equation.primitive.name
         for k, array in enumerate(arrays):
-            if not jnp.issubdtype(array.dtype, jnp.inexact):
+            # None: a result that nothing reads.
+            if array is None or not jnp.issubdtype(array.dtype, jnp.inexact):
                 continue
             values = values_of(np.asarray(array))
             # Results of one equation that are several (a split) are sites of their own.
@@ -195,6 +194,16 @@ class _Walk:
             if near:
                 steps = min(near.values())
                 self.found.append(Boundary(tuple(near), name, shape, values, None, max(steps, 1), site))
+
+
+def _results(equation: Any, arrays: Sequence[Any]) -> list[Any]:
+    """As a program of this equation alone: how a primitive is bound differs between versions of JAX."""
+    variables = [i for i, v in enumerate(equation.invars) if not isinstance(v, jex.Literal)]
+    given = {equation.invars[i]: arrays[i] for i in variables}
+    outs = [v for v in equation.outvars if not isinstance(v, jex.DropVar)]
+    jaxpr = jex.Jaxpr((), list(given), outs, [equation], equation.effects)
+    found = iter(jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, ()))(*given.values()))
+    return [None if isinstance(v, jex.DropVar) else next(found) for v in equation.outvars]
 
 
 def _nearest(values: Sequence[_Value], step: bool) -> dict[str, int]:
