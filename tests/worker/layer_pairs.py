@@ -126,7 +126,9 @@ def block(
     return x + dense(p, f"{name}.fc2", gelu(y))
 
 
-def lm(p: Arrays, ids: Any, *, second: Any = block, first: Any = block, embed: Any = None, last: Any = norm) -> Any:
+def lm(
+    p: Arrays, ids: Any, *, second: Any = block, first: Any = block, embed: Any = None, last: Any = norm
+) -> Any:
     """``Lm``; ``second`` is where a fault is planted."""
     x = embed(p, ids) if embed else p["wte.weight"][ids] + p["wpe.weight"][: ids.shape[-1]]
     x = second(p, "blocks.1", first(p, "blocks.0", x))

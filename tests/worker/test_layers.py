@@ -38,7 +38,9 @@ def einsum(p: Arrays, name: str, x: Any) -> Any:
 
 
 def bias_first(p: Arrays, name: str, x: Any) -> Any:
-    return jax.lax.dot_general(x, p[f"{name}.weight"], (((x.ndim - 1,), (0,)), ((), ()))) - (-p[f"{name}.bias"])
+    return jax.lax.dot_general(x, p[f"{name}.weight"], (((x.ndim - 1,), (0,)), ((), ()))) - (
+        -p[f"{name}.bias"]
+    )
 
 
 def folded_bias(p: Arrays, name: str, x: Any) -> Any:
@@ -155,12 +157,18 @@ FAIR: dict[str, Any] = {
     "scan": scanned,
     "row by row": rows_by_scan,
     "jit": jax.jit(lm),
-    "jit inside": partial(lm, first=jax.jit(block, static_argnums=1), second=jax.jit(block, static_argnums=1)),
+    "jit inside": partial(
+        lm, first=jax.jit(block, static_argnums=1), second=jax.jit(block, static_argnums=1)
+    ),
     "remat": partial(lm, second=jax.checkpoint(block, static_argnums=1)),
-    "vmap": lambda p, ids: jax.vmap(lm, in_axes=(None, 0))(p, ids),
-    "vmap twice": lambda p, ids: jax.vmap(jax.vmap(lm, in_axes=(None, 0)), in_axes=(None, 0))(p, ids[:, None])[:, 0],
+    "vmap": jax.vmap(lm, in_axes=(None, 0)),
+    "vmap twice": lambda p, ids: jax.vmap(jax.vmap(lm, in_axes=(None, 0)), in_axes=(None, 0))(
+        p, ids[:, None]
+    )[:, 0],
     "grad": lambda p, ids: jax.value_and_grad(lambda p: lm(p, ids).sum())(p),
-    "double precision cond": lambda p, ids: jax.lax.cond(ids[0, 0] >= 0, lm, lambda p, ids: 0 * lm(p, ids), p, ids),
+    "double precision cond": lambda p, ids: jax.lax.cond(
+        ids[0, 0] >= 0, lm, lambda p, ids: 0 * lm(p, ids), p, ids
+    ),
 }
 
 

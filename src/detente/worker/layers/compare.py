@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -21,12 +22,12 @@ import numpy as np
 from detente.worker.layers.difference import Difference
 from detente.worker.layers.record import Boundary, Values, distance, joined
 
-# Relative to a tensor's rms, both sides in float64. Fair pairs measure 1e-15 to 1e-12. Above that lies what a library
-# computes in float32 whatever it is given (jax.nn.dot_product_attention its softmax: 1e-8), which is no wrong layer; an
-# epsilon of 1e-5 instead of 1e-6 is 5e-6 of a normalised tensor of variance 1.
-TOLERANCE = 1e-7
-# Where the loss differs and no layer does by more than ``TOLERANCE``, this is asked instead: it finds that float32.
-FINE = 1e-9
+# Relative to a tensor's rms. Both sides are in float64, and fair pairs measure 1e-16 to 1e-12; the smallest fault
+# that people make, an epsilon of 1e-5 instead of 1e-6, is 5e-6 of a normalised tensor of variance 1, 5e-8 of variance 100.
+TOLERANCE = 1e-9
+# Where a side computes in float32 whatever it is given (nnx.MultiHeadAttention its softmax: 1e-8 to 2e-7), which both
+# records tell, that is no wrong layer.
+FLOAT32 = 1e-6
 
 Parts = Mapping[str, tuple[str, ...]]
 
@@ -45,24 +46,24 @@ def first_difference(
     names is not judged. Given ``losses`` (torch's, JAX's) a proof is known to have failed, and where every boundary
     agrees the answer says what is left: there is always one.
     """
-    found = _first(right, other, parts, tolerance)
+    found = _first(right, other, parts, _Bound(tolerance, max(tolerance, FLOAT32)))
     if found is not None or losses is None:
         return found
-    if tolerance > FINE and (drift := _first(right, other, parts, FINE)) and drift.kind == "layer":
-        return Difference("precision", drift.tensors, drift.right, drift.other, drift.error, drift.agreed)
+    if drift := _first(right, other, parts, _Bound(tolerance, tolerance)):
+        return replace(drift, kind="precision")
     apart = abs(losses[0] - losses[1]) / max(abs(losses[0]), 1e-12)
     agreed = right[-1].tensors if right else ()
-    return Difference("backward" if apart <= FINE else "loss", error=apart, agreed=agreed)
+    return Difference("backward" if apart <= tolerance else "loss", error=apart, agreed=agreed)
 
 
 def _first(
-    right: Sequence[Boundary], other: Sequence[Boundary], parts: Parts, tolerance: float
+    right: Sequence[Boundary], other: Sequence[Boundary], parts: Parts, bound: _Bound
 ) -> Difference | None:
     side = _Side(other)
     judged = [i for i, b in enumerate(right) if any(parts.get(t) for t in b.tensors)]
     nearest = {i: _nearest(right[i], side, parts) for i in judged}
-    agrees = {i: found[0] <= tolerance for i, found in nearest.items()}
-    _join_passes(right, agrees, side, parts, tolerance)
+    agrees = {i: found.within(bound) for i, found in nearest.items()}
+    _join_passes(right, agrees, side, parts, bound)
     healed = _healed(right, agrees)
     last: tuple[str, ...] = ()
     for i in judged:
@@ -71,9 +72,9 @@ def _first(
             if any(not side.uses(leaf) for leaf in parts.get(tensor, ())):
                 return Difference("unused", (tensor,), _shown(boundary), agreed=last)
         if not agrees[i] and i not in healed:
-            error, what = nearest[i]
-            given = _given(boundary, other, side.of(_leaves(boundary, parts)), tolerance)
-            return Difference("layer", boundary.tensors, _shown(boundary), what, error, last, given)
+            given = _given(boundary, other, side.of(_leaves(boundary, parts)), bound)
+            near = nearest[i]
+            return Difference("layer", boundary.tensors, _shown(boundary), near.what, near.error, last, given)
         if agrees[i]:
             last = boundary.tensors
     return None
@@ -119,28 +120,47 @@ def _leaves(boundary: Boundary, parts: Parts) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(parts.get(t, ()) for t in boundary.tensors)))
 
 
-def _nearest(boundary: Boundary, side: _Side, parts: Parts) -> tuple[float, str]:
-    """How far the nearest candidate lies, and what it is."""
+@dataclass(frozen=True)
+class _Bound:
+    """How far values may lie apart: where all is float64, and where a side went through narrower floats."""
+
+    exact: float
+    narrow: float
+
+    def of(self, *boundaries: Boundary) -> float:
+        return self.narrow if any(b.through for b in boundaries) else self.exact
+
+
+@dataclass(frozen=True)
+class _Near:
+    """How far a candidate lies, what it is, and what both are made of."""
+
+    error: float
+    what: str
+    of: tuple[Boundary, ...]
+
+    def within(self, bound: _Bound) -> bool:
+        return self.error <= bound.of(*self.of)
+
+
+def _nearest(boundary: Boundary, side: _Side, parts: Parts) -> _Near:
     candidates = side.of(_leaves(boundary, parts))
-    best = (float("inf"), _shown(candidates[0]) if candidates else "")
+    found = [_Near(float("inf"), _shown(candidates[0]) if candidates else "", (boundary,))]
     for one in candidates:
-        error = distance(boundary.values, one.values)
-        if error < best[0]:
-            best = error, _shown(one)
-    for what, pieces in _pieces(boundary, side, parts):
-        error = distance(boundary.values, joined(pieces))
-        if error < best[0]:
-            best = error, what
-    return best
+        found.append(_Near(distance(boundary.values, one.values), _shown(one), (boundary, one)))
+    for pieces in _pieces(boundary, side, parts):
+        error = distance(boundary.values, joined([b.values for b in pieces]))
+        found.append(_Near(error, _shown(pieces[0]), (boundary, *pieces)))
+    return min(found, key=lambda near: near.error)
 
 
-def _pieces(boundary: Boundary, side: _Side, parts: Parts) -> Iterator[tuple[str, list[Values]]]:
+def _pieces(boundary: Boundary, side: _Side, parts: Parts) -> Iterator[Sequence[Boundary]]:
     """Candidates that are as large together as this boundary: of one equation in a loop; and one of each leaf."""
     wanted = boundary.values.count
     for leaf in _leaves(boundary, parts):
         for passes in _by_site(side.of_leaf(leaf)):
             if len(passes) > 1 and sum(b.values.count for b in passes) == wanted:
-                yield _shown(passes[0]), [b.values for b in passes]
+                yield passes
     for tensor in boundary.tensors:
         leaves = parts.get(tensor, ())
         if len(leaves) < 2:
@@ -150,7 +170,7 @@ def _pieces(boundary: Boundary, side: _Side, parts: Parts) -> Iterator[tuple[str
         for each in (direct, rows):
             for some in chain(zip(*each, strict=False), [[r[-1] for r in each]] if all(each) else []):
                 if sum(b.values.count for b in some) == wanted:
-                    yield _shown(some[0]), [b.values for b in some]
+                    yield some
 
 
 def _by_site(boundaries: Sequence[Boundary]) -> list[list[Boundary]]:
@@ -161,7 +181,7 @@ def _by_site(boundaries: Sequence[Boundary]) -> list[list[Boundary]]:
 
 
 def _join_passes(
-    right: Sequence[Boundary], agrees: dict[int, bool], side: _Side, parts: Parts, tolerance: float
+    right: Sequence[Boundary], agrees: dict[int, bool], side: _Side, parts: Parts, bound: _Bound
 ) -> None:
     """torch went row by row where JAX computed all at once: then the passes agree together."""
     sites: dict[int, list[int]] = defaultdict(list)
@@ -171,7 +191,8 @@ def _join_passes(
         if len(places) > 1 and not any(agrees[i] for i in places):
             together = joined([right[i].values for i in places])
             candidates = side.of(_leaves(right[places[0]], parts))
-            if any(distance(together, b.values) <= tolerance for b in candidates):
+            passes = [right[i] for i in places]
+            if any(distance(together, b.values) <= bound.of(b, *passes) for b in candidates):
                 agrees.update(dict.fromkeys(places, True))
 
 
@@ -200,15 +221,16 @@ def _telling(values: Values) -> bool:
 
 
 def _given(
-    boundary: Boundary, other: Sequence[Boundary], candidates: Sequence[Boundary], tolerance: float
+    boundary: Boundary, other: Sequence[Boundary], candidates: Sequence[Boundary], bound: _Bound
 ) -> bool | None:
     """Whether what flowed in is anywhere in JAX. What a normalisation was given need not have been recorded there; what
     a product was given is."""
     if boundary.given is None:
         return None
-    seen = [v for b in other for v in (b.values, b.given) if v is not None]
-    if any(distance(boundary.given, v) <= tolerance for v in seen):
-        return True
+    for one in other:
+        seen = (one.values, one.given) if one.given else (one.values,)
+        if any(distance(boundary.given, v) <= bound.of(boundary, one) for v in seen):
+            return True
     alike = any(b.given is not None and b.given.count == boundary.given.count for b in candidates)
     return False if alike else None
 

@@ -15,8 +15,9 @@ Kind = Literal["layer", "unused", "precision", "loss", "backward"]
 class Difference:
     """Where two models part.
 
-    kind     ``layer``: its values differ; ``unused``: JAX never consumes it; ``precision``: its values differ by what
-             float32 rounds; ``loss``: every layer agrees and the loss differs; ``backward``: the loss agrees, too
+    kind     ``layer``: its values differ; ``unused``: JAX never consumes it; ``precision``: its values differ by no
+             more than float32 rounds, which a side computes in; ``loss``: every layer agrees and the loss differs;
+             ``backward``: the loss agrees, too
     tensors  torch's names of what is consumed there
     right, other  torch's operator and shape, and those of the nearest candidate in JAX; empty where there is none
     error    of the nearest candidate, relative to the rms; infinite where none has as many values
@@ -81,10 +82,10 @@ def _of_layer(found: Difference) -> str:
 
 
 def _of_precision(found: Difference) -> str:
-    before = f", and the layers up to {_layer(found.agreed)} agree more closely" if found.agreed else ""
     return (
-        f"No layer differs by more than float32 rounds, but from {_layer(found.tensors)} on values are "
-        f"{found.error:.1g} apart{before}: something there is computed in float32 though its inputs are float64."
+        f"No layer differs by more than float32 rounds. The first that differs by more than float64 does is "
+        f"{_layer(found.tensors)} ({found.right} in torch, {found.other} in JAX, relative error {found.error:.2g}), "
+        f"and something in front of it or in it is computed in float32 though it was given float64. {_where(found)}"
     )
 
 

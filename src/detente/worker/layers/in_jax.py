@@ -14,8 +14,8 @@ minutes. What a function closes over has no name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from detente.records.fault import UsageFault
-from detente.worker.layers.record import Boundary, Values, values_of
+from detente.worker.layers.record import Boundary, Values, narrowest, values_of
 
 # So many operations behind the one that consumed a parameter are recorded. A normalisation needs two
 # (rsqrt * scale, x * that, + bias); a convolution as a sum of nine products needs one per product behind the first.
@@ -57,12 +57,14 @@ class _Value:
     held   the parameters that it is made of, where it is made of nothing else, in the order of a concatenation
     near   the parameters that were consumed on the way to it, and how many operations ago
     flows  whether it depends on anything but parameters and constants
+    through  the narrowest floats on the way to it
     """
 
     array: Any
     held: tuple[str, ...] = ()
     near: Mapping[str, int] = field(default_factory=dict)
     flows: bool = False
+    through: str = ""
 
     @property
     def followed(self) -> bool:
@@ -109,19 +111,22 @@ class _Walk:
         last = {v: i for i, e in enumerate(jaxpr.eqns) for v in e.invars if not isinstance(v, jex.Literal)}
         kept = {v for v in jaxpr.outvars if not isinstance(v, jex.Literal)}
 
-        def read(atom: Any) -> _Value:
+        def look(atom: Any) -> _Value:
             return _Value(atom.val) if isinstance(atom, jex.Literal) else env[atom]
 
         for i, equation in enumerate(jaxpr.eqns):
-            values = [read(v) for v in equation.invars]
-            env.update(zip(equation.outvars, self._evaluate(equation, values), strict=True))
+            values = [look(v) for v in equation.invars]
+            results = self._evaluate(jaxpr, equation, values, last.keys() | kept)
+            env.update(zip(equation.outvars, results, strict=True))
             # An activation lives as long as it would in the program.
             for v in {v for v in equation.invars if not isinstance(v, jex.Literal)}:
                 if last[v] == i and v not in kept:
                     del env[v]
-        return [read(v) for v in jaxpr.outvars]
+        return [look(v) for v in jaxpr.outvars]
 
-    def _evaluate(self, equation: Any, values: list[_Value]) -> list[_Value]:
+    def _evaluate(
+        self, jaxpr: Any, equation: Any, values: list[_Value], read: Container[Any]
+    ) -> list[_Value]:
         name = equation.primitive.name
         if any(v.followed for v in values):
             if name in _CALLS and _CALLS[name] in equation.params:
@@ -132,7 +137,7 @@ class _Walk:
                 return self._enter(branches[taken], values[1:])
             if name == "scan" and equation.params["length"]:
                 return self._scan(equation, values)
-        return self._one(equation, values)
+        return self._one(jaxpr, equation, values, read)
 
     def _enter(self, program: Any, values: Sequence[_Value]) -> list[_Value]:
         if isinstance(program, jex.ClosedJaxpr):
@@ -156,21 +161,23 @@ class _Walk:
         """The i-th of a stack; of a stack that was made of as many parameters, that parameter."""
         names = value.held
         names = (names[i],) if len(names) == length > 1 else tuple(f"{n}[{i}]" for n in names[:1]) + names[1:]
-        return _Value(value.array[i], names, value.near, value.flows)
+        return replace(value, array=value.array[i], held=names)
 
-    def _one(self, equation: Any, values: list[_Value]) -> list[_Value]:
+    def _one(self, jaxpr: Any, equation: Any, values: list[_Value], read: Container[Any]) -> list[_Value]:
         name = equation.primitive.name
-        arrays = _results(equation, [v.array for v in values])
+        arrays = _results(jaxpr, equation, [v.array for v in values], read)
         held = tuple(dict.fromkeys(n for v in values for n in v.held))
+        met = (str(a.dtype) for a in [*(v.array for v in values), *arrays] if a is not None)
+        through = narrowest([*met, *(v.through for v in values)])
         if not any(v.flows for v in values):
             if held and name not in _SAME:
-                self._record(equation, arrays, held, {}, None)
-            return [_Value(a, held) for a in arrays]
+                self._record(equation, arrays, held, {}, None, through)
+            return [_Value(a, held, through=through) for a in arrays]
         near = {n: s for n, s in _nearest(values, name not in _VIEWS).items() if n not in held}
         if held or (near and name not in _SAME):
-            self._record(equation, arrays, held, near, _largest(values) if held else None)
+            self._record(equation, arrays, held, near, _largest(values) if held else None, through)
         near |= dict.fromkeys(held, 0)
-        return [_Value(a, (), near, True) for a in arrays]
+        return [_Value(a, (), near, True, through) for a in arrays]
 
     def _record(
         self,
@@ -179,10 +186,11 @@ class _Walk:
         held: tuple[str, ...],
         near: Mapping[str, int],
         given: Values | None,
+        through: str,
     ) -> None:
         name = equation.primitive.name
         for k, array in enumerate(arrays):
-            # None: a result that nothing reads.
+            # A result that nothing reads is None.
             if array is None or not jnp.issubdtype(array.dtype, jnp.inexact):
                 continue
             values = values_of(np.asarray(array))
@@ -190,20 +198,22 @@ class _Walk:
             site = self._sites.setdefault((id(equation), k), len(self._sites))
             shape = tuple(array.shape)
             if held:
-                self.found.append(Boundary(held, name, shape, values, given, 0, site))
+                self.found.append(Boundary(held, name, shape, values, given, 0, site, through))
             if near:
                 steps = min(near.values())
-                self.found.append(Boundary(tuple(near), name, shape, values, None, max(steps, 1), site))
+                self.found.append(
+                    Boundary(tuple(near), name, shape, values, None, max(steps, 1), site, through)
+                )
 
 
-def _results(equation: Any, arrays: Sequence[Any]) -> list[Any]:
-    """As a program of this equation alone: how a primitive is bound differs between versions of JAX."""
-    variables = [i for i, v in enumerate(equation.invars) if not isinstance(v, jex.Literal)]
-    given = {equation.invars[i]: arrays[i] for i in variables}
-    outs = [v for v in equation.outvars if not isinstance(v, jex.DropVar)]
-    jaxpr = jex.Jaxpr((), list(given), outs, [equation], equation.effects)
-    found = iter(jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, ()))(*given.values()))
-    return [None if isinstance(v, jex.DropVar) else next(found) for v in equation.outvars]
+def _results(jaxpr: Any, equation: Any, arrays: Sequence[Any], read: Container[Any]) -> list[Any]:
+    """As a program of this equation alone: how a primitive is bound differs between versions of JAX. None where
+    nothing reads the result."""
+    given = {v: a for v, a in zip(equation.invars, arrays, strict=True) if not isinstance(v, jex.Literal)}
+    outs = [v for v in equation.outvars if v in read]
+    alone = jaxpr.replace(constvars=[], invars=list(given), outvars=outs, eqns=[equation])
+    found = iter(jex.jaxpr_as_fun(jex.ClosedJaxpr(alone, []))(*given.values()))
+    return [next(found) if v in read else None for v in equation.outvars]
 
 
 def _nearest(values: Sequence[_Value], step: bool) -> dict[str, int]:
@@ -225,4 +235,10 @@ def _largest(values: Sequence[_Value]) -> Values | None:
 def _stack(passes: Sequence[_Value]) -> _Value:
     flows = any(v.flows for v in passes)
     held = () if flows else tuple(dict.fromkeys(n for v in passes for n in v.held))
-    return _Value(jnp.stack([v.array for v in passes]), held, _nearest(passes, False), flows)
+    return _Value(
+        jnp.stack([v.array for v in passes]),
+        held,
+        _nearest(passes, False),
+        flows,
+        narrowest(v.through for v in passes),
+    )

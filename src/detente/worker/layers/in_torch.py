@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detente.worker.layers.record import Boundary, Values, values_of
+from detente.worker.layers.record import Boundary, Values, narrowest, values_of
 
 # Makers of new tensors, which take of a tensor its shape and dtype and not its values.
 _FRESH = frozenset(
@@ -61,6 +61,7 @@ class _Walk(TorchDispatchMode):
             self._memory.setdefault(_place(tensor), []).append((*_extent(tensor), name))
         self._made: dict[int, Names] = {}  # memory that was made of these alone
         self._flow: dict[int, frozenset[int]] = {}  # memory -> boundaries whose results flow into it
+        self._through: dict[int, str] = {}  # memory -> the narrowest floats on the way to it
         self._sites: dict[tuple[str, Names], int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -75,7 +76,7 @@ class _Walk(TorchDispatchMode):
         result = func(*args, **kwargs)
         outs = [t for t in _tensors(result) if _place(t)]
         if func.overloadpacket.__name__ in _FRESH:
-            self._settle(outs, (), frozenset())
+            self._settle(outs, (), frozenset(), "")
         elif not any(write and _place(t) in self._memory for t, write in given):
             self._follow(func.overloadpacket.__name__, given, names, values, known, outs)
         return result
@@ -90,10 +91,12 @@ class _Walk(TorchDispatchMode):
         outs: list[torch.Tensor],
     ) -> None:
         consumed = tuple(dict.fromkeys(n for some in names for n in some))
+        met = (str(t.dtype).removeprefix("torch.") for t in [*(t for t, _ in given), *outs])
+        through = narrowest([*met, *(self._through.get(_place(t), "") for t, _ in given)])
         others = [t for (t, _), some in zip(given, names, strict=True) if not some]
         if consumed and not others:
             # Made of parameters alone. A view of one is known by its memory.
-            self._settle([t for t in outs if _place(t) not in self._memory], consumed, frozenset())
+            self._settle([t for t in outs if _place(t) not in self._memory], consumed, frozenset(), through)
             return
         flow = frozenset[int]().union(*(self._flow.get(_place(t), frozenset()) for t in others))
         floats = [t for t in outs if t.is_floating_point() or t.is_complex()]
@@ -103,20 +106,20 @@ class _Walk(TorchDispatchMode):
             flow = frozenset({len(self.found)})
             out = floats[0]
             what, shape = f"aten.{name}", tuple(out.shape)
-            self.found.append(Boundary(consumed, what, shape, _read(out), values, 0, site, after))
+            self.found.append(Boundary(consumed, what, shape, _read(out), values, 0, site, through, after))
         for out in outs:
             # A write into a view leaves the rest of its memory as it was.
             old = self._flow.get(_place(out), frozenset()) if _place(out) in known else frozenset()
-            self._settle([out], (), old | flow)
+            self._settle([out], (), old | flow, through)
 
-    def _settle(self, outs: list[torch.Tensor], names: Names, flow: frozenset[int]) -> None:
+    def _settle(self, outs: list[torch.Tensor], names: Names, flow: frozenset[int], through: str) -> None:
         """What is known of this memory from here on; what it held before, when another tensor lived there, is not."""
         for out in outs:
             place = _place(out)
             self._made.pop(place, None)
             if names:
                 self._made[place] = names
-            self._flow[place] = flow
+            self._flow[place], self._through[place] = flow, through
 
     def _names(self, tensor: torch.Tensor) -> Names:
         place = _place(tensor)

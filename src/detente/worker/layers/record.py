@@ -53,6 +53,8 @@ class Boundary:
     given    of the largest activation that it was given; None where there is none
     steps    how many operations behind the one that consumed; torch's side records those alone, with 0
     site     which equation of the program: passes of one loop share it
+    through  the narrowest type of floats that its values went through, on the way from the model's inputs: ``float32``;
+             empty where all was float64
     after    places in the list of those before it whose results flow into it with no boundary between; torch's alone
     """
 
@@ -63,7 +65,18 @@ class Boundary:
     given: Values | None = None
     steps: int = 0
     site: int = 0
+    through: str = ""
     after: tuple[int, ...] = ()
+
+
+# Types of floats that round more than float64 does, narrowest first.
+_NARROW = ("float8", "float16", "bfloat16", "float32")
+
+
+def narrowest(types: Iterable[str]) -> str:
+    """Of the names of some types, that of the narrowest floats; empty where none is narrower than float64."""
+    found = [(i, t) for t in types for i, narrow in enumerate(_NARROW) if t.startswith(narrow)]
+    return min(found)[1] if found else ""
 
 
 def values_of(array: np.ndarray) -> Values:
@@ -129,6 +142,7 @@ def write_boundaries(folder: Path, side: str, boundaries: Sequence[Boundary]) ->
             "given": None if b.given is None else places[id(b.given)],
             "steps": b.steps,
             "site": b.site,
+            "through": b.through,
             "after": b.after,
         }
         for b in boundaries
@@ -151,6 +165,7 @@ def read_boundaries(folder: Path, side: str) -> list[Boundary]:
             None if row["given"] is None else kept[row["given"]],
             row["steps"],
             row["site"],
+            row["through"],
             tuple(row["after"]),
         )
         for row in told["boundaries"]
