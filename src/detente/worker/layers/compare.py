@@ -23,7 +23,7 @@ from detente.worker.layers.difference import Difference
 from detente.worker.layers.record import Boundary, Values, distance, joined
 
 # Relative to a tensor's rms. Both sides are in float64, and fair pairs measure 1e-16 to 1e-12; the smallest fault
-# that people make, an epsilon of 1e-5 instead of 1e-6, is 5e-6 of a normalised tensor of variance 1, 5e-8 of variance 100.
+# that people make, an epsilon of 1e-5 instead of 1e-6, is 5e-6 of what is normalised at variance 1, 5e-8 at 100.
 TOLERANCE = 1e-9
 # Where a side computes in float32 whatever it is given (nnx.MultiHeadAttention its softmax: 1e-8 to 2e-7), which both
 # records tell, that is no wrong layer.
