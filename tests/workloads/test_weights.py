@@ -18,7 +18,15 @@ from detente.workloads.weights import (
 
 
 @pytest.mark.parametrize(
-    ("layout", "shape"), [("same", (3,)), ("transposed", (2, 3)), ("convolution", (2, 3, 4, 5))]
+    ("layout", "shape"),
+    [
+        ("same", (3,)),
+        ("transposed", (2, 3)),
+        ("convolution", (2, 3, 4)),
+        ("convolution", (2, 3, 4, 5)),
+        ("convolution", (2, 3, 4, 5, 6)),
+        ("swapped", (2, 3, 4)),
+    ],
 )
 def test_layouts_are_inverses(layout, shape):
     array = np.arange(np.prod(shape)).reshape(shape)
@@ -29,10 +37,12 @@ def test_layouts_are_inverses(layout, shape):
 def test_a_convolution_becomes_height_width_in_out():
     there = LAYOUTS["convolution"].there(np.zeros((2, 3, 4, 5)))
     assert there.shape == (4, 5, 3, 2)
+    assert LAYOUTS["convolution"].there(np.zeros((2, 3, 4))).shape == (4, 3, 2)
+    assert LAYOUTS["convolution"].there(np.zeros((2, 3, 4, 5, 6))).shape == (4, 5, 6, 3, 2)
 
 
 def test_every_layout_is_tested():
-    assert set(LAYOUTS) == {"same", "transposed", "convolution"}
+    assert set(LAYOUTS) == {"same", "transposed", "convolution", "swapped"}
 
 
 def test_stacked_layers_keep_their_order_whatever_the_order_of_rules():

@@ -27,8 +27,13 @@ LAYOUTS: dict[str, Relayout] = {
     "same": Relayout(lambda a: a, lambda a: a),
     # torch.nn.Linear keeps (out, in); Flax kernels are (in, out).
     "transposed": Relayout(lambda a: np.swapaxes(a, 0, 1), lambda a: np.swapaxes(a, 0, 1)),
-    # torch convolutions are (out, in, h, w); Flax kernels are (h, w, in, out).
-    "convolution": Relayout(lambda a: np.transpose(a, (2, 3, 1, 0)), lambda a: np.transpose(a, (3, 2, 0, 1))),
+    # torch convolutions are (out, in, *space); Flax kernels are (*space, in, out).
+    "convolution": Relayout(
+        lambda a: np.transpose(a, (*range(2, a.ndim), 1, 0)),
+        lambda a: np.transpose(a, (a.ndim - 1, a.ndim - 2, *range(a.ndim - 2))),
+    ),
+    # A stack of matrices (experts), each of them transposed.
+    "swapped": Relayout(lambda a: np.swapaxes(a, -1, -2), lambda a: np.swapaxes(a, -1, -2)),
 }
 
 

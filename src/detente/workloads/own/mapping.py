@@ -1,13 +1,140 @@
-from dataclasses import dataclass
+"""The map between the weights of a user's torch model and of the same model written in JAX, found by names and shapes.
+
+A wrong map is worse than none: the runs would differ, or be equal for a reason nobody meant. So what names do not
+decide is asked for, with a table to fill in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from detente.workloads.own.given import Entry, Given, given
+from detente.workloads.own.matching import disordered, match
+from detente.workloads.own.modules import Module, divided, modules, single
+from detente.workloads.own.names import contradict, module_name, read
+from detente.workloads.own.tensors import Form, Part, Tensor, behind, forms
+from detente.workloads.own.undecided import Open, Undecided, fault
+from detente.workloads.weights import WeightRule
+
+__all__ = ["Tensor", "map_weights"]
+
+Pair = tuple[Part, Part]
 
 
-@dataclass(frozen=True)
-class Tensor:
-    name: str
-    shape: tuple[int, ...]
-    owner: str
-    trained: bool = True
+def map_weights(
+    torch: Sequence[Tensor], jax: Sequence[Tensor], table: Mapping[Given, Entry] | None = None
+) -> tuple[WeightRule, ...]:
+    """A rule for every torch tensor, so that each is covered and each JAX leaf filled exactly.
+
+    ``table`` binds what it names (see ``given.given``): tensors or modules by their full names, ``*`` for the number of
+    a layer, ``("path", "transposed")`` for a layout; the rest is found. Tied weights stand once on either side, and
+    counts (``num_batches_tracked``) on neither.
+
+    Raises UsageFault naming what is undecided and what has no counterpart, with their shapes and the table to fill in;
+    and for a table that names what there is not, or one leaf twice.
+
+    >>> torch = [Tensor("fc1.weight", (8, 4), "Linear"), Tensor("fc1.bias", (8,), "Linear"),
+    ...          Tensor("fc2.weight", (2, 8), "Linear"), Tensor("fc2.bias", (2,), "Linear")]
+    >>> jax = [Tensor("Dense_0.kernel", (4, 8), "linen.Dense"), Tensor("Dense_0.bias", (8,), "linen.Dense"),
+    ...        Tensor("Dense_1.kernel", (8, 2), "linen.Dense"), Tensor("Dense_1.bias", (2,), "linen.Dense")]
+    >>> for rule in map_weights(torch, jax):
+    ...     print(rule.name, rule.path, rule.layout)
+    fc1.bias ('Dense_0', 'bias') same
+    fc1.weight ('Dense_0', 'kernel') transposed
+    fc2.bias ('Dense_1', 'bias') same
+    fc2.weight ('Dense_1', 'kernel') transposed
+    """
+    ours, theirs = _whole(torch), _whole(jax)
+    bound = given(table or {}, ours, theirs)
+    pairs: list[tuple[Part, Part, str | None]] = list(bound.pairs)
+    left: list[Part] = []
+    leaves: list[Part] = []
+    for some, others, layout in (*bound.groups, (bound.torch, bound.jax, None)):
+        found, *rest = _found(some, others)
+        # A table's layout is that of a module's matrix.
+        pairs += [(one, other, layout if len(one.shape) > 1 else None) for one, other in found]
+        left += rest[0]
+        leaves += rest[1]
+    rules, open_layouts = [], []
+    for one, other, layout in pairs:
+        ways = forms(one, other) if layout is None else (behind(one, other, layout),)
+        if len(ways) == 1 and ways[0] is not None:
+            rules.append(_rule(one, other, ways[0]))
+        else:
+            open_layouts.append(Open(one, (other,), tuple(way.layout for way in ways if way)))
+    if left or leaves or open_layouts:
+        raise fault(_undecided(left, leaves, open_layouts))
+    return tuple(sorted(rules, key=lambda rule: (rule.name, rule.piece.start if rule.piece else 0)))
 
 
-def map_weights(torch, jax, table=None):
-    raise NotImplementedError
+def _whole(tensors: Iterable[Tensor]) -> list[Part]:
+    # By name, so that nothing hangs on the order in which they were listed.
+    return [Part(t, t.name, t.shape) for t in sorted(tensors, key=lambda t: t.name)]
+
+
+def _found(torch: Sequence[Part], jax: Sequence[Part]) -> tuple[list[Pair], list[Part], list[Part]]:
+    """The pairs, and what is left of either side."""
+    theirs = modules(jax)
+    ours = divided(modules(torch), theirs)
+    whole = match(ours, theirs)
+    # Modules of which one has what the other lacks: to say which tensor it is that is missing.
+    taken = {module for pair in whole for module in pair}
+    ours_left, theirs_left = ([m for m in side if m not in taken] for side in (ours, theirs))
+    partly = match(ours_left, theirs_left, alike=False)
+    # A tensor that one side keeps in the module and the other beside it.
+    some, others = (_rest(side, partly, k) for k, side in enumerate((ours_left, theirs_left)))
+    beside = [pair for pair in match(some, others) if pair[0].rest != pair[1].rest]
+    every = (*whole, *partly, *beside)
+    crossed = disordered(every)
+    pairs = [
+        (one.parts[role], other.parts[role])
+        for one, other in every
+        for role in one.parts
+        if role in other.parts and (one, other) not in crossed
+    ]
+    done = {id(part) for pair in pairs for part in pair}
+    rest, rest_leaves = (
+        [part for module in side for part in module.parts.values() if id(part) not in done]
+        for side in (ours, theirs)
+    )
+    return pairs, rest, rest_leaves
+
+
+def _rest(side: Sequence[Module], partly: Sequence[tuple[Module, Module]], k: int) -> list[Module]:
+    partner = {pair[k]: pair[1 - k] for pair in partly}
+    found = []
+    for module in side:
+        left = {
+            r: p for r, p in module.parts.items() if module not in partner or r not in partner[module].parts
+        }
+        if module in partner or len(left) == 1:
+            found += single(((module.path, role, part) for role, part in left.items()), module in partner)
+    return found
+
+
+def _rule(torch: Part, jax: Part, form: Form) -> WeightRule:
+    path = tuple(jax.tensor.name.split("."))
+    return WeightRule(
+        torch.tensor.name, path, form.layout, None, torch.piece, reshape=form.reshape, into=jax.piece
+    )
+
+
+def _undecided(torch: list[Part], jax: list[Part], layouts: list[Open]) -> Undecided:
+    several, without = [], []
+    names = {id(part): read(part.name, part.tensor.trained) for part in (*torch, *jax)}
+    for one in torch:
+        role, path = names[id(one)]
+        could = tuple(
+            other
+            for other in jax
+            if names[id(other)][0] == role
+            and forms(one, other)
+            and not contradict(module_name(path), module_name(names[id(other)][1]))
+        )
+        if could:
+            several.append(Open(one, could))
+        else:
+            without.append(one)
+    wanted = {id(other) for each in several for other in each.could}
+    unfilled = [other for other in jax if id(other) not in wanted]
+    return Undecided((*several, *layouts), tuple(without), tuple(unfilled))
