@@ -42,6 +42,12 @@ from detente.store.spool import read_spool
     "called tiny,batch=4 and shares no weights, proofs at its size or history with another.",
 )
 @click.option(
+    "--no-dropout",
+    is_flag=True,
+    help="Set every dropout rate of your own model to 0: no two frameworks draw the same masks. The row is then called "
+    "own,dropout=0.",
+)
+@click.option(
     "--contract",
     help="forward, gradient, train-step or train-step-sgd; out-of-the-box adds the rows of the usual recipes "
     "(torch-compile-model).  [default: the workload's first]",
@@ -125,6 +131,7 @@ def command(
     }
     overrides = [f"{dim}={given.pop(name)}" for name, dim in _DIMENSIONS.items() if name in given]
     overrides += given.pop("set_", ())
+    overrides += ["dropout=0"] if given.pop("no_dropout", False) else []
     spool = find_spool(resume) if resume else None
     if spool is not None:
         request = replace(request_of(read_spool(spool)), **given)

@@ -89,14 +89,32 @@ def _groups(session: Session, facts: WorkloadFacts) -> dict[str, Group]:
     everything = [row for group in rows.values() for row in group]
     settings = session.fingerprint.settings
     return {
-        name: Group(name, tuple(group), _work(facts.get(name)), _peak(everything, group[0].cell), settings)
+        name: Group(
+            name, tuple(group), _work(facts.get(name), group), _peak(everything, group[0].cell), settings
+        )
         for name, group in rows.items()
     }
 
 
-def _work(facts: Mapping[str, int] | None) -> Work | None:
-    """0 means that nobody knows: a user's own model has no closed form of its costs, and no floor is drawn."""
-    return Work(int(facts["flops"]), int(facts["bytes"])) if facts and facts["flops"] else None
+def _work(facts: Mapping[str, int] | None, rows: list[Row]) -> Work | None:
+    """What a step must do. 0 means that nobody knows: a user's own model has no closed form of its costs. Then the
+    leanest of the captured programs says it, of rows whose proof did not fail: what it computes suffices, and it reads
+    its arguments and writes its results once. Without a program no floor is drawn."""
+    if facts and facts["flops"]:
+        return Work(int(facts["flops"]), int(facts["bytes"]))
+    if not facts:
+        return None
+    found = [
+        Work(int(p["flops"]), int(p["argument_bytes"]) + int(p["output_bytes"]))
+        for row in rows
+        if (row.parity is None or "failed" not in (row.parity.same_function, row.parity.same_precision))
+        and isinstance(p := row.get("program"), dict)
+        and not p.get("unknown_loops", 1)
+        and p.get("flops", 0) > 0
+    ]
+    if not found:
+        return None
+    return Work(min(w.flops for w in found), min(w.bytes for w in found))
 
 
 def _peak(rows: list[Row], like: Cell) -> Peak | None:

@@ -247,6 +247,9 @@ class TorchRunning:
         attention = getattr(getattr(self.module, "config", None), "_attn_implementation", None)
         if attention:
             said.append(f"attention: {attention}")
+        left_out = getattr(self.definition, "left_out", None)
+        if left_out is not None and left_out(self.module):
+            said.append(left_out(self.module))
         if os.environ.get("MALLOC_MMAP_MAX_") == "0":
             said.append("freed memory is kept (glibc's MALLOC_MMAP_MAX_=0)")
         return "; ".join(said)

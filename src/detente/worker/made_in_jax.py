@@ -15,6 +15,7 @@ from detente.records.job import Job
 from detente.records.kinks import Kinks
 from detente.stacks.jax_jit import JaxJit, JaxRunning
 from detente.worker.fair import KINKED, Arrays, Fair
+from detente.worker.repeats import check_repeats
 from detente.workloads.workload import Size, Workload
 
 # Of the ways to round, those that are no switch of torch's.
@@ -35,7 +36,9 @@ class JaxMaker:
         stack.start("cpu", "fp32", job.threads)
         plain = replace(contract, precision="fp32", region="gradient", optimizer=None)
         batches = [workload.batch(size, np.random.default_rng(job.seed + 1 + i)) for i in range(job.batches)]
-        weights = stack.build(workload, size, plain).tensors()
+        running = stack.build(workload, size, plain)
+        weights = running.tensors()
+        check_repeats(running, batches[0], weights, workload.name, {})
         return weights, batches, Kinks(reason="the forward pass of a JAX model is not walked")
 
     def fair_runs(self, kinks: Kinks, orders: int = 2) -> tuple[Fair, ...]:

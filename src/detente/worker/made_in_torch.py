@@ -18,8 +18,14 @@ from detente.records.kinks import Kinks
 from detente.stacks.torch_eager import TorchEagerDefault, TorchRunning
 from detente.worker.fair import Arrays, Fair, fair_runs
 from detente.worker.kinks import AT_ZERO, clear, look
+from detente.worker.layers.in_torch import walk
+from detente.worker.layers.of_pair import LAYERS
+from detente.worker.layers.record import write_boundaries
 from detente.worker.prepared import write_side
+from detente.worker.repeats import check_repeats
 from detente.worker.torch_reference import reference_run
+from detente.workloads.catalogue import is_own
+from detente.workloads.own.size import OwnSize
 from detente.workloads.workload import Size, Workload
 
 
@@ -36,8 +42,13 @@ class TorchMaker:
         running = stack.build(workload, size, plain)
         batches = [workload.batch(size, np.random.default_rng(job.seed + 1 + i)) for i in range(job.batches)]
         weights = running.tensors()
+        if is_own(workload.name):
+            check_repeats(
+                running, batches[0], weights, workload.name, running.definition.dropping(running.module)
+            )
+        folder = Path(job.prepared)
         if hasattr(running.definition, "side"):
-            write_side(Path(job.prepared), running.definition.side(running.module))
+            write_side(folder, running.definition.side(running.module))
         kinks = _looked(running, batches)
         del running
         gc.collect()
@@ -46,6 +57,13 @@ class TorchMaker:
                 exact.load(weights)
                 kinks, moved = clear(exact, lambda batch: exact.definition.loss(exact.module, batch), batches)
                 weights |= moved
+        if isinstance(size, OwnSize) and size.is_pair:
+            # What names the first layer that differs, should the other side's proof fail.
+            with reference_run(workload, size, plain, "fp64", "cpu", job.threads) as exact:
+                exact.load(weights)
+                placed = exact.place(batches[0])
+                found = walk(lambda: exact.definition.loss(exact.module, placed), dict(exact._named()))
+                write_boundaries(folder, LAYERS, found)
         return weights, batches, kinks
 
     def fair_runs(self, kinks: Kinks, orders: int = 2) -> tuple[Fair, ...]:

@@ -22,7 +22,7 @@ from detente.worker.prepared import knowing, map_batches, map_weights
 from detente.worker.process_state import ProcessState, take_state
 from detente.worker.window import Rotation
 from detente.workloads.catalogue import find_size, find_workload
-from detente.workloads.workload import Workload
+from detente.workloads.workload import Size, Workload
 
 
 @dataclass
@@ -32,6 +32,7 @@ class Opened:
     job: Job
     stack: Stack
     workload: Workload
+    size: Size
     running: Running
     weights: dict[str, np.ndarray]
     batches: list[dict[str, np.ndarray]]
@@ -104,6 +105,7 @@ def open_job(job: Job, events: Events) -> Opened:
         job,
         stack,
         workload,
+        size,
         running,
         weights,
         batches,

@@ -17,6 +17,8 @@ from detente.records.limits import LARGEST
 from detente.workloads.workload import Size, Workload
 
 # Nine digits: more is no size that anybody can hold.
+# Of a user's model, whether it drops anything out: 1 as it is written, 0 not at all (`--no-dropout`).
+DROPOUT = "dropout"
 _VALUE = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 
@@ -36,7 +38,7 @@ def split_name(name: str) -> tuple[str, dict[str, int]]:
             raise UsageFault(
                 f"{pair!r} is not key=value", "for example --set batch=4, or --size paper,batch=4"
             )
-        if not _VALUE.fullmatch(value):
+        if not _VALUE.fullmatch(value) and not (key == DROPOUT and value == "0"):
             raise UsageFault(
                 f"{key}={value} is not a positive whole number of up to nine digits",
                 "a dimension of a size counts something: --set batch=4",

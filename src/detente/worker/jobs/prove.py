@@ -8,6 +8,7 @@ from pathlib import Path
 from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.worker.events import Events
+from detente.worker.layers.of_pair import differing
 from detente.worker.opened import open_job
 from detente.worker.prepared import read_kinks
 from detente.worker.reference import map_reference, reference_name
@@ -24,12 +25,18 @@ def run(job: Job, events: Events) -> Evidence:
         events.phase("proof")
         running.load(opened.weights)
         trace = replace(trace, gradients=running.gradients(opened.placed[0]))
-    errors = map_reference(Path(job.prepared), reference_name(job.cell.contract)).errors(trace)
+    folder = Path(job.prepared)
+    errors = map_reference(folder, reference_name(job.cell.contract)).errors(trace)
+    layer = ""
+    if job.cell.contract.precision == "fp64":
+        events.phase("layers")
+        layer = differing(running, opened.size, folder, opened.placed[0], opened.weights, errors)
     return Evidence(
         "ok",
         "done",
         losses=trace.losses,
         errors=errors,
         versions=opened.stack.versions(),
-        kinks=read_kinks(Path(job.prepared)),
+        kinks=read_kinks(folder),
+        probes={"layer": layer} if layer else {},
     )

@@ -151,6 +151,11 @@ def write_boundaries(folder: Path, side: str, boundaries: Sequence[Boundary]) ->
     (folder / f"{side}.json").write_text(json.dumps(told))
 
 
+def has_boundaries(folder: Path, side: str) -> bool:
+    """Whether a side's record is there."""
+    return (folder / f"{side}.json").exists()
+
+
 def read_boundaries(folder: Path, side: str) -> list[Boundary]:
     """The record of one side, mapped."""
     told = json.loads((folder / f"{side}.json").read_text())

@@ -58,6 +58,13 @@ def load_file(path: Path) -> ModuleType:
     return module
 
 
+def takes(target: str, argument: str) -> bool:
+    """Whether the function of a loaded file has such an argument."""
+    file, _, name = target.rpartition(":")
+    function = getattr(load_file(Path(file).expanduser().resolve()), name)
+    return argument in inspect.signature(function).parameters
+
+
 def _arguments(function: Any, changed: Mapping[str, int]) -> dict[str, int]:
     if not changed:
         return {}

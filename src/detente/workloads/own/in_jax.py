@@ -17,7 +17,7 @@ from detente.records.fault import UsageFault
 from detente.records.precision import PRECISIONS
 from detente.workloads.own import entries
 from detente.workloads.own.form import Form, draws
-from detente.workloads.own.from_file import call_function, load_file
+from detente.workloads.own.from_file import call_function, load_file, takes
 from detente.workloads.own.jax_models import keras_models, nnx_models, pytrees
 from detente.workloads.own.jax_models.functional import Functional, value_and_outputs
 from detente.workloads.own.mapping import Tensor, map_weights
@@ -35,11 +35,12 @@ HINT = (
 @dataclass(frozen=True)
 class Library:
     """How a library's models are known and opened. ``imported``: what its models come from; a model is asked about only
-    where the user's file has imported that."""
+    where the user's file has imported that. ``switch_off`` sets its dropout to 0; None where no object has rates."""
 
     imported: str
     is_one: Callable[[Any], bool]
     opened: Callable[[Any, Any, Any, bool], Functional]
+    switch_off: Callable[[Any], None] | None = None
 
 
 def _is_equinox(model: Any) -> bool:
@@ -74,8 +75,8 @@ def _is_tree(model: Any) -> bool:
 
 # In this order: a tree of arrays may be anybody's, so what has a class of its own is asked first.
 LIBRARIES = (
-    Library("flax.nnx", nnx_models.is_one, nnx_models.opened),
-    Library("keras", keras_models.is_one, keras_models.opened),
+    Library("flax.nnx", nnx_models.is_one, nnx_models.opened, nnx_models.switch_off),
+    Library("keras", keras_models.is_one, keras_models.opened, keras_models.switch_off),
     Library("equinox", _is_equinox, pytrees.of_equinox),
     Library("flax.linen", _is_linen, pytrees.of_linen),
     Library("haiku", _is_haiku, pytrees.of_haiku),
@@ -135,11 +136,18 @@ def _before_keras(precision: str) -> None:
         os.environ["KERAS_FLOATX"] = PRECISIONS[precision].parameters
 
 
-def functional(loaded: Loaded, target: str, batch: Any, training: bool) -> Functional:
+def functional(loaded: Loaded, target: str, batch: Any, training: bool, dropout: bool) -> Functional:
     """The model as a function of named arrays. Raises UsageFault for what is of no library, and for a model without
     anything to train."""
     for library in LIBRARIES:
         if library.imported in sys.modules and library.is_one(loaded.model):
+            if not dropout and library.switch_off is not None:
+                library.switch_off(loaded.model)
+            elif not dropout:
+                raise UsageFault(
+                    f"{target}: the dropout of a {library.imported} model cannot be set from outside",
+                    "give the function an argument `dropout`, which it is called with as 0",
+                )
             found = library.opened(loaded.model, loaded.loss, batch, training)
             if not found.trained:
                 raise UsageFault(
@@ -180,8 +188,9 @@ class OwnParts:
         first = next(_draws(loaded, size, contract.precision))
         self.form = Form.of(first)
         self.shapes_of_batch = {n: a.shape for n, a in self.form.take_apart(first).items()}
-        dtype = np.dtype(precision.parameters)
-        self.function = functional(loaded, self.target, _cast(first, dtype), contract.region != "forward")
+        dtype, training = np.dtype(precision.parameters), contract.region != "forward"
+        keeps = size.drops_out or takes(self.target, "dropout")
+        self.function = functional(loaded, self.target, _cast(first, dtype), training, keeps)
         self._drawn = tuple(
             {_path(n): _cast(a, dtype) for n, a in arrays.items()}
             for arrays in (self.function.trained, self.function.state)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from detente.records.fault import UsageFault
+from detente.workloads.own.dropout import dropping, switch_off
 from detente.workloads.own.form import Form, draws
 from detente.workloads.own.from_file import call_function
 from detente.workloads.own.loaded import Loaded, check
@@ -18,6 +19,8 @@ from detente.workloads.own.mapping import Tensor
 from detente.workloads.own.side import Side
 from detente.workloads.own.size import OwnSize
 from detente.workloads.workload import Size
+
+__all__ = ["batch", "build", "dropping", "left_out", "loss", "optimizer", "side"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -35,9 +38,12 @@ class Carried:
 
 def build(size: Size) -> torch.nn.Module:
     """The user's module in training mode. Runs the user's function."""
+    assert isinstance(size, OwnSize)
     loaded = _load(size)
     form = Form.of(next(_draws(loaded, size)))
     carried = Carried(loaded.loss, form, loaded.optimizer, _trained(loaded), loaded.left_out)
+    if not size.drops_out:
+        switch_off(loaded.module)
     # Past Module.__setattr__: it is no part of the module's state.
     object.__setattr__(loaded.module, "detente_own", carried)
     return loaded.module.train()

@@ -32,6 +32,11 @@ class OwnSize(Size):
     def is_pair(self) -> bool:
         return len(self.functions) > 1
 
+    @property
+    def drops_out(self) -> bool:
+        """Whether the model keeps its dropout."""
+        return self.dims.get("dropout", 1) != 0
+
     def changed(self) -> dict[str, int]:
-        """The dimensions that were overridden."""
+        """The dimensions that were overridden; a function has an argument for some."""
         return {n: v for n, v in self.dims.items() if self.defaults.get(n) != v}

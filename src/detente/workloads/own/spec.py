@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from detente.records.fault import UsageFault
+from detente.workloads.overrides import DROPOUT
 from detente.workloads.own.reached import arguments_of, reached
 from detente.workloads.own.size import OwnSize
 from detente.workloads.workload import Size, Workload
@@ -46,6 +47,7 @@ def own_workload(target: str) -> Workload:
     """
     functions = functions_of(target)
     dims, settings = _dims(functions)
+    dims = {**dims, DROPOUT: 1}
     size = OwnSize("own", dims, target, functions, settings, dims)
     cut = [replace(size, name=CUT)] if functions.get("torch", "").startswith("hf:") else []
     return Workload(

@@ -9,6 +9,14 @@ from detente.records.fault import UsageFault
 from detente.workloads.own.jax_models.functional import Arrays, Functional, joined
 
 
+def switch_off(model: Any) -> None:
+    """Every dropout of the model, in place."""
+    for layer in _layers(model, set()):
+        for key in ("rate", "dropout", "recurrent_dropout"):
+            if isinstance(getattr(layer, key, None), float):
+                setattr(layer, key, 0.0)
+
+
 def is_one(model: Any) -> bool:
     import keras
 

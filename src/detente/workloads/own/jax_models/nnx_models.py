@@ -8,6 +8,17 @@ from typing import Any
 from detente.workloads.own.jax_models.functional import Arrays, Functional, joined
 
 
+def switch_off(model: Any) -> None:
+    """Every dropout of the model, in place."""
+    from flax import nnx
+
+    for _, part in nnx.iter_modules(model):
+        if isinstance(part, nnx.Dropout):
+            part.rate = 0.0
+        elif hasattr(part, "dropout_rate"):
+            part.dropout_rate = 0.0
+
+
 def is_one(model: Any) -> bool:
     from flax import nnx
 

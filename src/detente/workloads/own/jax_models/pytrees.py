@@ -165,7 +165,9 @@ def _intercepting(library: str, seen: dict[str, str]) -> Iterator[None]:
 
     def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
         module = context.module
-        path = joined(module.path) if library == "flax.linen" else joined([getattr(module, "module_name", "")])
+        path = (
+            joined(module.path) if library == "flax.linen" else joined([getattr(module, "module_name", "")])
+        )
         of_library = (k for k in type(module).__mro__ if k.__module__.startswith(library.partition(".")[0]))
         kind = next(of_library, None)
         if kind is not None and kind.__name__ != "Module":
