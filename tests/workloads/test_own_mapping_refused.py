@@ -268,3 +268,11 @@ def test_a_users_own_parameters():
     jax = [Tensor("cls", (8,), ""), Tensor("pos_embedding", (5, 8), ""), Tensor("temperature", (), "")]
     mapped(torch, jax)
     mapped([*torch, *norm("n", 8)], [*jax, *norm("ln", 8, "eqx.LayerNorm")])
+
+
+def test_a_heads_bias_that_torch_keeps_beside_its_weight():
+    # BertLMPredictionHead.
+    torch = [Tensor("cls.bias", (9,), "Head"), *linear("cls.decoder", 8, 9, bias=False), *linear("cls.dense", 8, 8)]
+    jax = [*dense("lm_head", 8, 9), *dense("transform", 8, 8)]
+    assert by_name(mapped(torch, jax)[0])["cls.bias"] == "lm_head.bias"
+    refused([*torch, Tensor("seq.bias", (9,), "Head")], jax)

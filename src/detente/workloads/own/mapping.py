@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from detente.workloads.own.given import Entry, Given, given
-from detente.workloads.own.matching import disordered, match, more, shared
+from detente.workloads.own.matching import disordered, gathered, match, more, shared
 from detente.workloads.own.modules import Module, divided, modules, single
 from detente.workloads.own.names import ModuleName, contradict, in_order
 from detente.workloads.own.tensors import Form, Part, Tensor, behind, forms
@@ -86,9 +86,11 @@ def _found(torch: Sequence[Part], jax: Sequence[Part]) -> tuple[list[Pair], list
     ours_left, theirs_left = ([m for m in side if m not in taken] for side in (ours, theirs))
     partly = match(ours_left, theirs_left, alike=False)
     # A tensor that one side keeps in the module and the other beside it.
-    some, others = (_rest(side, partly, k) for k, side in enumerate((ours_left, theirs_left)))
+    taken |= {module for pair in partly for module in pair}
+    split = gathered(*([m for m in side if m not in taken] for side in (ours_left, theirs_left)))
+    some, others = (_rest(side, [*partly, *split], k) for k, side in enumerate((ours_left, theirs_left)))
     beside = [pair for pair in match(some, others) if pair[0].rest != pair[1].rest]
-    every = (*whole, *partly, *beside)
+    every = (*whole, *partly, *split, *beside)
     crossed = disordered(every)
     pairs = [
         (one.parts[role], other.parts[role])
@@ -104,15 +106,15 @@ def _found(torch: Sequence[Part], jax: Sequence[Part]) -> tuple[list[Pair], list
     return pairs, rest, rest_leaves
 
 
-def _rest(side: Sequence[Module], partly: Sequence[tuple[Module, Module]], k: int) -> list[Module]:
-    partner = {pair[k]: pair[1 - k] for pair in partly}
+def _rest(side: Sequence[Module], pairs: Sequence[tuple[Module, Module]], k: int) -> list[Module]:
+    """What modules have that their partners have not, and those of one tensor that have no partner."""
     found = []
     for module in side:
-        left = {
-            r: p for r, p in module.parts.items() if module not in partner or r not in partner[module].parts
-        }
-        if module in partner or len(left) == 1:
-            found += single(((module.path, role, part) for role, part in left.items()), module in partner)
+        partners = [pair[1 - k] for pair in pairs if pair[k] is module]
+        gone = {role for partner in partners for role in partner.parts}
+        left = {role: part for role, part in module.parts.items() if role not in gone}
+        if partners or len(left) == 1:
+            found += single(((module.path, role, part) for role, part in left.items()), bool(partners))
     return found
 
 

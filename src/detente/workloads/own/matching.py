@@ -30,6 +30,18 @@ def match(torch: Sequence[Module], jax: Sequence[Module], *, alike: bool = True)
     return found
 
 
+def gathered(torch: Sequence[Module], jax: Sequence[Module]) -> list[Pair]:
+    """Modules of one side that only together are one of the other: a head's bias that is kept beside its weight."""
+    able = _able(torch, jax, alike=False)
+    found = []
+    for some, others in _components(torch, jax, able):
+        one, parts = (some, others) if len(some) == 1 else (others, some)
+        roles = [role for module in parts for role in module.parts]
+        if len(one) == 1 and len(parts) > 1 and sorted(roles) == sorted(one[0].parts):
+            found += [(one[0], part) if one is some else (part, one[0]) for part in parts]
+    return found
+
+
 def _able(torch: Sequence[Module], jax: Sequence[Module], alike: bool) -> dict[Module, list[Module]]:
     """The modules that each of torch's could be."""
     names = {module.name.stem: module.name for module in (*torch, *jax)}

@@ -102,20 +102,24 @@ def _entries(found: Undecided) -> list[str]:
     """A line for each module in question, or for one in all layers."""
     choices: dict[str, list[str]] = {}
     layouts, fused = [], set()
+    # With leaves left over, what has none may be one of them under a name that contradicts.
+    without = found.without if found.unfilled else ()
+    asked = [question.torch for question in found.several if not question.layouts]
+    around = {_module(part).rpartition(".")[0] for part in (*asked, *without)}
+    # A tensor goes with its module, unless that one is around others in question or has a tensor without any leaf.
+    alone = around | {_module(part) for part in without} & {_module(part) for part in asked}
     for question in found.several:
         if question.layouts:
             leaf, ways = question.could[0].tensor.name, " or ".join(question.layouts)
             layouts.append(f'"{question.torch.tensor.name}": ("{leaf}", "?"),  # {ways}')
-        else:
-            could = [_module(part) for part in question.could]
-            choices.setdefault(_module(question.torch), []).extend(could)
-            fused |= {_module(question.torch)} if question.torch.piece else set()
-    # With leaves left over, what has none may be one of them under a name that contradicts.
-    for part in found.without if found.unfilled else ():
-        # A layout that nothing shows, in a module whose others are in question: for itself.
-        named = part.tensor.name if _module(part) in choices and not part.piece else _module(part)
-        choices.setdefault(named, [])
-        fused |= {named} if part.piece else set()
+    for part, could in (
+        *((q.torch, q.could) for q in found.several if not q.layouts),
+        *((p, ()) for p in without),
+    ):
+        apart = _module(part) in alone and part.piece is None
+        key = part.tensor.name if apart else _module(part)
+        choices.setdefault(key, []).extend(leaf.tensor.name if apart else _module(leaf) for leaf in could)
+        fused |= {key} if part.piece else set()
     counts = Counter(_starred(key) for key in choices)
     told: dict[str, list[str]] = {}
     for key, could in choices.items():
