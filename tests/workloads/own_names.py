@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -71,4 +71,80 @@ def by_name(rules) -> dict[str, str]:
     return {rule.name: ".".join(map(str, rule.path)) for rule in rules}
 
 
-Build = Callable[[], list[Tensor]]
+SCALE = ("scale", "bias")
+
+
+def bert(layers: int = 12) -> list[Tensor]:
+    """transformers' BertModel, small."""
+    found = [
+        Tensor("embeddings.word_embeddings.weight", (100, 8), "Embedding"),
+        Tensor("embeddings.position_embeddings.weight", (50, 8), "Embedding"),
+        Tensor("embeddings.token_type_embeddings.weight", (2, 8), "Embedding"),
+        *norm("embeddings.LayerNorm", 8),
+    ]
+    for i in range(layers):
+        at = f"encoder.layer.{i}"
+        for part in ("query", "key", "value"):
+            found += linear(f"{at}.attention.self.{part}", 8, 8)
+        found += linear(f"{at}.attention.output.dense", 8, 8) + norm(f"{at}.attention.output.LayerNorm", 8)
+        found += linear(f"{at}.intermediate.dense", 8, 32) + linear(f"{at}.output.dense", 32, 8)
+        found += norm(f"{at}.output.LayerNorm", 8)
+    return found + linear("pooler.dense", 8, 8)
+
+
+def bert_in_nnx(
+    norms: tuple[str, str] = ("attention_norm", "mlp_norm"), layers: int = 12, start: int = 0
+) -> list[Tensor]:
+    """BERT as one would write it in NNX."""
+    found = [
+        Tensor("token_embedding.embedding", (100, 8), "nnx.Embed"),
+        Tensor("position_embedding.embedding", (50, 8), "nnx.Embed"),
+        Tensor("type_embedding.embedding", (2, 8), "nnx.Embed"),
+        *norm("embedding_norm", 8, "nnx.LayerNorm", SCALE),
+    ]
+    for i in range(start, layers + start):
+        at = f"layers.{i}"
+        for part in ("query", "key", "value"):
+            found += dense(f"{at}.attention.{part}", 8, (2, 4), "nnx.LinearGeneral")
+        found += dense(f"{at}.attention.out", (2, 4), 8, "nnx.LinearGeneral")
+        found += dense(f"{at}.fc1", 8, 32) + dense(f"{at}.fc2", 32, 8)
+        found += [t for name in norms for t in norm(f"{at}.{name}", 8, "nnx.LayerNorm", SCALE)]
+    return found + dense("pooler", 8, 8)
+
+
+def conv1d(name: str, inputs: int, outputs: int) -> list[Tensor]:
+    return [
+        Tensor(f"{name}.weight", (inputs, outputs), "Conv1D"),
+        Tensor(f"{name}.bias", (outputs,), "Conv1D"),
+    ]
+
+
+def gpt2(layers: int = 12) -> list[Tensor]:
+    """transformers' GPT2LMHeadModel, small, its head tied."""
+    found = [
+        Tensor("transformer.wte.weight", (100, 8), "Embedding"),
+        Tensor("transformer.wpe.weight", (50, 8), "Embedding"),
+    ]
+    for i in range(layers):
+        at = f"transformer.h.{i}"
+        found += norm(f"{at}.ln_1", 8) + norm(f"{at}.ln_2", 8)
+        found += conv1d(f"{at}.attn.c_attn", 8, 24) + conv1d(f"{at}.attn.c_proj", 8, 8)
+        found += conv1d(f"{at}.mlp.c_fc", 8, 32) + conv1d(f"{at}.mlp.c_proj", 32, 8)
+    return found + norm("transformer.ln_f", 8)
+
+
+def gpt2_in_linen(layers: int = 12) -> list[Tensor]:
+    """GPT-2 in Linen, with the names that Linen gives."""
+    found = [
+        Tensor("wte.embedding", (100, 8), "linen.Embed"),
+        Tensor("wpe.embedding", (50, 8), "linen.Embed"),
+    ]
+    for i in range(layers):
+        at = f"Block_{i}"
+        found += [t for k in (0, 1) for t in norm(f"{at}.LayerNorm_{k}", 8, "linen.LayerNorm", SCALE)]
+        attention = f"{at}.MultiHeadDotProductAttention_0"
+        for part in ("query", "key", "value"):
+            found += dense(f"{attention}.{part}", 8, (2, 4), "linen.DenseGeneral")
+        found += dense(f"{attention}.out", (2, 4), 8, "linen.DenseGeneral")
+        found += dense(f"{at}.Dense_0", 8, 32, "linen.Dense") + dense(f"{at}.Dense_1", 32, 8, "linen.Dense")
+    return found + norm("LayerNorm_0", 8, "linen.LayerNorm", SCALE)

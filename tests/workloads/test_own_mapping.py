@@ -7,8 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from detente.records.fault import UsageFault
 from detente.workloads.own.mapping import Tensor, map_weights
-from tests.workloads.own_names import dense, linear, mapped, norm, tensors
+from tests.workloads.own_names import (
+    bert,
+    bert_in_nnx,
+    by_name,
+    dense,
+    gpt2,
+    gpt2_in_linen,
+    linear,
+    mapped,
+    norm,
+    tensors,
+)
 
 # -- an MLP in six libraries -----------------------------------------------------------------------------------------
 
@@ -49,16 +61,6 @@ def test_an_mlp_in_six_libraries(which):
         x = x @ weights[f"{2 * i}.weight"].T + weights[f"{2 * i}.bias"]
         y = y @ (kernel.T if which == "equinox" else kernel) + bias
         assert np.allclose(x, y)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(sorted(MLPS)), st.randoms(use_true_random=False))
-def test_the_order_of_the_lists_says_nothing(which, rng):
-    torch, jax = MLP[:], MLPS[which][:]
-    wanted = map_weights(torch, jax)
-    rng.shuffle(torch)
-    rng.shuffle(jax)
-    assert map_weights(torch, jax) == wanted
 
 
 # -- a CNN -----------------------------------------------------------------------------------------------------------
@@ -280,3 +282,58 @@ def test_the_axes_of_the_heads_are_torchs_views():
     assert np.allclose(np.einsum("ni,ihd->nhd", x, leaves["query.kernel"]) + leaves["query.bias"], q)
     o = q.reshape(5, 8) @ weights["o_proj.weight"].T + weights["o_proj.bias"]
     assert np.allclose(np.einsum("nhd,hdo->no", q, leaves["out.kernel"]) + leaves["out.bias"], o)
+
+
+def decoder(attentions, owner=""):
+    """Two attentions, whose parts have one shape, in an encoder and a decoder."""
+    found = []
+    for at in attentions:
+        if owner:
+            found += heads(at, owner)
+        else:
+            found += [
+                t for p in ("q_proj", "k_proj", "v_proj", "out_proj") for t in linear(f"{at}.{p}", E, E)
+            ]
+    return found
+
+
+def test_self_and_cross_attention_of_encoder_and_decoder():
+    # nn.Transformer's name of the decoder's cross attention says only that it has heads.
+    torch = decoder(("encoder.0.self_attn", "decoder.0.self_attn", "decoder.0.multihead_attn"))
+    jax = decoder(
+        ("encoder.self_attention", "decoder.self_attention", "decoder.cross_attention"), "nnx.LinearGeneral"
+    )
+    found = by_name(mapped(torch, jax)[0])
+    assert found["decoder.0.multihead_attn.k_proj.weight"] == "decoder.cross_attention.key.kernel"
+    assert found["encoder.0.self_attn.out_proj.bias"] == "encoder.self_attention.out.bias"
+
+
+SHUFFLED = {
+    **{f"mlp {name}": (MLP, jax) for name, jax in MLPS.items()},
+    **{f"cnn {name}": (CNN, jax) for name, jax in CNNS.items()},
+    **{f"{a} {b}": (TORCH_BLOCKS[a], JAX_BLOCKS[b]) for a in TORCH_BLOCKS for b in JAX_BLOCKS},
+    "bert": (bert(3), bert_in_nnx(layers=3)),
+    "gpt2": (gpt2(3), gpt2_in_linen(3)),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(SHUFFLED)), st.randoms(use_true_random=False))
+def test_the_order_of_the_lists_says_nothing(which, rng):
+    torch, jax = SHUFFLED[which]
+    wanted = map_weights(torch, jax)
+    ours, theirs = list(torch), list(jax)
+    rng.shuffle(ours)
+    rng.shuffle(theirs)
+    assert map_weights(ours, theirs) == wanted
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(SHUFFLED)), st.data())
+def test_a_model_without_one_tensor_is_refused(which, data):
+    torch, jax = SHUFFLED[which]
+    sides = [list(torch), list(jax)]
+    short = data.draw(st.sampled_from(sides))
+    short.pop(data.draw(st.integers(0, len(short) - 1)))
+    with pytest.raises(UsageFault):
+        map_weights(*sides)

@@ -174,9 +174,12 @@ def _in_order(
 
 
 def _ranked(found: dict[Numbers, list[Part]]) -> dict[Numbers, list[Part]]:
+    """By the rank of each number that differs: the 0 of every ``MultiHeadDotProductAttention_0`` counts nothing."""
+    vary = [i for i in range(len(next(iter(found)))) if len({key[i] for key in found}) > 1]
+    kept = {tuple(key[i] for i in vary): parts for key, parts in found.items()}
     return {
-        tuple(sorted({k[i] for k in found if k[:i] == key[:i]}).index(key[i]) for i in range(len(key))): parts
-        for key, parts in found.items()
+        tuple(sorted({k[i] for k in kept if k[:i] == key[:i]}).index(key[i]) for i in range(len(key))): parts
+        for key, parts in kept.items()
     }
 
 

@@ -6,12 +6,14 @@ decide is asked for, with a table to fill in.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 from detente.workloads.own.given import Entry, Given, given
-from detente.workloads.own.matching import disordered, match
+from detente.workloads.own.matching import disordered, gathered, match, more, shared
 from detente.workloads.own.modules import Module, divided, modules, single
-from detente.workloads.own.names import contradict, module_name, read
+from detente.workloads.own.names import ModuleName, contradict, in_order
 from detente.workloads.own.tensors import Form, Part, Tensor, behind, forms
 from detente.workloads.own.undecided import Open, Undecided, fault
 from detente.workloads.weights import WeightRule
@@ -19,6 +21,8 @@ from detente.workloads.weights import WeightRule
 __all__ = ["Tensor", "map_weights"]
 
 Pair = tuple[Part, Part]
+# A tensor with its role and the name of its module.
+Single = tuple[ModuleName, str, Part]
 
 
 def map_weights(
@@ -47,8 +51,8 @@ def map_weights(
     ours, theirs = _whole(torch), _whole(jax)
     bound = given(table or {}, ours, theirs)
     pairs: list[tuple[Part, Part, str | None]] = list(bound.pairs)
-    left: list[Part] = []
-    leaves: list[Part] = []
+    left: list[Single] = []
+    leaves: list[Single] = []
     for some, others, layout in (*bound.groups, (bound.torch, bound.jax, None)):
         found, *rest = _found(some, others)
         # A table's layout is that of a module's matrix.
@@ -72,7 +76,7 @@ def _whole(tensors: Iterable[Tensor]) -> list[Part]:
     return [Part(t, t.name, t.shape) for t in sorted(tensors, key=lambda t: t.name)]
 
 
-def _found(torch: Sequence[Part], jax: Sequence[Part]) -> tuple[list[Pair], list[Part], list[Part]]:
+def _found(torch: Sequence[Part], jax: Sequence[Part]) -> tuple[list[Pair], list[Single], list[Single]]:
     """The pairs, and what is left of either side."""
     theirs = modules(jax)
     ours = divided(modules(torch), theirs)
@@ -82,9 +86,11 @@ def _found(torch: Sequence[Part], jax: Sequence[Part]) -> tuple[list[Pair], list
     ours_left, theirs_left = ([m for m in side if m not in taken] for side in (ours, theirs))
     partly = match(ours_left, theirs_left, alike=False)
     # A tensor that one side keeps in the module and the other beside it.
-    some, others = (_rest(side, partly, k) for k, side in enumerate((ours_left, theirs_left)))
+    taken |= {module for pair in partly for module in pair}
+    split = gathered(*([m for m in side if m not in taken] for side in (ours_left, theirs_left)))
+    some, others = (_rest(side, [*partly, *split], k) for k, side in enumerate((ours_left, theirs_left)))
     beside = [pair for pair in match(some, others) if pair[0].rest != pair[1].rest]
-    every = (*whole, *partly, *beside)
+    every = (*whole, *partly, *split, *beside)
     crossed = disordered(every)
     pairs = [
         (one.parts[role], other.parts[role])
@@ -94,21 +100,21 @@ def _found(torch: Sequence[Part], jax: Sequence[Part]) -> tuple[list[Pair], list
     ]
     done = {id(part) for pair in pairs for part in pair}
     rest, rest_leaves = (
-        [part for module in side for part in module.parts.values() if id(part) not in done]
+        [(m.name, role, part) for m in side for role, part in m.parts.items() if id(part) not in done]
         for side in (ours, theirs)
     )
     return pairs, rest, rest_leaves
 
 
-def _rest(side: Sequence[Module], partly: Sequence[tuple[Module, Module]], k: int) -> list[Module]:
-    partner = {pair[k]: pair[1 - k] for pair in partly}
+def _rest(side: Sequence[Module], pairs: Sequence[tuple[Module, Module]], k: int) -> list[Module]:
+    """What modules have that their partners have not, and those of one tensor that have no partner."""
     found = []
     for module in side:
-        left = {
-            r: p for r, p in module.parts.items() if module not in partner or r not in partner[module].parts
-        }
-        if module in partner or len(left) == 1:
-            found += single(((module.path, role, part) for role, part in left.items()), module in partner)
+        partners = [pair[1 - k] for pair in pairs if pair[k] is module]
+        gone = {role for partner in partners for role in partner.parts}
+        left = {role: part for role, part in module.parts.items() if role not in gone}
+        if partners or len(left) == 1:
+            found += single(((module.path, role, part) for role, part in left.items()), bool(partners))
     return found
 
 
@@ -119,22 +125,47 @@ def _rule(torch: Part, jax: Part, form: Form) -> WeightRule:
     )
 
 
-def _undecided(torch: list[Part], jax: list[Part], layouts: list[Open]) -> Undecided:
+def _undecided(torch: list[Single], jax: list[Single], layouts: list[Open]) -> Undecided:
     several, without = [], []
-    names = {id(part): read(part.name, part.tensor.trained) for part in (*torch, *jax)}
-    for one in torch:
-        role, path = names[id(one)]
-        could = tuple(
-            other
-            for other in jax
-            if names[id(other)][0] == role
-            and forms(one, other)
-            and not contradict(module_name(path), module_name(names[id(other)][1]))
-        )
-        if could:
-            several.append(Open(one, could))
+    leaves = sorted(jax, key=_in_order)
+    names = {name.stem: name for name, _, _ in (*torch, *jax)}
+
+    @cache
+    def alike(ours: str, theirs: str) -> tuple[frozenset[str], ...] | None:
+        one, other = names[ours], names[theirs]
+        return None if contradict(one, other) else shared(one, other)
+
+    for name, role, part in sorted(torch, key=_in_order):
+        could = [
+            (words, leaf)
+            for other, its, leaf in leaves
+            if its == role and forms(part, leaf) and (words := alike(name.stem, other.stem)) is not None
+        ]
+        kinds = {words for words, _ in could}
+        # Those whose names have less in common with it than another's are no question.
+        near = tuple(leaf for words, leaf in could if not any(more(others, words) for others in kinds))
+        if near:
+            several.append(Open(part, near))
         else:
-            without.append(one)
-    wanted = {id(other) for each in several for other in each.could}
-    unfilled = [other for other in jax if id(other) not in wanted]
-    return Undecided((*several, *layouts), tuple(without), tuple(unfilled))
+            without.append(part)
+    wanted = {id(leaf) for each in several for leaf in each.could}
+    unfilled = tuple(leaf for _, _, leaf in leaves if id(leaf) not in wanted)
+    return Undecided((*several, *layouts), tuple(without), unfilled, _lengths(several, torch, jax))
+
+
+def _lengths(several: list[Open], torch: list[Single], jax: list[Single]) -> tuple[str, ...]:
+    """Lists that would be one another's if one had not more members (a model with a layer less)."""
+    stem = {id(part): f"{name.stem}, {role}" for name, role, part in (*torch, *jax)}
+    members = Counter(stem.values())
+    asked: dict[str, set[str]] = {}
+    for each in several:
+        asked.setdefault(stem[id(each.torch)], set()).update(stem[id(leaf)] for leaf in each.could)
+    return tuple(
+        f"{ours}: {members[ours]} in torch, and {theirs}: {members[theirs]} in JAX"
+        for ours, (theirs, *others) in ((ours, sorted(found)) for ours, found in asked.items())
+        if not others and members[ours] != members[theirs] and max(members[ours], members[theirs]) > 1
+    )
+
+
+def _in_order(single: Single) -> list[tuple[bool, int, str]]:
+    return in_order(single[2].tensor.name)

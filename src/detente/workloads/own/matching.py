@@ -30,9 +30,22 @@ def match(torch: Sequence[Module], jax: Sequence[Module], *, alike: bool = True)
     return found
 
 
+def gathered(torch: Sequence[Module], jax: Sequence[Module]) -> list[Pair]:
+    """Modules of one side that only together are one of the other: a head's bias that is kept beside its weight."""
+    able = _able(torch, jax, alike=False)
+    found = []
+    for some, others in _components(torch, jax, able):
+        one, parts = (some, others) if len(some) == 1 else (others, some)
+        roles = [role for module in parts for role in module.parts]
+        if len(one) == 1 and len(parts) > 1 and sorted(roles) == sorted(one[0].parts):
+            found += [(one[0], part) if one is some else (part, one[0]) for part in parts]
+    return found
+
+
 def _able(torch: Sequence[Module], jax: Sequence[Module], alike: bool) -> dict[Module, list[Module]]:
     """The modules that each of torch's could be."""
-    never = cache(contradict)
+    names = {module.name.stem: module.name for module in (*torch, *jax)}
+    never = cache(lambda one, other: contradict(names[one], names[other]))
     sizes: dict[object, list[Module]] = {}
     for module in jax:
         sizes.setdefault(_sizes(module) if alike else None, []).append(module)
@@ -40,7 +53,7 @@ def _able(torch: Sequence[Module], jax: Sequence[Module], alike: bool) -> dict[M
         one: [
             other
             for other in sizes.get(_sizes(one) if alike else None, [])
-            if _fit(one, other) and not never(one.name, other.name)
+            if not never(one.name.stem, other.name.stem) and _fit(one, other)
         ]
         for one in torch
     }
@@ -89,7 +102,7 @@ def _decided(torch: list[Module], jax: list[Module], able: dict[Module, list[Mod
     found: list[Pair] = []
     while ours and theirs:
         could = {
-            (a, b): _shared(ours[a][0].name, theirs[b][0].name)
+            (a, b): shared(ours[a][0].name, theirs[b][0].name)
             for a in ours
             for b in theirs
             if any(other in able[one] for one in ours[a] for other in theirs[b])
@@ -112,19 +125,21 @@ def _families(modules: list[Module]) -> dict[str, Family]:
     return families
 
 
-def _shared(a: ModuleName, b: ModuleName) -> tuple[frozenset[str], frozenset[str]]:
-    return a.words & b.words, a.raw & b.raw
+def shared(a: ModuleName, b: ModuleName) -> tuple[frozenset[str], ...]:
+    """The words that two names have in common: those that say something, then all, then as they are written."""
+    return a.words & b.words, a.meant & b.meant, a.raw & b.raw
 
 
-def _is_best(
-    pair: tuple[str, str], could: dict[tuple[str, str], tuple[frozenset[str], frozenset[str]]]
-) -> bool:
-    """Both share more with each other than with any other. Words as they are written count where their meanings
-    tie."""
-    words, raw = could[pair]
+def more(some: tuple[frozenset[str], ...], others: tuple[frozenset[str], ...]) -> bool:
+    """More in common, by the first kind of words that differs; never when each has what the other lacks."""
+    return next((one > other for one, other in zip(some, others, strict=True) if one != other), False)
+
+
+def _is_best(pair: tuple[str, str], could: dict[tuple[str, str], tuple[frozenset[str], ...]]) -> bool:
+    """Both share more with each other than with any other."""
     return all(
-        words > w or (words == w and raw > r)
-        for other, (w, r) in could.items()
+        more(could[pair], words)
+        for other, words in could.items()
         if other != pair and (other[0] == pair[0] or other[1] == pair[1])
     )
 

@@ -42,6 +42,8 @@ _WORDS = {
     "var": "var logvar log_var std logstd log_std sigma",
     "forward": "forward fwd",
     "backward": "backward bwd reverse",
+    "image": "image images img vision visual",
+    "text": "text language",
 }
 # Words that tell one module from another of its kind as little as "a" and "the" do. They still count where nothing
 # else does, and then they must be the same words.
@@ -81,7 +83,7 @@ _OPPOSITES = tuple(
         "generator discriminator",
         "student teacher",
         "online target",
-        "text image vision audio",
+        "text image audio",
     )
 )
 
@@ -108,11 +110,12 @@ class Slot:
 class ModuleName:
     """A module's name, read.
 
-    stem     the name with ``#`` for every number: modules of one stem are members of one list
+    stem     the name with ``#`` for every number: modules of one stem are members of one list, and say the same
     numbers  what stands at each ``#``
     slots    what each number counts
     words    what it says, in words that mean the same on both sides; ``layer#`` for a numbered layer around it
     last     those of the innermost part that says something
+    meant    what it says, with the words that tell little
     raw      every word as it is written
     """
 
@@ -121,6 +124,7 @@ class ModuleName:
     slots: tuple[Slot, ...]
     words: frozenset[str]
     last: frozenset[str]
+    meant: frozenset[str]
     raw: frozenset[str]
 
 
@@ -178,13 +182,14 @@ def module_name(parts: tuple[str, ...]) -> ModuleName:
 
     >>> name = module_name(("encoder", "layers", "3", "self_attn", "q_proj"))
     >>> name.stem, name.numbers, sorted(name.last)
-    ('encoder.layers.#.self.attn.q.proj', (3,), ['query'])
+    ('encoder.layers.#.self_attn.q_proj', (3,), ['query'])
     """
-    stem, numbers, slots, raw, label = [], [], [], set(), ""
+    stem, numbers, slots, label = [], [], [], ""
+    raw: set[str] = set()
+    generic: set[str] = set()
     said: list[set[str]] = []
     for at, part in enumerate(parts):
-        first = part.endswith("_-1")
-        split = tokens(part.removesuffix("_-1")) + (["-1"] if first else [])
+        split = tokens(part.removesuffix("_-1")) + (["-1"] if part.endswith("_-1") else [])
         words: list[list[str]] = [[]]
         for token in split:
             if token.lstrip("-").isdecimal():
@@ -192,20 +197,36 @@ def module_name(parts: tuple[str, ...]) -> ModuleName:
                 label = meant[-1] if meant else label
                 slots.append(Slot(label, at == len(parts) - 1))
                 numbers.append(int(token))
-                stem.append("#")
                 words.append([])
             else:
                 words[-1].append(token)
-                stem.append(token)
                 raw.add(token)
+        stem.append("_".join("#" if token.lstrip("-").isdecimal() else token for token in split))
         meant = [word for run in words for word in _meanings(run)]
         label = meant[-1] if meant else label
+        generic |= set(meant)
         said.append({word for word in meant if word not in _GENERIC})
     everything = set().union(*said) | {f"{slot.label}#" for slot in slots if not slot.final}
     last = next((frozenset(words) for words in reversed(said) if words), frozenset())
     return ModuleName(
-        ".".join(stem), tuple(numbers), tuple(slots), frozenset(everything), last, frozenset(raw)
+        ".".join(stem),
+        tuple(numbers),
+        tuple(slots),
+        frozenset(everything),
+        last,
+        frozenset(generic),
+        frozenset(raw),
     )
+
+
+def in_order(name: str) -> list[tuple[bool, int, str]]:
+    """A key by which layer 10 comes after layer 9.
+
+    >>> sorted(["h.10.w", "h.9.w"], key=in_order)
+    ['h.9.w', 'h.10.w']
+    """
+    parts = re.split(r"(\d+)", name)
+    return [(True, int(p), "") if p.isdecimal() else (False, 0, p) for p in parts]
 
 
 def contradict(a: ModuleName, b: ModuleName) -> bool:

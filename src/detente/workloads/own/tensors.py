@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -135,19 +136,22 @@ def forms(torch: Part, jax: Part) -> tuple[Form, ...]:
     """
     if torch.tensor.trained != jax.tensor.trained:
         return ()
-    one, other = torch_kind(torch.tensor.owner), jax_kind(jax.tensor.owner)
+    return _forms(torch.shape, torch.tensor.owner, jax.shape, jax.tensor.owner)
+
+
+# Of the many pairs of a large model few differ in shape and class.
+@lru_cache(maxsize=4096)
+def _forms(torch: Shape, owner: str, jax: Shape, other_owner: str) -> tuple[Form, ...]:
+    one, other = torch_kind(owner), jax_kind(other_owner)
     names = one and one.name, other and other.name
     if names[0] == "recurrent" or (all(names) and names[0] != names[1] and names not in _ROWS):
         return ()
-    if len(torch.shape) < 2:
-        return _flat(torch.shape, jax.shape, other)
+    if len(torch) < 2:
+        return _flat(torch, jax, other)
     if one is None or other is None:
-        return _by_shape(torch.shape, jax.shape, one or other)
-    found = []
-    for row in _ROWS.get((one.name, other.name), ()):
-        form = row(torch.shape, jax.shape, one.outward == other.outward)
-        found += [form] if form is not None else []
-    return tuple(found)
+        return _by_shape(torch, jax, one or other)
+    found = (row(torch, jax, one.outward == other.outward) for row in _ROWS.get((one.name, other.name), ()))
+    return tuple(form for form in found if form is not None)
 
 
 def behind(torch: Part, jax: Part, layout: str) -> Form | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,16 +26,19 @@ class Open:
 
 @dataclass(frozen=True)
 class Undecided:
-    """Torch tensors that could be several leaves, those that are none, and the leaves that are no tensor's."""
+    """Torch tensors that could be several leaves, those that are none, and the leaves that are no tensor's.
+    ``lengths``: lists of one name and different lengths, told."""
 
     several: tuple[Open, ...]
     without: tuple[Part, ...]
     unfilled: tuple[Part, ...]
+    lengths: tuple[str, ...] = ()
 
 
 def fault(found: Undecided) -> UsageFault:
     """The fault that lists it all, and the table."""
     kinds = (
+        ("lists of different lengths", found.lengths, str),
         ("torch tensors of which names and shapes do not say which leaf they are", found.several, _choices),
         ("torch tensors without a leaf", found.without, shown),
         ("leaves without a torch tensor", found.unfilled, shown),
@@ -63,7 +67,9 @@ def _choices(question: Open) -> str:
         return f"{shown(question.torch)} is {shown(question.could[0])}: {' or '.join(question.layouts)}?"
     some = " or ".join(shown(part) for part in question.could[:4])
     if len(question.could) == 1:
-        return f"{shown(question.torch)}: {some} alone fits, and the other names or numbers speak against it"
+        return (
+            f"{shown(question.torch)}: {some} would fit, but not with the rest of its module or of its list"
+        )
     more = len(question.could) - 4
     return f"{shown(question.torch)}: {some}" + (f" or {more} more" if more > 0 else "")
 
@@ -84,7 +90,7 @@ def _hint(found: Undecided) -> list[str]:
     more = [f"    # and {len(entries) - MOST} more"] if len(entries) > MOST else []
     return [
         'fill in each "?" and put this into your file (a module\'s name stands for all in it, * for a number, '
-        '("path", "transposed") for a layout):',
+        '("path", "transposed") names a layout, ["a", "b", "c"] the parts of one tensor):',
         "weights = {",
         *told,
         *more,
@@ -93,40 +99,43 @@ def _hint(found: Undecided) -> list[str]:
 
 
 def _entries(found: Undecided) -> list[str]:
+    """A line for each module in question, or for one in all layers."""
     choices: dict[str, list[str]] = {}
-    layouts = {}
+    layouts, fused = [], set()
+    # With leaves left over, what has none may be one of them under a name that contradicts.
+    without = found.without if found.unfilled else ()
+    asked = [question.torch for question in found.several if not question.layouts]
+    around = {_module(part).rpartition(".")[0] for part in (*asked, *without)}
+    # A tensor goes with its module, unless that one is around others in question or has a tensor without any leaf.
+    alone = around | {_module(part) for part in without} & {_module(part) for part in asked}
     for question in found.several:
-        name = question.torch.tensor.name
         if question.layouts:
-            layouts[name] = f'"{name}": ("{question.could[0].tensor.name}", "?"),  # ' + " or ".join(
-                question.layouts
-            )
-            continue
-        # A module's tensors go together, where each of them says so.
-        key = name.rpartition(".")[0] or name
-        could = [
-            part.tensor.name.rpartition(".")[0] if key != name else part.tensor.name
-            for part in question.could
-        ]
-        if question.torch.piece is not None or not all(could):
-            key, could = name, [part.tensor.name for part in question.could]
-        choices.setdefault(key, []).extend(could)
-    for part in found.without if found.unfilled else ():
-        choices.setdefault(part.tensor.name, [])
-    starred: dict[str, list[str]] = {}
-    counts: dict[str, int] = {}
-    for key in choices:
-        counts[_starred(key)] = counts.get(_starred(key), 0) + 1
+            leaf, ways = question.could[0].tensor.name, " or ".join(question.layouts)
+            layouts.append(f'"{question.torch.tensor.name}": ("{leaf}", "?"),  # {ways}')
+    for part, could in (
+        *((q.torch, q.could) for q in found.several if not q.layouts),
+        *((p, ()) for p in without),
+    ):
+        apart = _module(part) in alone and part.piece is None
+        key = part.tensor.name if apart else _module(part)
+        choices.setdefault(key, []).extend(leaf.tensor.name if apart else _module(leaf) for leaf in could)
+        fused |= {key} if part.piece else set()
+    counts = Counter(_starred(key) for key in choices)
+    told: dict[str, list[str]] = {}
     for key, could in choices.items():
         several = counts[_starred(key)] > 1
-        named = [_starred(path) for path in could] if several else could
-        starred.setdefault(_starred(key) if several else key, []).extend(named)
-    told = []
-    for key, could in starred.items():
-        some = list(dict.fromkeys(could))
-        comment = "  # " + " or ".join(some[:4]) + (" or ..." if len(some) > 4 else "") if some else ""
-        told.append(f'"{key}": "?",{comment}')
-    return [*told, *layouts.values()]
+        value = '["?", "?", "?"]' if key in fused else '"?"'
+        line = f'"{_starred(key) if several else key}": {value},'
+        told.setdefault(line, []).extend(_starred(path) if several else path for path in could)
+    return [line + _comment(list(dict.fromkeys(could))) for line, could in told.items()] + layouts
+
+
+def _module(part: Part) -> str:
+    return part.tensor.name.rpartition(".")[0] or part.tensor.name
+
+
+def _comment(could: list[str]) -> str:
+    return "  # " + " or ".join(could[:4]) + (" or ..." if len(could) > 4 else "") if could else ""
 
 
 def _starred(name: str) -> str:
