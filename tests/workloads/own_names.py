@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from detente.workloads.own.mapping import Tensor, map_weights
+from detente.workloads.own.mapping.map_weights import Tensor, map_weights
 from detente.workloads.weights import to_canonical, to_framework
 
 Shape = tuple[int, ...]

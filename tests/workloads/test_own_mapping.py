@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detente.records.fault import UsageFault
-from detente.workloads.own.mapping import Tensor, map_weights
+from detente.workloads.own.mapping.map_weights import Tensor, map_weights
 from tests.workloads.own_names import (
     bert,
     bert_in_nnx,

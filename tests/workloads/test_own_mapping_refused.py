@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from detente.records.fault import UsageFault
-from detente.workloads.own.mapping import Tensor, map_weights
+from detente.workloads.own.mapping.map_weights import Tensor, map_weights
 from tests.workloads.own_names import (
     bert,
     bert_in_nnx,
@@ -130,7 +130,11 @@ def test_two_lists_are_not_one_after_the_other():
 def test_a_users_fused_projection_may_take_turns_by_heads(name):
     # transformers' GPTBigCode does, in a linear layer named c_attn.
     torch = linear(name, 8, 24)
-    jax = [t for part in ("query", "key", "value") for t in dense(f"attention.{part}", 8, (2, 4), "nnx.LinearGeneral")]
+    jax = [
+        t
+        for part in ("query", "key", "value")
+        for t in dense(f"attention.{part}", 8, (2, 4), "nnx.LinearGeneral")
+    ]
     refused(torch, jax)
     parts = ["attention.query", "attention.key", "attention.value"]
     _, weights, leaves = mapped(torch, jax, {name: parts})
@@ -166,7 +170,10 @@ def test_gates_and_transposed_convolutions_have_an_order_that_no_shape_shows():
     cell = [Tensor("cell.bias", (16,), "LSTMCell")]
     refused(cell, [Tensor("cell.bias", (16,), "")])
     torch = [Tensor("up.weight", (8, 4, 3, 3), "ConvTranspose2d"), Tensor("up.bias", (4,), "ConvTranspose2d")]
-    jax = [Tensor("up.kernel", (3, 3, 4, 8), "keras.Conv2DTranspose"), Tensor("up.bias", (4,), "keras.Conv2DTranspose")]
+    jax = [
+        Tensor("up.kernel", (3, 3, 4, 8), "keras.Conv2DTranspose"),
+        Tensor("up.bias", (4,), "keras.Conv2DTranspose"),
+    ]
     assert '"up.weight": "?"' in refused(torch, jax).hint
     mapped(torch, jax, {"up.weight": ("up.kernel", "convolution")})
 
@@ -190,7 +197,10 @@ def test_stars_are_ranks_and_single_numbers_no_lists():
         gpt2_in_linen(3),
         {"transformer.h.*.attn.c_proj": "Block_*.MultiHeadDotProductAttention_*.out"},
     )
-    assert by_name(rules)["transformer.h.2.attn.c_proj.weight"] == "Block_2.MultiHeadDotProductAttention_0.out.kernel"
+    assert (
+        by_name(rules)["transformer.h.2.attn.c_proj.weight"]
+        == "Block_2.MultiHeadDotProductAttention_0.out.kernel"
+    )
     fault = refused(gpt2(3), gpt2_in_linen(2), {"transformer.h.*.ln_1": "Block_*.LayerNorm_0"})
     assert "there are 3" in fault.message and "there are 2" in fault.message
 
@@ -264,7 +274,11 @@ def test_bert_in_names_of_ones_own(start):
 
 
 def test_a_users_own_parameters():
-    torch = [Tensor("cls_token", (1, 1, 8), ""), Tensor("pos_embed", (1, 5, 8), "ViT"), Tensor("scale", (), "")]
+    torch = [
+        Tensor("cls_token", (1, 1, 8), ""),
+        Tensor("pos_embed", (1, 5, 8), "ViT"),
+        Tensor("scale", (), ""),
+    ]
     jax = [Tensor("cls", (8,), ""), Tensor("pos_embedding", (5, 8), ""), Tensor("temperature", (), "")]
     mapped(torch, jax)
     mapped([*torch, *norm("n", 8)], [*jax, *norm("ln", 8, "eqx.LayerNorm")])
@@ -272,7 +286,11 @@ def test_a_users_own_parameters():
 
 def test_a_heads_bias_that_torch_keeps_beside_its_weight():
     # BertLMPredictionHead.
-    torch = [Tensor("cls.bias", (9,), "Head"), *linear("cls.decoder", 8, 9, bias=False), *linear("cls.dense", 8, 8)]
+    torch = [
+        Tensor("cls.bias", (9,), "Head"),
+        *linear("cls.decoder", 8, 9, bias=False),
+        *linear("cls.dense", 8, 8),
+    ]
     jax = [*dense("lm_head", 8, 9), *dense("transform", 8, 8)]
     assert by_name(mapped(torch, jax)[0])["cls.bias"] == "lm_head.bias"
     refused([*torch, Tensor("seq.bias", (9,), "Head")], jax)

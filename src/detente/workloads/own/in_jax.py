@@ -20,7 +20,8 @@ from detente.workloads.own.form import Form, draws
 from detente.workloads.own.from_file import call_function, load_file, takes
 from detente.workloads.own.jax_models import keras_models, nnx_models, pytrees
 from detente.workloads.own.jax_models.functional import Functional, value_and_outputs
-from detente.workloads.own.mapping import Tensor, map_weights
+from detente.workloads.own.mapping.map_weights import map_weights
+from detente.workloads.own.mapping.tensors import Tensor
 from detente.workloads.own.size import OwnSize
 from detente.workloads.weights import WeightRule
 from detente.workloads.workload import Size

@@ -15,7 +15,7 @@ from detente.workloads.own.dropout import dropping, switch_off
 from detente.workloads.own.form import Form, draws
 from detente.workloads.own.from_file import call_function
 from detente.workloads.own.loaded import Loaded, check
-from detente.workloads.own.mapping import Tensor
+from detente.workloads.own.mapping.tensors import Tensor
 from detente.workloads.own.side import Side
 from detente.workloads.own.size import OwnSize
 from detente.workloads.workload import Size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from detente.workloads.own.mapping import Tensor
+from detente.workloads.own.mapping.tensors import Tensor
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from detente.records.fault import UsageFault
-from detente.workloads.own.modules import cut
-from detente.workloads.own.names import read
-from detente.workloads.own.tensors import Kind, Part, behind, forms, jax_kind, torch_kind
+from detente.workloads.own.mapping.modules import cut
+from detente.workloads.own.mapping.names import read
+from detente.workloads.own.mapping.tensors import Kind, Part, behind, forms, jax_kind, torch_kind
 from detente.workloads.weights import LAYOUTS
 
 # A name of torch's; or several, which lie side by side in one leaf, in this order along its outputs.

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
-from detente.workloads.own.given import Entry, Given, given
-from detente.workloads.own.matching import disordered, gathered, match, more, shared
-from detente.workloads.own.modules import Module, divided, modules, single
-from detente.workloads.own.names import ModuleName, contradict, in_order
-from detente.workloads.own.tensors import Form, Part, Tensor, behind, forms
-from detente.workloads.own.undecided import Open, Undecided, fault
+from detente.workloads.own.mapping.given import Entry, Given, given
+from detente.workloads.own.mapping.matching import disordered, gathered, match, more, shared
+from detente.workloads.own.mapping.modules import Module, divided, modules, single
+from detente.workloads.own.mapping.names import ModuleName, contradict, in_order
+from detente.workloads.own.mapping.tensors import Laying, Part, Tensor, behind, forms
+from detente.workloads.own.mapping.undecided import Open, Undecided, fault
 from detente.workloads.weights import WeightRule
 
 __all__ = ["Tensor", "map_weights"]
@@ -118,7 +118,7 @@ def _rest(side: Sequence[Module], pairs: Sequence[tuple[Module, Module]], k: int
     return found
 
 
-def _rule(torch: Part, jax: Part, form: Form) -> WeightRule:
+def _rule(torch: Part, jax: Part, form: Laying) -> WeightRule:
     path = tuple(jax.tensor.name.split("."))
     return WeightRule(
         torch.tensor.name, path, form.layout, None, torch.piece, reshape=form.reshape, into=jax.piece

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from detente.records.fault import UsageFault
-from detente.workloads.own.tensors import Part
+from detente.workloads.own.mapping.tensors import Part
 
 MOST = 12
 
@@ -52,7 +52,7 @@ def fault(found: Undecided) -> UsageFault:
 def shown(part: Part) -> str:
     """A tensor's name and shape, and which part of it.
 
-    >>> from detente.workloads.own.tensors import Tensor
+    >>> from detente.workloads.own.mapping.tensors import Tensor
     >>> shown(Part(Tensor("fc.bias", (4,), "Linear"), "fc.bias", (4,)))
     'fc.bias (4,)'
     """

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 
-from detente.workloads.own.modules import Module
-from detente.workloads.own.names import ModuleName, contradict
-from detente.workloads.own.tensors import forms
+from detente.workloads.own.mapping.modules import Module
+from detente.workloads.own.mapping.names import ModuleName, contradict
+from detente.workloads.own.mapping.tensors import forms
 
 Pair = tuple[Module, Module]
 Family = list[Module]

@@ -93,7 +93,7 @@ _JAX = {
 
 
 @dataclass(frozen=True)
-class Form:
+class Laying:
     """A layout and the change of shape behind it."""
 
     layout: str
@@ -122,7 +122,7 @@ def jax_kind(owner: str) -> Kind | None:
     return kind
 
 
-def forms(torch: Part, jax: Part) -> tuple[Form, ...]:
+def forms(torch: Part, jax: Part) -> tuple[Laying, ...]:
     """The ways in which the torch tensor can be the leaf: none, one, or several between which the shapes do not
     decide.
 
@@ -141,7 +141,7 @@ def forms(torch: Part, jax: Part) -> tuple[Form, ...]:
 
 # Of the many pairs of a large model few differ in shape and class.
 @lru_cache(maxsize=4096)
-def _forms(torch: Shape, owner: str, jax: Shape, other_owner: str) -> tuple[Form, ...]:
+def _forms(torch: Shape, owner: str, jax: Shape, other_owner: str) -> tuple[Laying, ...]:
     one, other = torch_kind(owner), jax_kind(other_owner)
     names = one and one.name, other and other.name
     if names[0] == "recurrent" or (all(names) and names[0] != names[1] and names not in _ROWS):
@@ -154,7 +154,7 @@ def _forms(torch: Shape, owner: str, jax: Shape, other_owner: str) -> tuple[Form
     return tuple(form for form in found if form is not None)
 
 
-def behind(torch: Part, jax: Part, layout: str) -> Form | None:
+def behind(torch: Part, jax: Part, layout: str) -> Laying | None:
     """The form with a layout that the user named, or None where the shapes forbid it."""
     try:
         shape = _laid(torch.shape, layout)
@@ -167,21 +167,21 @@ def _laid(shape: Shape, layout: str) -> Shape:
     return LAYOUTS[layout].there(np.broadcast_to(np.int8(0), shape)).shape
 
 
-def _reshaped(layout: str, shape: Shape, leaf: Shape) -> Form:
-    return Form(layout, None if shape == leaf else Reshape(shape, leaf))
+def _reshaped(layout: str, shape: Shape, leaf: Shape) -> Laying:
+    return Laying(layout, None if shape == leaf else Reshape(shape, leaf))
 
 
 def _without_ones(shape: Shape) -> Shape:
     return tuple(size for size in shape if size != 1)
 
 
-def _flat(torch: Shape, jax: Shape, kind: Kind | None) -> tuple[Form, ...]:
+def _flat(torch: Shape, jax: Shape, kind: Kind | None) -> tuple[Laying, ...]:
     """Biases, scales and statistics: the leaf may have axes of one, or those of the heads."""
     heads = kind is not None and kind.name == "linear" and math.prod(torch) == math.prod(jax)
     return (_reshaped("same", torch, jax),) if heads or _without_ones(torch) == _without_ones(jax) else ()
 
 
-def _linear(torch: Shape, jax: Shape, same: bool) -> Form | None:
+def _linear(torch: Shape, jax: Shape, same: bool) -> Laying | None:
     """Axes of inputs and axes of outputs may be several each (heads), side by side in the same order."""
     layout = "same" if same else "transposed"
     shape = _laid(torch, layout)
@@ -192,12 +192,12 @@ def _linear(torch: Shape, jax: Shape, same: bool) -> Form | None:
     return _reshaped(layout, shape, jax) if parted else None
 
 
-def _convolution(torch: Shape, jax: Shape, same: bool) -> Form | None:
+def _convolution(torch: Shape, jax: Shape, same: bool) -> Laying | None:
     layout = "same" if same else "convolution"
-    return Form(layout) if _laid(torch, layout) == jax else None
+    return Laying(layout) if _laid(torch, layout) == jax else None
 
 
-def _depthwise(torch: Shape, jax: Shape, same: bool) -> Form | None:
+def _depthwise(torch: Shape, jax: Shape, same: bool) -> Laying | None:
     """torch's (in * multiplier, 1, *space) with the inputs outermost; Keras's (*space, in, multiplier)."""
     shape = _laid(torch, "convolution")
     fits = shape[-2] == 1 and len(jax) == len(shape) and jax[:-2] == shape[:-2]
@@ -208,7 +208,7 @@ def _depthwise(torch: Shape, jax: Shape, same: bool) -> Form | None:
     )
 
 
-def _pointwise(torch: Shape, jax: Shape, same: bool) -> Form | None:
+def _pointwise(torch: Shape, jax: Shape, same: bool) -> Laying | None:
     """A convolution over one place is a linear layer. Over several, the order of the inputs is the user's."""
     matrix = len(torch) == 2
     layout = "same" if same else "transposed" if matrix else "convolution"
@@ -226,7 +226,7 @@ def _pointwise(torch: Shape, jax: Shape, same: bool) -> Form | None:
     )
 
 
-def _as_it_is(torch: Shape, jax: Shape, same: bool) -> Form | None:
+def _as_it_is(torch: Shape, jax: Shape, same: bool) -> Laying | None:
     return _reshaped("same", torch, jax) if _without_ones(torch) == _without_ones(jax) else None
 
 
@@ -251,14 +251,14 @@ _OPEN = {
 _OPEN_BY_RANK = ("same", "transposed", "swapped", "convolution")
 
 
-def _by_shape(torch: Shape, jax: Shape, kind: Kind | None) -> tuple[Form, ...]:
+def _by_shape(torch: Shape, jax: Shape, kind: Kind | None) -> tuple[Laying, ...]:
     """Where a class is unknown: every layout whose shape fits. More than one is a question to the user."""
     if _without_ones(torch) == _without_ones(jax) and len(_without_ones(torch)) < 2:
         return (_reshaped("same", torch, jax),)
     layouts = _OPEN_BY_RANK if kind is None else _OPEN.get(kind.name, ())
     # In a matrix, "swapped" and "convolution" are "transposed" over again.
     layouts = layouts if len(torch) > 2 else tuple(x for x in layouts if x in ("same", "transposed"))
-    found = [Form(layout) for layout in layouts if _laid(torch, layout) == jax]
+    found = [Laying(layout) for layout in layouts if _laid(torch, layout) == jax]
     if not found and _without_ones(torch) == _without_ones(jax):
         # A leading axis of one (a table of positions), say. Two axes of one length may have changed places.
         stays = len(set(_without_ones(torch))) == len(_without_ones(torch))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from detente.workloads.own.names import ModuleName, module_name, read, unnumbered_firsts
-from detente.workloads.own.tensors import Part
+from detente.workloads.own.mapping.names import ModuleName, module_name, read, unnumbered_firsts
+from detente.workloads.own.mapping.tensors import Part
 from detente.workloads.weights import Slice
 
 # Torch modules that keep query, key and value side by side, in this order. A user's own ``qkv`` may as well take turns
