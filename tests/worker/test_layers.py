@@ -17,7 +17,7 @@ import torch
 from detente.records.fault import UsageFault
 from detente.worker.layers import in_jax
 from detente.worker.layers.compare import first_difference
-from detente.worker.layers.record import read_boundaries, write_boundaries
+from detente.worker.layers.record import distance, joined, read_boundaries, values_of, write_boundaries
 from tests.worker.layer_pairs import (
     TOKENS,
     VOCABULARY,
@@ -383,3 +383,21 @@ def test_each_side_is_imported_without_the_other_framework(absent: str, module: 
 def test_float64_that_would_be_rounded_is_refused() -> None:
     with pytest.raises(UsageFault, match="float32"):
         in_jax.walk(lambda named: named["a"] + 1, {"a": np.ones(3)})
+
+
+def test_what_a_mask_adds_hides_no_other_value() -> None:
+    scores = np.random.default_rng(0).standard_normal((6, 6))
+    for mask in (-np.inf, np.finfo(np.float64).min):
+        masked = np.where(np.tri(6, dtype=bool), scores, mask)
+        assert distance(values_of(masked), values_of(masked.T + 0.0)) == 0
+        assert (
+            1e-7
+            < distance(values_of(masked), values_of(np.where(masked > mask, scores * (1 + 1e-6), mask)))
+            < 1e-5
+        )
+        assert distance(values_of(masked), values_of(scores)) > 0.1
+    for count in (6, 5000):
+        x = np.random.default_rng(1).standard_normal((3, count))
+        assert distance(values_of(x), values_of(x.T)) == 0
+        assert distance(values_of(x), joined([values_of(row) for row in x])) < 1e-14
+        assert distance(values_of(x), values_of(x[:2])) == float("inf")

@@ -23,7 +23,7 @@ class Difference:
     right, other  torch's operator and shape, and those of the nearest candidate in JAX; empty where there is none
     error    of the nearest candidate, relative to the rms; infinite where none has as many values
     agreed   torch's names of what the last boundary before it that agrees consumed; empty where none does
-    given    whether what flowed into it agrees; None: not known
+    given    whether what flowed into it holds the same values, in whatever order; None: not known
     """
 
     kind: Kind
@@ -58,7 +58,8 @@ def _where(found: Difference) -> str:
     agreed, layer = _layer(found.agreed), _layer(found.tensors)
     if found.given:
         return (
-            f"What flows into it agrees, so look at {layer} itself: its weights, their layout, its settings."
+            f"What flows into it holds the same values, so look at {layer} itself (its weights, their layout, its "
+            "settings), or at the order of what it is given (heads, channels)."
         )
     if found.given is False:
         start = (
