@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-Kind = Literal["layer", "unused", "precision", "loss", "backward"]
+Kind = Literal["layer", "unused", "precision", "hidden", "loss", "backward"]
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,13 @@ class Difference:
 
     kind     ``layer``: its values differ; ``unused``: JAX never consumes it; ``precision``: its values differ by no
              more than float32 rounds, which a side computes in; ``loss``: every layer agrees and the loss differs;
-             ``backward``: the loss agrees, too
+             ``hidden``: the loss agrees, and JAX has no such values, and what follows from them agrees; ``backward``:
+             the loss agrees, and every layer
     tensors  torch's names of what is consumed there
     right, other  torch's operator and shape, and those of the nearest candidate in JAX; empty where there is none
     error    of the nearest candidate, relative to the rms; infinite where none has as many values
     agreed   torch's names of what the last boundary before it that agrees consumed; empty where none does
-    given    whether what flowed into it agrees; None: not known
+    given    whether what flowed into it holds the same values, in whatever order; None: not known
     """
 
     kind: Kind
@@ -57,7 +58,8 @@ def _where(found: Difference) -> str:
     agreed, layer = _layer(found.agreed), _layer(found.tensors)
     if found.given:
         return (
-            f"What flows into it agrees, so look at {layer} itself: its weights, their layout, its settings."
+            f"What flows into it holds the same values, so look at {layer} itself (its weights, their layout, its "
+            "settings), or at the order of what it is given (heads, channels)."
         )
     if found.given is False:
         start = (
@@ -89,7 +91,16 @@ def _of_precision(found: Difference) -> str:
     )
 
 
+def _of_hidden(found: Difference) -> str:
+    return (
+        f"The loss agrees, and the values of {_layer(found.tensors)} ({found.right} in torch) are nowhere in JAX, "
+        "though what follows from them agrees. Either that is wrong and counts for almost nothing, "
+        "or JAX computes it in another order, and the difference lies in the backward pass or in the update."
+    )
+
+
 _TEXTS = {
+    "hidden": _of_hidden,
     "layer": _of_layer,
     "unused": lambda d: (
         f"{d.tensors[0]} is never used in JAX: torch consumes it ({d.right}), and no equation of the JAX program does."

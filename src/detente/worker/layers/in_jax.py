@@ -48,6 +48,8 @@ _VIEWS = frozenset(
 )  # fmt: skip
 # Of those, ones after which the values are the same ones as before, as often or oftener.
 _SAME = _VIEWS - {"slice", "dynamic_slice", "concatenate", "split", "gather", "pad"}
+# Operators whose parameter is no result itself, whatever torch makes of it: large, and not worth its sorting.
+_PRODUCTS = frozenset({"dot_general", "ragged_dot", "ragged_dot_general", "conv_general_dilated", "gather"})
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ def walk(function: Callable[..., Any], named: Mapping[str, Any], *args: Any) -> 
 class _Walk:
     def __init__(self) -> None:
         self.found: list[Boundary] = []
+        # parameters that met an activation as they are, and how many of their values
+        self._met: set[tuple[tuple[str, ...], int]] = set()
         self._sites: dict[
             tuple[int, int], int
         ] = {}  # id of an equation, all of which live as long as the program
@@ -174,6 +178,12 @@ class _Walk:
                 self._record(equation, arrays, held, {}, None, through)
             return [_Value(a, held, through=through) for a in arrays]
         near = {n: s for n, s in _nearest(values, name not in _VIEWS).items() if n not in held}
+        if name not in _PRODUCTS:
+            # torch looks up places in a table that is added whole here.
+            for k, value in enumerate(values):
+                if value.held and (value.held, value.array.size) not in self._met:
+                    self._met.add((value.held, value.array.size))
+                    self._record(equation, [value.array], value.held, {}, None, value.through, -1 - k)
         if held or (near and name not in _SAME):
             self._record(equation, arrays, held, near, _largest(values) if held else None, through)
         near |= dict.fromkeys(held, 0)
@@ -187,9 +197,11 @@ class _Walk:
         near: Mapping[str, int],
         given: Values | None,
         through: str,
+        first: int = 0,
     ) -> None:
+        """``first``: which result of the equation the first of these is; its arguments count down from -1."""
         name = equation.primitive.name
-        for k, array in enumerate(arrays):
+        for k, array in enumerate(arrays, first):
             # A result that nothing reads is None.
             if array is None or not jnp.issubdtype(array.dtype, jnp.inexact):
                 continue

@@ -21,6 +21,8 @@ from detente.worker.tensorfile import map_tensors, write_tensors
 
 # Up to as many values are kept whole, and of more as many of the sorted ones, at equal distances.
 WHOLE, KEPT = 4096, 1024
+# What a mask adds to scores, infinite or the largest float there is; its square would be all that a moment tells.
+HUGE = 1e30
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Values:
     """A tensor without its layout.
 
     ordered  float64: its values sorted, or ``KEPT`` of them, smallest and largest among them
-    moments  float64, (6,): means of x, |x|, x² and x³, smallest and largest; of finite values
+    moments  float64, (6,): means of x, |x|, x² and x³, smallest and largest; of values under ``HUGE``
     count    elements
     """
 
@@ -38,7 +40,7 @@ class Values:
 
     @property
     def rms(self) -> float:
-        """Of the finite values; 0 of none."""
+        """Of the values under ``HUGE``; 0 of none."""
         return float(np.sqrt(self.moments[2]))
 
 
@@ -85,7 +87,7 @@ def values_of(array: np.ndarray) -> Values:
     if np.iscomplexobj(array):
         array = np.stack([np.real(array), np.imag(array)])
     flat = np.sort(array.astype(np.float64), axis=None)
-    finite = flat if flat.size and np.isfinite(flat[[0, -1]]).all() else flat[np.isfinite(flat)]
+    finite = flat[np.abs(flat) < HUGE]
     ordered = flat if flat.size <= WHOLE else flat[np.linspace(0, flat.size - 1, KEPT).astype(np.int64)]
     if not finite.size:
         return Values(flat.size, ordered, np.zeros(6))
@@ -114,10 +116,10 @@ def distance(right: Values, other: Values) -> float:
     apart = np.abs(right.moments - other.moments) / np.maximum(np.abs(right.moments), scale)
     found = float(apart.max())
     if right.ordered.size and other.ordered.size:
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             same = (right.ordered == other.ordered) | (np.isnan(right.ordered) & np.isnan(other.ordered))
             error = np.where(same, 0.0, right.ordered - other.ordered)
-        found = max(found, float(np.sqrt(np.mean(error**2))) / size)
+            found = max(found, float(np.sqrt(np.mean(error**2))) / size)
     return found if np.isfinite(found) else float("inf")
 
 
