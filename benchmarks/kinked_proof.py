@@ -33,10 +33,10 @@ from detente.records.precision import PRECISIONS
 from detente.records.tensor_error import TensorError
 from detente.session.fingerprint import machine
 from detente.worker.events import Events
-from detente.worker.fair import Fair, perturbed
+from detente.worker.fair import Fair, perturbed, reordered
+from detente.worker.made_in_torch import TorchMaker
 from detente.worker.prepared import map_batches, map_weights, read_kinks
 from detente.worker.reference import Trace, map_reference, reference_name
-from detente.worker.fair import reordered
 from detente.workloads.catalogue import find_size, find_workload
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -187,9 +187,10 @@ def in_torch(folder: Path, size_name: str, threads: int) -> list[dict[str, Any]]
 
     def once(fair: Fair, around: Callable[[Any], Any] | None = None) -> tuple[float, dict[str, np.ndarray]]:
         (batch,) = fair.batches(batches[:1]) or batches[:1]
-        with fair.running(workload, size, CONTRACT, "fp32", "cpu", threads) as running:
+        maker = TorchMaker()
+        with maker.running(fair, workload, size, CONTRACT, "fp32", "cpu", threads) as running:
             running.load(fair.weights(weights))
-            placed = fair.place(running, batch)
+            placed = maker.place(fair, running, batch)
             if around is None:
                 handle = running.step(placed)
             else:

@@ -1,5 +1,5 @@
-"""A user's model in JAX's libraries: what its function comes to, that it is the torch model where it should be, and what
-is said when it is not."""
+"""A user's model in JAX's libraries: what its function comes to, that it is the torch model where it should be, and
+what is said when it is not."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ FLAX = "import jax\nfrom flax import nnx\nimport numpy as np\n"
             r"the loss returned an array of shape \(3, 2\), not one number",
         ),
         (
-            "def make():\n    m = nnx.Linear(2, 2, rngs=nnx.Rngs(0))\n    return m, lambda m, b: 0., np.ones(2), ('a', 'b')",
+            "def make():\n    m = nnx.Linear(2, 2, rngs=nnx.Rngs(0))\n    return m, len, np.ones(2), ('a', 'b')",
             "returned 2 optimizers",
         ),
         ("def make():\n    raise ValueError('no data', nnx)", r"wrong_5.py:5 raised ValueError"),
@@ -277,7 +277,7 @@ def test_a_pair_wants_both_optimizers_or_none(write):
     pair = f"{MLP}/in_torch.py:make,{write(text, 'with_adam.py')}:make"
     size = find_size(find_workload(pair), None)
     known = replace(size, other=in_torch.side(in_torch.build(size)))
-    with pytest.raises(UsageFault, match="gives one optimizer of its own and .* none"):
+    with pytest.raises(UsageFault, match=r"gives one optimizer of its own and .* none"):
         in_jax.parts(known, CONTRACTS["train-step"])
 
 

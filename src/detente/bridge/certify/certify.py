@@ -11,7 +11,7 @@ gradients, of which there must be twenty.
 Where a tensor fails, the whole comparison is made again, up to eight times, from parameters that are off by one
 rounding each: a ReLU whose input is within rounding of zero takes the other branch, and every gradient behind it
 differs, on a fair side as often as on the other. A program that is wrong is wrong at every such point. torch's own
-error of a tensor is then the largest seen so far.
+error of a tensor is then the largest seen so far, over the ways in which its kernels may sum (ways.py).
 Updates are compared on the elements whose gradient is not rounding (see ``_well_conditioned``), and torch's own error
 of one is at least the 95th percentile of its own relative errors over all updates, of which there must be twenty: the
 referee's rule (judge/parity.py), because an update has heavy tails.
@@ -32,6 +32,7 @@ from detente.bridge.capture.batch import flatten
 from detente.bridge.certify.certificate import Certificate, Row
 from detente.bridge.certify.eager import EagerStep, eager_step
 from detente.bridge.certify.lent import Lender
+from detente.bridge.certify.ways import PLAIN, WAYS, Way
 from detente.bridge.certify.widened import widened
 from detente.bridge.copies import copied
 from detente.bridge.live.guard import tensors_of
@@ -106,12 +107,12 @@ def certify(
                 own[key] = max(own.get(key, 0.0), moved)
         rows, reference = _compared(measured, lender, then, None, own)
         reference += ", its own error from parameters off by one rounding"
-    for count, seed in enumerate(NUDGES, 1):
+    for count, (seed, way) in enumerate(zip(NUDGES, WAYS, strict=True), 1):
         if again is None or all(row.ok for row in rows) or any(row.kind == "repeat" for row in rows):
             break
         safe()
         values = _state_before(lender, then, seed)
-        rows, kind = _compared(again(values), lender, then, seed, own)
+        rows, kind = _compared(again(values), lender, then, seed, own, way)
         own |= _errors(rows)
         reference = f"{kind}, from parameters off by one rounding ({count} tr{'y' if count == 1 else 'ies'})"
     return Certificate("full", reference, tuple(rows), {"torch": torch.__version__, "jax": _jax_version()})
@@ -146,10 +147,11 @@ def _compared(
     then: Then,
     nudge: int | None,
     own: Mapping[tuple[str, str], float],
+    way: Way = PLAIN,
 ) -> tuple[list[Row], str]:
-    """All rows, and what they were measured against."""
+    """All rows, and what they were measured against. ``way``: how torch rounds in the step whose error counts."""
     before = _state_before(lender, then, nudge)
-    plain = _eager_step(lender, then, None, nudge=nudge)
+    plain = _eager_step(lender, then, None, nudge=nudge, way=way)
     exact, reference = _exact_step(lender, then, nudge)
     if exact is None:
         exact = plain
@@ -215,6 +217,7 @@ def _eager_step(
     inside: Callable[[], AbstractContextManager[None]] | None = None,
     nudge: int | None = None,
     only_loss: bool = False,
+    way: Way = PLAIN,
 ) -> EagerStep:
     def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> EagerStep:
         tensors, layout = flatten(then.batch)  # its container need not know how to be copied
@@ -238,7 +241,8 @@ def _eager_step(
                 for key, value in state.items():
                     if key != "step":
                         state[key] = pytree.tree_map(lambda x: _as(x, dtype), value)
-        with _no_autocast() if dtype is not None else nullcontext():
+        way.lay_out(tensors_of(model))
+        with way.inside(), _no_autocast() if dtype is not None else nullcontext():
             numbers = then.numbers() if inside is None else _joined(then.numbers(), inside)
             return eager_step(model, lender.loss, optimizer, batch, numbers, then.parts, then.clip, only_loss)
 

@@ -99,8 +99,10 @@ def load(size: Size, precision: str = "fp32") -> Loaded:
     """Run the user's function. Raises UsageFault that says which part of what it returned is wrong."""
     assert isinstance(size, OwnSize)
     target = size.functions["jax"]
-    _before_keras(precision)
-    found = call_function(target, size.changed())
+    os.environ.setdefault("KERAS_BACKEND", "jax")  # read when Keras is imported
+    found = call_function(target, size.changed("jax"))
+    if _keras_casts(precision):
+        found = call_function(target, size.changed("jax"))
     if not isinstance(found, tuple | list) or len(found) not in (3, 4):
         shape = f" of {len(found)}" if isinstance(found, tuple | list) else ""
         raise UsageFault(f"{target} returned a {type(found).__name__}{shape}", HINT)
@@ -127,14 +129,15 @@ def load(size: Size, precision: str = "fp32") -> Loaded:
     return loaded
 
 
-def _before_keras(precision: str) -> None:
-    """Keras takes its backend when it is imported, and casts what a layer is given to its own default."""
-    os.environ.setdefault("KERAS_BACKEND", "jax")
-    keras = sys.modules.get("keras")
-    if keras is not None:
-        keras.config.set_floatx(PRECISIONS[precision].parameters)
-    else:
-        os.environ["KERAS_FLOATX"] = PRECISIONS[precision].parameters
+def _keras_casts(precision: str) -> bool:
+    """Layers of Keras cast what they are given to a dtype that they took when they were made. Whether that was another
+    than this precision's, in which case it is now this one, and the model is to be made again."""
+    keras, wanted = sys.modules.get("keras"), PRECISIONS[precision].parameters
+    if keras is None or keras.config.floatx() == wanted:
+        return False
+    keras.config.set_floatx(wanted)
+    keras.config.set_dtype_policy(wanted)
+    return True
 
 
 def functional(loaded: Loaded, target: str, batch: Any, training: bool, dropout: bool) -> Functional:

@@ -155,4 +155,4 @@ def _load(size: Size) -> Loaded:
         from detente.workloads.own.from_hf import load_hf
 
         return load_hf(size)
-    return check(call_function(target, size.changed()), target)
+    return check(call_function(target, size.changed("torch")), target)

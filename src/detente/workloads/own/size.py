@@ -17,7 +17,7 @@ class OwnSize(Size):
     target     what the user typed
     functions  framework (``torch``, ``jax``) -> the function that makes the model in it; two of a pair
     settings   the ``key=value`` pairs after the ``?`` of an ``hf:`` name that are not dimensions
-    defaults   the dimensions as they were before any override
+    defaults   framework -> the dimensions as its own function has them
     other      of a pair, for the side that follows: what is known of the torch side (own/side.py); None before it was
                made
     """
@@ -25,7 +25,7 @@ class OwnSize(Size):
     target: str = ""
     functions: Mapping[str, str] = field(default_factory=dict)
     settings: tuple[tuple[str, Any], ...] = ()
-    defaults: Mapping[str, int] = field(default_factory=dict)
+    defaults: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     other: Any = None
 
     @property
@@ -37,6 +37,8 @@ class OwnSize(Size):
         """Whether the model keeps its dropout."""
         return self.dims.get("dropout", 1) != 0
 
-    def changed(self) -> dict[str, int]:
-        """The dimensions that were overridden; a function has an argument for some."""
-        return {n: v for n, v in self.dims.items() if self.defaults.get(n) != v}
+    def changed(self, framework: str) -> dict[str, int]:
+        """The dimensions that differ from what a framework's function has by itself: overridden, or set by the other
+        side of a pair. A function has an argument for some of them."""
+        own = self.defaults.get(framework, {})
+        return {n: v for n, v in self.dims.items() if own.get(n) != v}

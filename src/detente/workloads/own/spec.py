@@ -46,9 +46,10 @@ def own_workload(target: str) -> Workload:
     Raises UsageFault when a file is not there, is not Python, or has no such name, and for two of one framework.
     """
     functions = functions_of(target)
-    dims, settings = _dims(functions)
-    dims = {**dims, DROPOUT: 1}
-    size = OwnSize("own", dims, target, functions, settings, dims)
+    defaults, settings = _dims(functions)
+    # Of a pair the torch side's, and what the other has besides.
+    dims = {n: v for side in reversed(defaults.values()) for n, v in side.items()}
+    size = OwnSize("own", dims, target, functions, settings, defaults)
     cut = [replace(size, name=CUT)] if functions.get("torch", "").startswith("hf:") else []
     return Workload(
         name=target,
@@ -125,24 +126,18 @@ def _batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return batch(size, rng)
 
 
-def _dims(functions: dict[str, str]) -> tuple[dict[str, int], tuple[tuple[str, Any], ...]]:
-    """The dimensions of all sides. Raises UsageFault where two have one with different defaults."""
-    dims: dict[str, int] = {}
+def _dims(functions: dict[str, str]) -> tuple[dict[str, dict[str, int]], tuple[tuple[str, Any], ...]]:
+    """The dimensions of each side, and the settings of an ``hf:`` one."""
+    found: dict[str, dict[str, int]] = {}
     settings: tuple[tuple[str, Any], ...] = ()
-    for side in functions.values():
+    for framework, side in functions.items():
         if side.startswith("hf:"):
-            found, settings = _of_hf(side)
+            dims, settings = _of_hf(side)
         else:
             file, _, function = side.rpartition(":")
-            found = arguments_of(Path(file).expanduser(), function)
-        for name, value in found.items():
-            if dims.setdefault(name, value) != value:
-                told = ", ".join(f"{s}" for s in functions.values())
-                raise UsageFault(
-                    f"the argument {name} has the default {dims[name]} in one and {value} in the other of {told}",
-                    "give both the same default, or another name",
-                )
-    return dims, settings
+            dims = arguments_of(Path(file).expanduser(), function)
+        found[framework] = {**dims, DROPOUT: 1}
+    return found, settings
 
 
 def _checked(file: str, function: str) -> Path:
