@@ -1,4 +1,4 @@
-"""docs/add-a-workload.md, followed step by step: what it tells to write is written, and must work."""
+"""docs/add-a-workload.md and docs/compare-your-own-model.md, followed step by step: what it tells to write is written, and must work."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from detente.workloads.catalogue import WORKLOADS, find_size, find_workload
 from detente.workloads.own import in_torch
 from detente.workloads.weights import to_canonical, to_framework
 
-PAGE = Path(__file__).parents[2] / "docs/add-a-workload.md"
-BLOCKS = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
+PAGES = [Path(__file__).parents[2] / "docs" / f"{n}.md" for n in ("add-a-workload", "compare-your-own-model")]
+BLOCKS = {
+    name: text
+    for page in PAGES
+    for name, text in re.findall(r"```python\n# (\S+)\n(.*?)```", page.read_text(), re.DOTALL)
+}
 
 
 def test_your_own_model(tmp_path):
