@@ -40,6 +40,14 @@ def test_recurrent_layers_find_what_is_set_in_front_of_their_kernels() -> None:
     assert len(called) == 1 and "gru" not in vars(private.recurrent_kernels)
 
 
+def test_an_operation_is_found_in_smaller_ones() -> None:
+    aten = torch.ops.aten
+    found = private.decompositions((aten._softmax, aten._log_softmax))
+    x = torch.tensor([[0.5, -1.0, 2.0]])
+    for operation in (aten._softmax.default, aten._log_softmax.default):
+        torch.testing.assert_close(found[operation](x, -1, False), operation(x, -1, False))
+
+
 def test_a_subclass_is_not_asked() -> None:
     told = torch.ones(2).as_subclass(Told)
     _ = told.requires_grad, told + 1

@@ -70,7 +70,11 @@ def test_a_planted_difference_is_named_with_its_layer(detente: Any, tmp_path: Pa
 
 
 def test_a_model_that_drops_out_is_refused_and_runs_without(detente: Any, tmp_path: Path) -> None:
-    text = (MLP / "in_torch.py").read_text().replace("torch.nn.ReLU(),", "torch.nn.ReLU(), torch.nn.Dropout(0.1),")
+    text = (
+        (MLP / "in_torch.py")
+        .read_text()
+        .replace("torch.nn.ReLU(),", "torch.nn.ReLU(), torch.nn.Dropout(0.1),")
+    )
     file = tmp_path / "drops.py"
     file.write_text(text)
     command = ("compare", f"{file}:make", "--stacks", "torch-eager", *QUICK)
@@ -87,4 +91,6 @@ def test_weights_that_do_not_map_are_one_clear_reason(detente: Any, tmp_path: Pa
     file.write_text((MLP / "in_nnx.py").read_text().replace("nnx.Linear(64, 10,", "nnx.Linear(64, 12,"))
     done = detente("compare", f"{MLP}/in_torch.py:make,{file}:make", "--stacks", "jax", *QUICK, timeout=600)
     row = rows_of(done)["jax"]
-    assert row["status"] == "failed" and "third.kernel" in row["reason"] and "Traceback" not in done.stderr, row
+    assert row["status"] == "failed" and "third.kernel" in row["reason"] and "Traceback" not in done.stderr, (
+        row
+    )

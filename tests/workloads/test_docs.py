@@ -1,4 +1,5 @@
-"""docs/add-a-workload.md and docs/compare-your-own-model.md, followed step by step: what it tells to write is written, and must work."""
+"""docs/add-a-workload.md and docs/compare-your-own-model.md, followed step by step: what they tell to write is written,
+and must work."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def line(tmp_path, monkeypatch):
         path.write_text(BLOCKS[f"line/{name}.py"])
     (tmp_path / "line/__init__.py").touch()
     monkeypatch.setattr(detente.workloads, "__path__", [*detente.workloads.__path__, str(tmp_path)])
-    row = re.search(r"`\"line\": \"(.*?)\",`", PAGE.read_text())
+    row = re.search(r"`\"line\": \"(.*?)\",`", PAGES[0].read_text())
     assert row
     monkeypatch.setitem(WORKLOADS, "line", row.group(1))
     yield find_workload("line")

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax.experimental.serialize_executable as executables  # noqa: F401
 import torch
+import torch._decomp
 import torch._dynamo  # torch.compiler's checkpoint regions are looked up in it
 import torch._functorch.apis as functorch_apis  # noqa: F401
 import torch._functorch.eager_transforms as functorch_transforms
@@ -62,6 +63,10 @@ SCRIPTING = (torch.jit._recursive, "create_script_module")
 # without_subclasses():`` no ``__torch_function__`` of a subclass is asked.
 without_functions = torch._C.DisableTorchFunction
 without_subclasses = torch._C.DisableTorchFunctionSubclass
+
+
+# torch's own writing of some operations in smaller ones.
+decompositions = torch._decomp.get_decompositions
 
 
 def plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
