@@ -97,7 +97,7 @@ def test_an_own_model_says_why_it_is_not_wholly_proved() -> None:
         parts = compose(replace(f.undecided(), cells=(cell,), verdicts=())).parts
         return " ".join(plain_text(p.words) for p in parts if isinstance(p, Statement))
 
-    assert "A model of your own has one size" in said("model.py:build", "not checked")
+    assert "What is missing: the proof in fp64" in said("model.py:build", "not checked")
     assert "What is missing: the proof in fp64" in said("gpt2", "not checked")
     assert "Not wholly proved" not in said("gpt2", "passed")
 

@@ -11,7 +11,9 @@ from detente.cli.live import progress_sink
 from detente.cli.options import Names, format_option
 from detente.cli.text import say, table
 from detente.records.cell import Cell
+from detente.records.chip import CHIPS
 from detente.records.evidence import Evidence
+from detente.records.fault import UsageFault
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,6 +27,12 @@ from detente.records.evidence import Evidence
 )
 @click.option("--precision", default="fp32", show_default=True, help="fp32, tf32 or bf16.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu.")
+@click.option(
+    "--chip",
+    "chips",
+    type=Names(),
+    help=f"Compile for chips that are not here instead, by comma: {', '.join(CHIPS)}.",
+)
 @format_option("text", "json", "md")
 def command(
     workloads: tuple[str, ...],
@@ -33,6 +41,7 @@ def command(
     contract: str | None,
     precision: str,
     device: str,
+    chips: tuple[str, ...] | None,
     form: str,
 ) -> int:
     """Plan the memory of WORKLOADs on every stack, beside what this machine has. Nothing is measured.
@@ -41,13 +50,18 @@ def command(
     are compiled. "process" adds what the process holds besides its tensors. A plan is kept until a source, a version or
     the row changes. Exit code 1 when a row does not fit, 3 when none could be planned.
 
+    With --chip, the rows of JAX and of each form of the bridge are compiled for a chip that is not here, by its own
+    compiler (`detente stacks add chips`), which plans them against the chip's memory.
+
     \b
     Examples:
       detente fits gpt2
       detente fits resnet50 --size paper,batch=32 --stacks torch-eager,jax,detente
+      detente fits llama gpt_neo --chip tpu-v6e,h100 --precision bf16
     """
     import psutil
 
+    from detente.cli.fits_chips import plan_and_tell
     from detente.records.codec import to_json
     from detente.session.memory_watch import available
     from detente.session.plans import plan_of_rows, shortfall
@@ -65,6 +79,10 @@ def command(
         command=("detente", "fits"),
     )
 
+    if chips is not None:
+        if device != "auto":
+            raise UsageFault(f"--device {device} and --chip {','.join(chips)}", "name one of them")
+        return plan_and_tell(request, chips, form)
     sink = progress_sink()
     try:
         found = list(plan_of_rows(request, sink).items())

@@ -94,6 +94,8 @@ def add(chosen: Plan, tell: Callable[[str], None]) -> EnvironmentRecord:
             run_visibly(filled(installer.create, folder, python))
         tell(f"installing {', '.join(recipe.packages)} with {installer.name}")
         install = filled(installer.install, folder, python)
+        if recipe.alone:
+            install.append("--no-deps")
         run_visibly([*install, *recipe.packages])
         found = inspect_environment(python, dict(os.environ))
         if found.broken:

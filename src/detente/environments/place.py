@@ -73,6 +73,15 @@ def python_of(environment: str) -> Path | None:
     return python if read_record(folder) is not None and os.access(python, os.X_OK) else None
 
 
+def packages_of(environment: str) -> Path | None:
+    """Where a finished environment's packages lie, for a process of another interpreter of the same version; None when
+    it has not been made, or not to its end."""
+    if python_of(environment) is None:
+        return None
+    found = sorted(folder_of(environment).glob("lib/python3.*/site-packages"))
+    return found[-1] if found else None
+
+
 def state_of(name: str, requested: tuple[str, ...]) -> str:
     """``absent``, ``unfinished``, ``other versions`` (made by a detente that pinned others) or ``installed``."""
     folder = folder_of(name)

@@ -21,6 +21,8 @@ class Recipe:
     pythons    minor versions of Python 3 for which every package has a wheel
     systems    (operating system, processor) pairs likewise
     note       one sentence for a user who wonders about the size
+    alone      without what the packages depend on: plug-ins of libraries that lie in detente's own environment, whose
+               workers look for them in this one
     """
 
     name: str
@@ -32,6 +34,7 @@ class Recipe:
     pythons: tuple[int, ...]
     systems: tuple[tuple[str, str], ...]
     note: str = ""
+    alone: bool = False
 
 
 RECIPES: dict[str, Recipe] = {
@@ -55,6 +58,19 @@ RECIPES: dict[str, Recipe] = {
             pythons=(11, 12, 13),
             systems=(("Linux", "x86_64"),),
             note="most of it is CUDA libraries that torch 2.9.0 depends on; no GPU is needed",
+        ),
+        Recipe(
+            "chips",
+            "compilers for TPUs and NVIDIA GPUs that are not here, for `detente fits --chip`",
+            # Plug-ins of one jax; libtpu as that jax asks for it (its extra `tpu`).
+            ("libtpu==0.0.42.1", "jax-cuda12-pjrt==0.10.2", "jax-cuda12-plugin==0.10.2"),
+            ("libtpu", "jax_cuda12_plugin"),
+            size=1_250_000_000,
+            download=320_000_000,
+            pythons=(11, 12, 13),
+            systems=(("Linux", "x86_64"),),
+            note="no CUDA library, no driver and no TPU is needed",
+            alone=True,
         ),
     )
 }

@@ -8,7 +8,18 @@ from typing import Any, Literal
 from detente.records.cell import Cell
 
 JobKind = Literal[
-    "prepare", "time", "prove", "plan", "memory", "smallest", "capture", "probe", "check", "tune", "replay"
+    "prepare",
+    "time",
+    "prove",
+    "plan",
+    "fits",
+    "memory",
+    "smallest",
+    "capture",
+    "probe",
+    "check",
+    "tune",
+    "replay",
 ]
 
 

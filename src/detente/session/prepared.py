@@ -75,6 +75,9 @@ def data_of(workload: str) -> tuple[Path, ...]:
 
 def is_prepared(folder: Path, contract: Contract) -> bool:
     """Whether the folder holds this contract's reference; the JSON is written last."""
-    return (folder / f"{reference_name(contract)}.json").exists() and (
-        folder / "weights.safetensors"
-    ).exists()
+    return (folder / f"{reference_name(contract)}.json").exists() and has_weights(folder)
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a model was built there, for whatever contract."""
+    return (folder / "weights.safetensors").exists()

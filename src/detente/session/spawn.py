@@ -17,6 +17,8 @@ from typing import IO
 
 import psutil
 
+from detente.environments.place import packages_of
+from detente.records.chip import find_chip
 from detente.records.codec import dumps, from_json
 from detente.records.evidence import Evidence
 from detente.records.fault import UsageFault
@@ -86,6 +88,9 @@ _FIXED = {
     "ENABLE_RUNTIME_UPTIME_TELEMETRY": "0",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
 }
+
+# Where the compilers for chips that are not here lie.
+CHIPS_ENVIRONMENT = "chips"
 
 # Steps are timed from the first moment of these: asking who runs reads the whole process table, on one of their cores.
 _TIMED = frozenset({"first", "second", "third", "steady"})
@@ -359,10 +364,14 @@ def worker_environment(job: Job, cpus: tuple[int, ...], memory_cap: int | None) 
     if own and os.environ.get("PYTHONPATH"):
         paths.append(os.environ["PYTHONPATH"])
     chosen = {k: os.environ[k] for k in _KEPT if k in os.environ}
+    chip = find_chip(job.cell.device) if job.kind == "fits" else None
+    if chip is not None and (plugins := packages_of(CHIPS_ENVIRONMENT)) is not None:
+        paths.append(str(plugins))
     return {
         **chosen,
         **_FIXED,
         **entry.variables,
+        **({} if chip is None else {"JAX_PLATFORMS": "cpu", **chip.variables}),
         **worker_variable(entry),
         **{variable: str(Path(job.cache) / part) for variable, part in entry.caches.items()},
         "PYTHONPATH": os.pathsep.join(paths),

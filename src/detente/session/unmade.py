@@ -10,6 +10,7 @@ from detente.records.cell import Cell
 from detente.records.evidence import Evidence
 from detente.records.fault import CellFault
 from detente.records.session import Process
+from detente.session.prepared import has_weights
 from detente.worker.reference import reference_name
 
 
@@ -18,6 +19,7 @@ class Unmade:
 
     def __init__(self) -> None:
         self._why: dict[tuple[str, str], Evidence] = {}
+        self._weightless: dict[str, Evidence] = {}  # by folder: what is built for every contract was not
         self._told: list[tuple[str, Path]] = []
 
     def __bool__(self) -> bool:
@@ -25,11 +27,13 @@ class Unmade:
 
     def knows(self, cell: Cell, folder: Path) -> bool:
         """Whether what ``cell`` loads was tried already."""
-        return _key(cell, folder) in self._why
+        return self._evidence(cell, folder) is not None
 
     def add(self, cell: Cell, folder: Path, evidence: Evidence, log: Path) -> None:
         """What ``cell`` loads could not be made."""
         self._why[_key(cell, folder)] = evidence
+        if not has_weights(folder):
+            self._weightless[str(folder)] = evidence
         self._told.append((f"{cell.workload} {cell.size}: {evidence.reason}", log))
 
     def fault(self) -> CellFault:
@@ -43,8 +47,12 @@ class Unmade:
     def process(self, cell: Cell, folder: Path) -> Process:
         """The timing process that ``cell`` never had, with the reason of the job that failed: a row that was planned
         stays in the session. It took no time, and stands outside the blocks."""
-        evidence = replace(self._why[_key(cell, folder)], versions={})
-        return Process(cell, "time", -1, 0, time.time(), 0.0, 0.0, evidence)
+        evidence = self._evidence(cell, folder)
+        assert evidence is not None
+        return Process(cell, "time", -1, 0, time.time(), 0.0, 0.0, replace(evidence, versions={}))
+
+    def _evidence(self, cell: Cell, folder: Path) -> Evidence | None:
+        return self._weightless.get(str(folder)) or self._why.get(_key(cell, folder))
 
 
 def _key(cell: Cell, folder: Path) -> tuple[str, str]:

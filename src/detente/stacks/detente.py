@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+from detente.records.chip import Chip
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
+from detente.stacks.chips import device_of
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.jax_jit import JaxJit
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
@@ -273,6 +275,17 @@ class Detente(JaxJit):
 
     def versions(self) -> dict[str, str]:
         return installed_versions("detente", "torch", "transformers", "jax", "jaxlib", "numpy")
+
+    def plans_on(
+        self, chip: Chip, workload: Workload, size: Size, contract: Contract, batch: Arrays
+    ) -> Iterator[tuple[str, dict[str, int]]]:
+        import torch
+
+        from detente.stacks.detente_on_chip import plans
+
+        with torch.device("meta"):
+            running = self.build(workload, size, contract)
+        yield from plans(running, chip, device_of(chip), batch)
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> Any:
         if "torch" not in workload.definitions:

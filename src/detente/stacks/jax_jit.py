@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from detente.records.chip import Chip
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
 from detente.stacks.best_seconds import best_seconds
+from detente.stacks.chips import device_of, plan_on
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.jax_events import CompileListener
 from detente.stacks.jax_nnx import NnxParts
@@ -276,13 +278,7 @@ class JaxRunning:
         """From shapes alone: nothing is drawn, loaded or placed. Gradients and activations are the compiler's
         ``temporary``."""
         jax = self.jax
-        shapes = {
-            n: jax.ShapeDtypeStruct(
-                a.shape, self.dtype if a.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(a.dtype)
-            )
-            for n, a in self.parts.arranged(batch).items()
-        }
-        compiled = self.jitted.lower(self.params, self.rest, self.opt_state, shapes).compile()
+        compiled = self.jitted.lower(*self._shapes(batch)).compile()
         jax.block_until_ready(
             jax.numpy.ones(1) + 1
         )  # what running anything brings along, for the process's plan
@@ -291,6 +287,21 @@ class JaxRunning:
             sum(v.size * v.dtype.itemsize for _, v in self._leaves(self.params, self.rest)),
             sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(self.opt_state)),
         )
+
+    def _shapes(self, batch: Arrays) -> tuple[Any, ...]:
+        """The step's arguments as shapes, before anything is drawn."""
+        jax = self.jax
+        shapes = {
+            n: jax.ShapeDtypeStruct(
+                a.shape, self.dtype if a.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(a.dtype)
+            )
+            for n, a in self.parts.arranged(batch).items()
+        }
+        return self.params, self.rest, self.opt_state, shapes
+
+    def plans_on(self, chip: Chip, device: Any, batch: Arrays) -> Iterator[tuple[str, dict[str, int]]]:
+        """The step's plan on a chip that is not here, under the one form that it has."""
+        yield "", plan_on(chip, device, self.jitted, *self._shapes(batch))
 
     def _compile_again(self) -> Any:
         """The step's executable. Found in JAX's own caches after a step has run, so this costs a trace."""
@@ -389,6 +400,12 @@ class JaxJit:
 
     def plan(self, workload: Workload, size: Size, contract: Contract, batch: Arrays) -> dict[str, int]:
         return self.build(workload, size, contract).plan(batch)
+
+    def plans_on(
+        self, chip: Chip, workload: Workload, size: Size, contract: Contract, batch: Arrays
+    ) -> Iterator[tuple[str, dict[str, int]]]:
+        """``(form, plan)`` on a chip that is not here (stacks/chips.py). Nothing is drawn, loaded or placed."""
+        yield from self.build(workload, size, contract).plans_on(chip, device_of(chip), batch)
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> JaxRunning:
         if "flax" not in workload.definitions:

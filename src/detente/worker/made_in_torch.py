@@ -19,8 +19,7 @@ from detente.stacks.torch_eager import TorchEagerDefault, TorchRunning
 from detente.worker.fair import Arrays, Fair, fair_runs
 from detente.worker.kinks import AT_ZERO, clear, look
 from detente.worker.layers.in_torch import walk
-from detente.worker.layers.of_pair import LAYERS
-from detente.worker.layers.record import write_boundaries
+from detente.worker.layers.record import LAYERS, write_boundaries
 from detente.worker.prepared import write_side
 from detente.worker.repeats import check_repeats
 from detente.worker.torch_reference import reference_run

@@ -20,6 +20,7 @@ JOBS: dict[str, str] = {
     "time": "detente.worker.jobs.time",
     "prove": "detente.worker.jobs.prove",
     "plan": "detente.worker.jobs.plan",
+    "fits": "detente.worker.jobs.fits",
     "memory": "detente.worker.jobs.memory",
     "smallest": "detente.worker.jobs.memory",  # the same steps, under one cap after the other
     "capture": "detente.worker.jobs.capture",

@@ -16,9 +16,9 @@ from detente.records.fault import UsageFault
 from detente.records.limits import LARGEST
 from detente.workloads.workload import Size, Workload
 
-# Nine digits: more is no size that anybody can hold.
 # Of a user's model, whether it drops anything out: 1 as it is written, 0 not at all (`--no-dropout`).
 DROPOUT = "dropout"
+# Nine digits: more is no size that anybody can hold.
 _VALUE = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 
@@ -77,11 +77,12 @@ def override(workload: Workload, size: Size, given: Mapping[str, int]) -> Size:
 
 
 def _unknown(workload: Workload, size: Size, key: str) -> UsageFault:
-    near = difflib.get_close_matches(key, size.dims, n=1, cutoff=0.4)
+    own = {name: value for name, value in size.dims.items() if name != DROPOUT}
+    near = difflib.get_close_matches(key, own, n=1, cutoff=0.4)
     return UsageFault(
         f"{workload.name} has no dimension {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
-        f"those of its size {size.name} are {_shown(size.dims)}"
-        if size.dims
+        f"those of its size {size.name} are {_shown(own)}"
+        if own
         else "it has none: a model of your own is as large as your function makes it",
     )
 

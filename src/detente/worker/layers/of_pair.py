@@ -10,14 +10,12 @@ import numpy as np
 
 from detente.records.tensor_error import TensorError
 from detente.worker.layers.compare import first_difference
-from detente.worker.layers.record import has_boundaries, read_boundaries
+from detente.worker.layers.record import LAYERS, has_boundaries, read_boundaries
 from detente.workloads.own.size import OwnSize
 
 # A proof in fp64 fails above a relative 1e-9 (judge/parity.py, which a worker does not import). Asking costs a second;
 # whether the proof failed is the judge's to say.
 _SUSPECT = 1e-9
-# The torch side's record in the prepared folder.
-LAYERS = "layers"
 
 
 def differing(
