@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,11 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = str(ROOT / "src")
 if SOURCE not in sys.path:
     sys.path.insert(0, SOURCE)
+
+
+# A shell that starts a process behind an `&` has it ignore Ctrl-C, and then no test of an interrupt sees one.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -241,10 +241,12 @@ def _eager_step(
                 for key, value in state.items():
                     if key != "step":
                         state[key] = pytree.tree_map(lambda x: _as(x, dtype), value)
-        way.lay_out(tensors_of(model))
-        with way.inside(), _no_autocast() if dtype is not None else nullcontext():
+        with _no_autocast() if dtype is not None else nullcontext():
             numbers = then.numbers() if inside is None else _joined(then.numbers(), inside)
-            return eager_step(model, lender.loss, optimizer, batch, numbers, then.parts, then.clip, only_loss)
+            return eager_step(
+                *(model, lender.loss, optimizer, batch, numbers, then.parts, then.clip, only_loss),
+                around=lambda: way.inside(tensors_of(model)),
+            )
 
     return lender.run(step)
 

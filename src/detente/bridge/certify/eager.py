@@ -33,28 +33,18 @@ def eager_step(
     parts: int = 1,
     clip: Callable[[Iterable[torch.Tensor]], None] | None = None,
     only_loss: bool = False,
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> EagerStep:
     """Forward, backward and ``optimizer.step()`` on the given objects, which it changes; ``only_loss``: forward alone.
 
     ``numbers`` is the random twin's context, under which torch draws the compiled step's random numbers, or makes
     it from the number of a micro-batch. The batch is ``parts`` micro-batches: loss and gradients are their means,
     aux is stacked. ``clip`` changes the ``.grad`` of the optimizer's parameters before the update; the gradients
-    that are returned are those before.
+    that are returned are those before. ``around`` is open while loss and gradients are computed, and not in the update.
     """
     optimizer.zero_grad(set_to_none=True)
-    losses: list[torch.Tensor] = []
-    extra: Any = []
-    for part, piece in enumerate(split(batch, parts)):
-        context = numbers(part) if not isinstance(numbers, AbstractContextManager | None) else numbers
-        with torch.enable_grad(), context or nullcontext():
-            value = loss(model, piece)
-            value, aux = value if isinstance(value, tuple) else (value, None)
-            if not isinstance(value, torch.Tensor):
-                raise refuse("loss", f"the loss function returned a {type(value).__name__}, not a tensor")
-            if not only_loss:
-                (value / parts if parts > 1 else value).backward()
-        losses.append(value.detach().clone())  # a loss that is a parameter moves with the update
-        extra.append(aux)
+    with around():
+        losses, extra = _gradients(model, loss, batch, numbers, parts, only_loss)
     mean = losses[0] if parts == 1 else torch.stack(losses).mean()
     extra = extra[0] if parts == 1 else joined(extra)
     if only_loss:
@@ -71,6 +61,31 @@ def eager_step(
         gradients,
         {n: t.detach() for n, t in values.items()},
     )
+
+
+def _gradients(
+    model: nn.Module,
+    loss: Callable[[Any, Any], Any],
+    batch: Any,
+    numbers: AbstractContextManager[Any] | Callable[[int], AbstractContextManager[Any] | None] | None,
+    parts: int,
+    only_loss: bool,
+) -> tuple[list[torch.Tensor], Any]:
+    """Each micro-batch's loss and aux; the gradients are left in ``.grad``."""
+    losses: list[torch.Tensor] = []
+    extra: Any = []
+    for part, piece in enumerate(split(batch, parts)):
+        context = numbers(part) if not isinstance(numbers, AbstractContextManager | None) else numbers
+        with torch.enable_grad(), context or nullcontext():
+            value = loss(model, piece)
+            value, aux = value if isinstance(value, tuple) else (value, None)
+            if not isinstance(value, torch.Tensor):
+                raise refuse("loss", f"the loss function returned a {type(value).__name__}, not a tensor")
+            if not only_loss:
+                (value / parts if parts > 1 else value).backward()
+        losses.append(value.detach().clone())  # a loss that is a parameter moves with the update
+        extra.append(aux)
+    return losses, extra
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:

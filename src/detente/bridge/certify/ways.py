@@ -27,24 +27,28 @@ class Way:
     threads: bool = False
     rounds: int | None = None  # a seed: every result of the step is off by at most one rounding, at random
 
-    def lay_out(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Weights of convolutions in this way's layout; the kernels follow them."""
-        for tensor in tensors if self.channels_last else ():
-            if tensor.dim() in _LAYOUTS and tensor.is_floating_point():
-                tensor.data = tensor.data.contiguous(memory_format=_LAYOUTS[tensor.dim()])
-
     @contextmanager
-    def inside(self) -> Iterator[None]:
-        """The process in this way; as it was afterwards."""
+    def inside(self, tensors: Iterable[torch.Tensor] = ()) -> Iterator[None]:
+        """The process in this way; as it was afterwards, and so are ``tensors``, a module's: channels last while it is
+        open, where the kernels follow the weights of convolutions, and plain again with their gradients, because an
+        update is no matter of layouts. Never around an update: FOCUS takes the sign of what is rounding alone in its
+        first step, and each way would be one more step of eager's that a wrong one may be like."""
         mkldnn: Any = torch.backends.mkldnn
         enabled, threads = mkldnn.enabled, torch.get_num_threads()
+        laid = [t for t in tensors if self.channels_last and _can_be_laid(t)]
         try:
+            for tensor in laid:
+                tensor.data = tensor.data.contiguous(memory_format=_LAYOUTS[tensor.dim()])
             mkldnn.enabled = enabled and self.onednn
             if self.threads:
                 torch.set_num_threads(1 if threads > 1 else 2)
             with nullcontext() if self.rounds is None else _Rounding(self.rounds):
                 yield
         finally:
+            for tensor in laid:
+                tensor.data = tensor.data.contiguous()
+                if tensor.grad is not None:
+                    tensor.grad = tensor.grad.contiguous()
             mkldnn.enabled = enabled
             torch.set_num_threads(threads)
 
@@ -91,6 +95,12 @@ _PIECES = decompositions(
         torch.ops.aten._log_softmax_backward_data,
     )
 )
+
+
+def _can_be_laid(tensor: torch.Tensor) -> bool:
+    return tensor.dim() in _LAYOUTS and tensor.is_floating_point() and tensor.is_contiguous()
+
+
 _LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
 PLAIN = Way()
 # Beside each seed of roundings, in turn.
