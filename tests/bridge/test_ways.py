@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from detente.bridge.certify.eager import eager_step
 from detente.bridge.certify.ways import PLAIN, WAYS, Way
 
 
@@ -77,3 +78,38 @@ def test_no_way_hides_what_is_more_than_roundings(way):
     assert own < 1e-5 * float(exact.norm()) and float(exact.norm()) > 0
     far = float((gradient(x.double(), weight.double().detach().requires_grad_(), 1e-3) - exact).norm())
     assert far > 10 * allowed
+
+
+class Thirds(torch.optim.Optimizer):
+    """An update that makes new tensors, which a way would round."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    def step(self, closure=None):
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter.copy_(
+                    parameter - (parameter / 3 + parameter.grad * 0.7).sign() * 1e-3 - parameter / 7
+                )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_update_is_the_same_in_every_way(way):
+    """An optimizer may take the sign of what is rounding alone (FOCUS does): each way around it would be one more step
+    of eager's, and a wrong program may be like one of them."""
+
+    def stepped(way):
+        torch.manual_seed(0)
+        model = torch.nn.Conv2d(3, 5, 3, bias=False)
+        optimizer = Thirds(model.parameters())
+        done = eager_step(
+            model,
+            lambda m, b: m.weight.sum(),  # a gradient of ones, whatever rounds
+            optimizer,
+            torch.zeros(1),
+            around=lambda: way.inside(model.parameters()),
+        )
+        return done.values["weight"]
+
+    assert torch.equal(stepped(way), stepped(PLAIN)) and stepped(way).is_contiguous()

@@ -30,3 +30,12 @@ def test_a_wrong_part_is_named_with_the_order_that_is_right(detente: Any, tmp_pa
 def test_a_right_one_has_nothing_to_say(detente: Any, tmp_path: Path) -> None:
     done = check(detente, tmp_path, "torch.optim.SGD(module.parameters(), lr=0.1)")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_model_of_jax_needs_no_bridge(detente):
+    from pathlib import Path
+
+    file = Path(__file__).parents[2] / "examples/mlp/in_nnx.py"
+    for word in ("check", "tune"):
+        done = detente("bridge", word, f"{file}:make")
+        assert done.returncode == 2 and "is no model of torch" in done.stderr and not done.stdout, done.stderr

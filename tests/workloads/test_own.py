@@ -306,6 +306,32 @@ def test_a_checkpoint_is_really_loaded(tmp_path):
     assert wide.dtype == torch.float64
 
 
+def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path):
+    """Random weights in the place of those that are missing would be another model, and nobody would know."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=99, n_positions=32, n_embd=32, n_layer=2, n_head=4)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "torn", max_shard_size="40KB")
+    shards = sorted((tmp_path / "torn").glob("model-*.safetensors"))
+    assert len(shards) > 2
+    opened(f"hf:{tmp_path}/torn?sequence=8")
+    whole = shards[1].read_bytes()
+    shards[1].write_bytes(b"junk")
+    with pytest.raises(UsageFault, match="cannot be read: SafetensorError"):
+        opened(f"hf:{tmp_path}/torn?sequence=8")
+    shards[1].unlink()
+    with pytest.raises(UsageFault, match=f"1 of the {len(shards)} files .* are not there: {shards[1].name}"):
+        opened(f"hf:{tmp_path}/torn?sequence=8")
+    for shard in (tmp_path / "torn").glob("model-*"):
+        shard.unlink()
+    with pytest.raises(UsageFault, match="files of the checkpoint"):
+        opened(f"hf:{tmp_path}/torn?sequence=8")
+    shards[1].write_bytes(whole)
+    (tmp_path / "torn/model.safetensors.index.json").write_text("[]")
+    with pytest.raises(UsageFault, match="is no index of a checkpoint"):
+        opened(f"hf:{tmp_path}/torn?sequence=8")
+
+
 def test_a_config_file_without_weights_is_initialised(tmp_path):
     from transformers import LlamaConfig
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detente.cli.options import format_option
+from detente.records.fault import UsageFault
 
 if TYPE_CHECKING:
     from detente.records.job import JobKind
@@ -90,7 +91,13 @@ def _run(kind: JobKind, model: str, size: str | None, done: str, options: dict[s
     from detente.session.alone import ask_alone
     from detente.workloads.catalogue import find_size, find_workload
 
-    chosen = find_size(find_workload(model), size).name
+    workload = find_workload(model)
+    if "torch" not in workload.definitions:
+        raise UsageFault(
+            f"{model} is no model of torch",
+            "the bridge runs torch modules on XLA; a model of JAX is there already",
+        )
+    chosen = find_size(workload, size).name
     cell = Cell(model, chosen, "detente", CONTRACTS["train-step"], "cpu", "detente")
 
     def tell(phase: str) -> None:

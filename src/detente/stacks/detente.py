@@ -33,12 +33,15 @@ class DetenteRunning:
         self.definition = importlib.import_module(workload.definitions["torch"])
         self.precision = PRECISIONS[contract.precision]
         self.dtype = getattr(torch, self.precision.parameters)
-        self.module = self.definition.build(size).to(dtype=self.dtype)
+        self.module = self._module(size).to(dtype=self.dtype)
         self.module.train(contract.region != "forward")
         self.persistent = set(self.module.state_dict())
         self.optimizer = optimizer_for(self.definition, contract, self.module, workload.optimizer)
         self.matmul = "tensorfloat32" if contract.precision == "tf32" else "highest"
         self.region: Any = None  # made by the first step
+
+    def _module(self, size: Size) -> Any:
+        return self.definition.build(size)
 
     def loss_and_outputs(self) -> Callable[[Any, Any], Any]:
         """The definition's loss at the contract's precision. It holds the definition and a dtype and nothing else:
@@ -279,13 +282,11 @@ class Detente(JaxJit):
     def plans_on(
         self, chip: Chip, workload: Workload, size: Size, contract: Contract, batch: Arrays
     ) -> Iterator[tuple[str, dict[str, int]]]:
-        import torch
+        from detente.stacks.detente_on_chip import Unheld, plans
 
-        from detente.stacks.detente_on_chip import plans
-
-        with torch.device("meta"):
-            running = self.build(workload, size, contract)
-        yield from plans(running, chip, device_of(chip), batch)
+        if "torch" not in workload.definitions:
+            raise Unavailable(f"{workload.name} has no definition in torch")
+        yield from plans(Unheld(self, workload, size, contract), chip, device_of(chip), batch)
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> Any:
         if "torch" not in workload.definitions:

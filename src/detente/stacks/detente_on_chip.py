@@ -1,7 +1,8 @@
-"""The bridge's programs of a workload, compiled for a chip that is not here. The module lives on the meta device: no
-weight exists anywhere, so that what trains nowhere here can be planned here.
+"""The bridge's programs of a workload, compiled for a chip that is not here. No weight is ever written or read, so that
+what trains nowhere here can be planned here.
 
-``capture`` refuses a module without values, since a step of it could not run; nothing runs, so its inner half is used.
+``capture`` refuses a module on the meta device, since a step of it could not run; nothing runs, so its inner half is
+used.
 """
 
 from __future__ import annotations
@@ -32,12 +33,25 @@ from detente.bridge.random.keys import step_key
 from detente.bridge.roll.fold import roll
 from detente.records.chip import Chip
 from detente.stacks.chips import plan_on
+from detente.stacks.detente import DetenteRunning
+from detente.workloads.workload import Size
 
 Loss = Callable[[Any, Any], Any]
 
 
+class Unheld(DetenteRunning):
+    """A module whose weights are addresses that nothing was ever written to: the system gives memory to what is
+    touched. On the CPU and not on the meta device, where torch's autocast does nothing and a bf16 row would be planned
+    in fp32."""
+
+    def _module(self, size: Size) -> nn.Module:
+        with torch.device("meta"):
+            module = super()._module(size)
+        return module.to_empty(device="cpu")
+
+
 def captured(module: nn.Module, loss: Loss, batch: Any) -> Graph:
-    """The graph of a module on the meta device with its loss and a batch there."""
+    """The graph of a module with its loss and a batch. Values are neither read nor computed."""
     tensors, layout = batches.flatten(batch)
     held = weights(module)
     found, _ = _export(module, loss, layout, tensors, held, {}, sources(module, loss))
@@ -129,8 +143,8 @@ def _batch(graph: Graph) -> list[Any]:
 
 
 def plans(running: Any, chip: Chip, device: Any, batch: Any) -> Iterator[tuple[str, dict[str, int]]]:
-    """``(form, plan)`` of a running of the bridge whose module is on the meta device; ``batch`` by name, as numpy's."""
-    tensors = {n: torch.from_numpy(a).to("meta") for n, a in batch.items()}
+    """``(form, plan)`` of a running of the bridge; ``batch`` by name, as numpy's."""
+    tensors = {n: torch.from_numpy(a) for n, a in batch.items()}
     given = {n: t.to(running.dtype) if t.is_floating_point() else t for n, t in tensors.items()}
     whole = running.loss_and_outputs()
     region = running.contract.region

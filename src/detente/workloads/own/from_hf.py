@@ -5,6 +5,7 @@ Nothing is downloaded: a name of the Hub works when its files are already in the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,13 @@ def load_hf(size: OwnSize) -> Loaded:
     auto = getattr(transformers, task.auto)
     folder = Path(name).expanduser()
     if _has_weights(folder):
-        model = auto.from_pretrained(folder, config=config, dtype=torch.float32, local_files_only=True)
+        try:
+            model = auto.from_pretrained(folder, config=config, dtype=torch.float32, local_files_only=True)
+        except Exception as error:  # each library of files has its own
+            raise UsageFault(
+                f"the checkpoint in {folder} cannot be read: {type(error).__name__}: {str(error).splitlines()[0]}",
+                "copy or download its files again; without any weights there, random ones are drawn",
+            ) from error
     else:
         model = auto.from_config(config, dtype=torch.float32)
     if task.name == "causal" and getattr(model, "loss_type", None) in (None, "ForCausalLM"):
@@ -196,4 +203,21 @@ def _without_dropout(config: Any) -> None:
 
 
 def _has_weights(folder: Path) -> bool:
-    return folder.is_dir() and any(next(folder.glob(pattern), None) for pattern in _WEIGHTS)
+    """Whether there is a checkpoint, and not a configuration alone. Raises UsageFault for an index whose files are not
+    all there: random weights in their place would be another model."""
+    if not folder.is_dir():
+        return False
+    for index in sorted(folder.glob("*.index.json")):
+        try:
+            named = set(json.loads(index.read_text())["weight_map"].values())
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise UsageFault(f"{index} is no index of a checkpoint: {error}", "download it again") from None
+        missing = sorted(n for n in named if not (folder / n).is_file())
+        if missing:
+            raise UsageFault(
+                f"{len(missing)} of the {len(named)} files of the checkpoint in {folder} are not there: "
+                + ", ".join(missing[:3])
+                + (", ..." if len(missing) > 3 else ""),
+                "download them too, or name config.json itself for random weights",
+            )
+    return any(next(folder.glob(pattern), None) for pattern in _WEIGHTS)
