@@ -84,7 +84,7 @@ def _rows(lines: list[OnChip]) -> list[tuple[str, ...]]:
     """A head, and a row of each."""
     from detente.report.numbers import BYTES, quantity
 
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             "workload",
             "size",

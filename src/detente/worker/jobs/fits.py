@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def run(job: Job, events: Events) -> Evidence:
     form of the row; a row that has one form only has the name ``""``."""
     events.phase("import")
     chip = find_chip(job.cell.device)
-    stack = make_stack(find_entry(job.cell.stack))
+    stack: Any = make_stack(find_entry(job.cell.stack))
     stack.start("cpu", job.cell.contract.precision, job.threads)
     if not hasattr(stack, "plans_on"):
         raise Unavailable(f"{job.cell.stack} is compiled for no chip that is not here")
