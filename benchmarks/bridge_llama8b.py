@@ -20,16 +20,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from detente.records.chip import CHIPS
+
 PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-llama8b.md"
 GOAL = 20 * 2**30
 OPTIMIZERS = ("sgd", "adafactor")
-# libtpu looks for a TPU's metadata server unless it is told that there is none
-_NO_DEVICE = {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "v6e-1",
-}
+CHIP = CHIPS["tpu-v6e"]
 
 
 def llama(layers: int) -> Any:
@@ -71,80 +67,27 @@ def optimizer_of(name: str, model: Any) -> Any:
 
 
 def captured(model: Any, tokens: int) -> Any:
-    """The neutral graph, and how long the export took. ``capture`` refuses a module without values, since a step
-    could not run; nothing runs here, so its inner half is called."""
+    """The graph of the module with its own loss. Nothing is computed."""
     import torch
 
-    from detente.bridge.capture import batch as batches
-    from detente.bridge.capture.export import _export
-    from detente.bridge.capture.weights import weights
-    from detente.bridge.graph import without_dead
-    from detente.bridge.live.walk import sources
-    from detente.bridge.passes.masks import recognise_masks
+    from detente.stacks.detente_on_chip import captured as capture
 
     def loss(m: Any, b: Any) -> Any:
         return m(input_ids=b, labels=b).loss
 
-    ids = torch.zeros(1, tokens, dtype=torch.int64, device="meta")
-    tensors, layout = batches.flatten(ids)
-    held = weights(model)
-    found, _ = _export(model, loss, layout, tensors, held, {}, sources(model, loss))
-    return recognise_masks(without_dead(found.graph), held.tensors)
+    return capture(model, loss, torch.zeros(1, tokens, dtype=torch.int64, device="meta"))
 
 
 def plan(graph: Any, model: Any, optimizer: Any, form: str, device: Any) -> dict[str, Any]:
     """Compile one form for ``device`` and read the compiler's plan."""
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import SingleDeviceSharding
+    from detente.stacks.detente_on_chip import plan_form
 
-    from detente.bridge.capture.batch import aval
-    from detente.bridge.choose.choose import alike_of
-    from detente.bridge.choose.forms import FORMS, shape
-    from detente.bridge.choose.memory import memory
-    from detente.bridge.lower.precision import torch_numerics
-    from detente.bridge.optim.rule import trace
-    from detente.bridge.passes.connected import connected
-    from detente.bridge.program.program import Program
-
-    rule = trace(optimizer, model.named_parameters())
-    shaped = shape(graph, FORMS[form], alike_of(rule))
-    stacks = {s.name: s.members for s in shaped.stacks.rows}
-    program = Program(shaped.graph, "default", stacks, connected(graph), shaped.form.inside)
-    here = SingleDeviceSharding(device)
-
-    def there(tree: Any) -> Any:
-        return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here), tree)
-
-    with torch_numerics("default"):
-        held = {n: aval(t) for n, t in (*model.named_parameters(), *model.named_buffers())}
-        leaves = {n: jax.ShapeDtypeStruct(a.shape, jnp.dtype(a.dtype)) for n, a in held.items()}
-        hyper = rule.hyper(optimizer)
-        state = jax.eval_shape(lambda p: rule.init(p, hyper), {n: leaves[n] for n in rule.programs})
-
-        def stack(rows: list[Any]) -> Any:
-            return jax.tree.map(lambda a: jax.ShapeDtypeStruct((len(rows), *a.shape), a.dtype), rows[0])
-
-        values, state = shaped.stacks.join(leaves, stack), shaped.stacks.join(state, stack)
-        names = tuple(n for n in program.connected if program.members(n)[0] in rule.programs)
-        fixed = {n: values[n] for n in program.reads if n not in names}
-        large = {n: jax.ShapeDtypeStruct(v.shape, v.dtype) for n, v in program.large.items()}
-        batch = [jax.ShapeDtypeStruct(i.aval.shape, jnp.int64) for i in graph.inputs if i.kind == "batch"]
-        number = jax.ShapeDtypeStruct((), jnp.uint32)
-        given = there(
-            ({n: values[n] for n in names}, state, {**fixed, **large}, batch, hyper, number, number)
-        )
-        start = time.perf_counter()
-        step = jax.jit(program.update(rule, names), donate_argnums=(0, 1))
-        compiled = step.trace(*given).lower(lowering_platforms=("tpu",)).compile()
-    planned = memory(compiled)
-    assert planned is not None
+    start = time.perf_counter()
+    planned = plan_form(CHIP, device, model, graph, optimizer, form, "default")
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
-        "peak": planned.peak,
-        "argument": planned.argument,
-        "temp": planned.temp,
         "compile_s": time.perf_counter() - start,
+        **planned,
     }
 
 
@@ -159,7 +102,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("--page", action="store_true", help="write docs/results/bridge-llama8b.md")
     arguments = parser.parse_args()
-    os.environ.update({k: v for k, v in _NO_DEVICE.items() if k not in os.environ})
+    wanted = {"JAX_PLATFORMS": "cpu", **CHIP.variables}
+    os.environ.update({k: v for k, v in wanted.items() if k not in os.environ})
     try:
         import libtpu
     except ImportError:
@@ -168,10 +112,9 @@ def main() -> int:
         )
         return 3
     os.environ.setdefault("TPU_LIBRARY_PATH", str(Path(libtpu.__file__).parent / "libtpu.so"))
-    from jax.experimental import topologies
+    from detente.stacks.chips import device_of
 
-    bounds = {"chips_per_host_bounds": (1, 1, 1)}
-    device = topologies.get_topology_desc(platform="tpu", topology_name="v6e:1x1", **bounds).devices[0]
+    device = device_of(CHIP)
     model = llama(arguments.layers)
     start = time.perf_counter()
     graph = captured(model, arguments.tokens)
@@ -182,17 +125,20 @@ def main() -> int:
             label = f"{name:<10} {form:<14}"
             try:
                 row = plan(graph, model, optimizer_of(name, model), form, device)
-            except Exception as error:  # libtpu refuses what does not fit, and says how much it would be
-                first = next(
-                    (x for x in str(error).splitlines() if "Used" in x or "memory" in x), str(error)[:200]
-                )
-                print(f"{label} does not compile: {first.strip()}", flush=True)
-                rows.append({"optimizer": name, "form": form, "error": first.strip()})
+            except Exception as error:
+                first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+                print(f"{label} does not compile: {first}", flush=True)
+                rows.append({"optimizer": name, "form": form, "error": first})
+                continue
+            if "arguments" not in row:  # libtpu refuses what does not fit, and says how much it would be
+                row = {"error": f"larger than the chip: {row['peak'] / 2**30:.1f} GiB"}
+                print(f"{label} {row['error']}", flush=True)
+                rows.append({"optimizer": name, "form": form, **row})
                 continue
             rows.append({"optimizer": name, "form": form, **row})
             print(
                 f"{label} {row['parameters'] / 1e9:.2f} B parameters, peak {row['peak'] / 2**30:.1f} GiB "
-                f"(arguments {row['argument'] / 2**30:.1f}, temporary {row['temp'] / 2**30:.1f}), "
+                f"(arguments {row['arguments'] / 2**30:.1f}, temporary {row['temporary'] / 2**30:.1f}), "
                 f"compiled in {row['compile_s']:.0f} s",
                 flush=True,
             )
@@ -226,7 +172,7 @@ def page(rows: list[dict[str, Any]], arguments: argparse.Namespace, nodes: int) 
         if "error" in row:
             lines.append(f"{first}- | - | - | does not compile: {row['error']} |")
             continue
-        cells = [f"{row[k] / 2**30:.1f} GiB" for k in ("argument", "temp", "peak")]
+        cells = [f"{row[k] / 2**30:.1f} GiB" for k in ("arguments", "temporary", "peak")]
         lines.append(f"{first}{row['parameters'] / 1e9:.2f} B | {' | '.join(cells)} |")
     inside = [r.get("peak") for r in rows if r["form"] == "inside"]
     if inside:
