@@ -130,7 +130,8 @@ def announcement(chosen: Plan) -> list[str]:
     }
     return [
         f"{recipe.name}: {recipe.what}",
-        f"  installs  {', '.join(recipe.packages)} and what they need"
+        f"  installs  {', '.join(recipe.packages)}"
+        + ("" if recipe.alone else " and what they need")
         + (f"; {what[chosen.state]}" if chosen.state in what else ""),
         f"  size      about {recipe.size / 1e9:.1f} GB on disk, {recipe.download / 1e9:.1f} GB to download"
         + (f" ({recipe.note})" if recipe.note else ""),
@@ -166,11 +167,29 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
+def others() -> list[dict[str, Any]]:
+    """The environments of no stack."""
+    used = {entry.environment for entry in STACKS.values()}
+    found = []
+    for recipe in RECIPES.values():
+        if recipe.name not in used:
+            record = read_record(folder_of(recipe.name))
+            found.append(
+                {
+                    "environment": recipe.name,
+                    "what": recipe.what,
+                    "state": state_of(recipe.name, recipe.packages),
+                    "record": to_json(record) if record else None,
+                }
+            )
+    return found
+
+
 def show(form: str) -> None:
     """Print the list."""
-    listed = rows()
+    listed, beside = rows(), others()
     if form == "json":
-        click.echo(json.dumps({"schema": SCHEMA, "stacks": listed}))
+        click.echo(json.dumps({"schema": SCHEMA, "stacks": listed, "environments": beside}))
         return
     table = [
         (
@@ -191,3 +210,10 @@ def show(form: str) -> None:
         for line in (head, *table):
             click.echo("  ".join(part.ljust(w) for part, w in zip(line, (*widths, 0), strict=True)).rstrip())
     click.echo("* measured only when named with --stacks", err=form != "text")
+    for other in beside:
+        state = (
+            "installed"
+            if other["state"] == "installed"
+            else f"{other['state']}: `detente stacks add {other['environment']}`"
+        )
+        click.echo(f"\nbeside the stacks, {other['environment']}: {other['what']}; {state}")
