@@ -38,10 +38,13 @@ class Unmade:
 
     def fault(self) -> CellFault:
         """What a user reads when nothing at all could be prepared: each reason once."""
+        logs: dict[str, Path] = {}
+        for text, log in self._told:  # in float64 and as it is timed: two workloads' sizes, often one reason
+            logs.setdefault(text.partition(": ")[2], log)
         return CellFault(
             "nothing can be measured, because the weights and the reference cannot be made: "
             + "; ".join(dict.fromkeys(text for text, _ in self._told)),
-            "with the whole error: " + ", ".join(str(log) for _, log in self._told),
+            "with the whole error: " + ", ".join(str(log) for log in logs.values()),
         )
 
     def process(self, cell: Cell, folder: Path) -> Process:
