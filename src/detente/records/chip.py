@@ -1,8 +1,8 @@
 """Chips for which a program is compiled without one being here: what there is of memory, and what a compiler must know.
 
 Facts of the GPUs: OpenXLA's ``xla/backends/gpu/target_config/specs`` (h100_sxm, h200, a100_sxm_80). Of the TPUs: what
-libtpu itself says that a program may use (``of 31.25G hbm``), read by compiling one that is too large
-(tests/stacks/test_chips.py asks again).
+libtpu 0.0.42 itself says that a program may use (``exceeds available HBM (31.25G)``), read by compiling one that is too
+large.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ import numpy as np
 
 from detente.worker.tensorfile import map_tensors, write_tensors
 
-# Up to as many values are kept whole, and of more as many of the sorted ones, at equal distances.
 # The record of a pair's torch side in the prepared folder.
 LAYERS = "layers"
+# Up to as many values are kept whole, and of more as many of the sorted ones, at equal distances.
 WHOLE, KEPT = 4096, 1024
 # What a mask adds to scores, infinite or the largest float there is; its square would be all that a moment tells.
 HUGE = 1e30
