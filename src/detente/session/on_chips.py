@@ -14,15 +14,13 @@ from detente.records.cell import Cell
 from detente.records.chip import Chip
 from detente.records.evidence import Evidence
 from detente.records.fault import MachineFault
-from detente.records.session import Process
 from detente.session.interrupts import Interrupts
 from detente.session.known_plan import plan_file
 from detente.session.layout import lay_out
-from detente.session.progress import Progress, Sink
-from detente.session.proofs import keep_proof, read_proof
+from detente.session.plans import plan_once
+from detente.session.progress import Sink
 from detente.session.request import Request
 from detente.session.spawn import CHIPS_ENVIRONMENT
-from detente.session.underway import Stopped
 from detente.session.workers import Workers
 
 # The stacks whose programs a compiler makes that needs no device.
@@ -46,27 +44,11 @@ def plan_on_chips(request: Request, chips: tuple[Chip, ...], sink: Sink) -> Iter
                     if cell.key in layout.skipped:
                         yield cell, Evidence("skipped", "start", layout.skipped[cell.key])
                         continue
-                    yield cell, _planned(workers, cell, sink, interrupts)
+                    # Without a cap: weights that nobody touches are addresses, and take no memory.
+                    title = f"{cell.workload} {cell.size} {cell.label}: compiling for {cell.device}"
+                    yield cell, plan_once(workers, "fits", cell, _file(cell), title, sink, interrupts)
         finally:
             workers.forget_caches()
-
-
-def _planned(workers: Workers, cell: Cell, sink: Sink, interrupts: Interrupts) -> Evidence:
-    file = _file(cell)
-    if (known := read_proof(file)) is not None:
-        return known.evidence
-    if interrupts.count:
-        raise Stopped
-    title = f"{cell.workload} {cell.size} {cell.label}: compiled for {cell.device}"
-    sink(Progress("start", title, cell=cell.key))
-    # Without a cap: weights that nobody touches are addresses, and take no memory.
-    done = workers.run("fits", cell, lambda phase: sink(Progress("phase", title, cell=cell.key, phase=phase)))
-    if done.killed_by_user:
-        raise Stopped
-    sink(Progress("end", f"{title} in {done.wall_s:.1f} s", cell=cell.key))
-    if done.evidence.status == "ok":
-        keep_proof(file, Process(cell, "fits", -1, 0, done.started, done.wall_s, done.foreign, done.evidence))
-    return done.evidence
 
 
 def _file(cell: Cell) -> Path:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from detente.records.cell import Cell
 from detente.records.evidence import Evidence
+from detente.records.job import JobKind
 from detente.records.session import Process
 from detente.session.beside import run_beside
 from detente.session.interrupts import Interrupts
@@ -70,27 +72,27 @@ def plan_of_rows(request: Request, sink: Sink) -> dict[Cell, Evidence]:
                 if cell.key in layout.skipped:
                     found[cell] = Evidence("skipped", "start", layout.skipped[cell.key])
                     continue
-                known = read_proof(plan_file(cell))
-                found[cell] = (
-                    known.evidence if known is not None else _planned(workers, cell, sink, interrupts)
-                )
+                title = f"{cell.workload} {cell.size} {cell.label}: plan"
+                found[cell] = plan_once(workers, "plan", cell, plan_file(cell), title, sink, interrupts)
         finally:
             workers.forget_caches()
     return found
 
 
-def _planned(workers: Workers, cell: Cell, sink: Sink, interrupts: Interrupts) -> Evidence:
+def plan_once(
+    workers: Workers, kind: JobKind, cell: Cell, file: Path, title: str, sink: Sink, interrupts: Interrupts
+) -> Evidence:
+    """The plan in ``file``, or of a worker, which is then kept there. Raises Stopped on an interrupt."""
+    if (known := read_proof(file)) is not None:
+        return known.evidence
     if interrupts.count:
         raise Stopped
-    title = f"{cell.workload} {cell.size} {cell.label}: plan"
     sink(Progress("start", title, cell=cell.key))
-    done = workers.run("plan", cell, lambda phase: sink(Progress("phase", title, cell=cell.key, phase=phase)))
+    done = workers.run(kind, cell, lambda phase: sink(Progress("phase", title, cell=cell.key, phase=phase)))
     if done.killed_by_user:
         raise Stopped
     sink(Progress("end", f"{title} took {done.wall_s:.1f} s", cell=cell.key))
     if done.evidence.status == "ok":
-        keep_proof(
-            plan_file(cell),
-            Process(cell, "plan", -1, 0, done.started, done.wall_s, done.foreign, done.evidence),
-        )
+        process = Process(cell, kind, -1, 0, done.started, done.wall_s, done.foreign, done.evidence)
+        keep_proof(file, process)
     return done.evidence
