@@ -111,6 +111,36 @@ def outside_of_traces() -> Iterator[None]:
         torch._C._set_tracing_state(state)
 
 
+def active_modes() -> int:
+    """How many dispatch modes are active, whose Python code runs below every operator."""
+    return torch._C._len_torch_dispatch_stack()
+
+
+def packs_saved_tensors() -> bool:
+    """Whether ``torch.autograd.graph.saved_tensors_hooks`` are active, which operators call."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+_NAMESPACES = ("aten", "prims", "prim")
+_DIFFERENTIATE, _BACKWARD = ("torch.autograd", "torch._functorch"), torch.Tensor.backward
+
+
+def is_torchs(function: Callable[..., Any], types: Sequence[type]) -> bool:
+    """Whether a function that a ``__torch_function__`` is asked about, with the tensor classes among its arguments, is
+    torch's own, and neither differentiates nor runs functions (an operator of a higher order does)."""
+    if not all(kind.__module__.partition(".")[0] == "torch" for kind in types):
+        return False
+    if isinstance(function, torch._ops.OpOverload):
+        return function.namespace in _NAMESPACES
+    if isinstance(function, torch._ops.OpOverloadPacket):
+        return function._qualified_op_name.partition("::")[0] in _NAMESPACES
+    if isinstance(function, torch._ops.OperatorBase) or function is _BACKWARD:
+        return False
+    # Methods of builtin types have no module.
+    module = getattr(function, "__module__", None) or "torch"
+    return module.partition(".")[0] == "torch" and not module.startswith(_DIFFERENTIATE)
+
+
 def in_transform() -> bool:
     """Whether one of ``torch.func``'s transforms is running."""
     return torch._C._functorch.peek_interpreter_stack() is not None

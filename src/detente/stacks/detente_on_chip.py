@@ -22,6 +22,7 @@ from detente.bridge.capture.weights import weights
 from detente.bridge.choose.choose import alike_of
 from detente.bridge.choose.forms import FORMS, available, shape
 from detente.bridge.graph import Graph, without_dead
+from detente.bridge.live.ran import Ran
 from detente.bridge.live.walk import sources
 from detente.bridge.lower.dtypes import torchs_gradient
 from detente.bridge.lower.precision import torch_numerics
@@ -54,7 +55,7 @@ def captured(module: nn.Module, loss: Loss, batch: Any) -> Graph:
     """The graph of a module with its loss and a batch. Values are neither read nor computed."""
     tensors, layout = batches.flatten(batch)
     held = weights(module)
-    found, _ = _export(module, loss, layout, tensors, held, {}, sources(module, loss))
+    found, _ = _export(module, loss, layout, tensors, held, {}, sources(module, loss), Ran())
     return recognise_masks(without_dead(found.graph), held.tensors)
 
 

@@ -33,6 +33,7 @@ from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
 from detente.bridge.capture.seeds import keep_seeds
 from detente.bridge.capture.settled import Answers, Given, answers, is_check, settled, tried, unsettled
 from detente.bridge.capture.statistics import keep_statistics
+from detente.bridge.capture.torchs_code import without_torchs_code
 from detente.bridge.capture.torchs_words import refusal_of
 from detente.bridge.capture.transforms import keep_transforms
 from detente.bridge.capture.weights import Weights, identity, weights, whole
@@ -83,13 +84,19 @@ class _Program(nn.Module):
     """What is exported: loss of the model on a batch that arrives as flat tensors."""
 
     def __init__(
-        self, model: nn.Module, loss: Loss, layout: batches.Layout, given: Given | None, before: Sources
+        self,
+        model: nn.Module,
+        loss: Loss,
+        layout: batches.Layout,
+        given: Given | None,
+        before: Sources,
+        ran: Ran,
     ) -> None:
         super().__init__()
         self.model = model
         self.__dict__["loss"] = loss  # not a submodule, even when it is a Module: its tensors are constants
         self.layout = layout
-        self.__dict__["given"], self.__dict__["before"] = given, before
+        self.__dict__["given"], self.__dict__["before"], self.__dict__["ran"] = given, before, ran
         self.__dict__["own"] = before, {id(tensor): place for tensor, *place in _places(model)}
         # what forward found out; not an attribute, because export takes attribute writes back
         self.__dict__["told"] = _Told()
@@ -103,9 +110,16 @@ class _Program(nn.Module):
         given = self.__dict__["given"]
         held = Held(self.model)
         same = _same_tensors(*self.__dict__["own"])
-        told = self.__dict__["told"]
+        told, ran = self.__dict__["told"], self.__dict__["ran"]
         try:
-            with nullcontext() if given is None else given, same, held.noting_lines(), keep_seeds():
+            with (
+                nullcontext() if given is None else given,
+                same,
+                held.noting_lines(),
+                keep_seeds(),
+                ran.noting(True),
+                without_torchs_code(ran),
+            ):
                 value = self.__dict__["loss"](self.model, self.layout.build(tensors))
             told.left = (*held.written_in_place(), *left_in_python(self.__dict__["before"]))
         except BaseException:
@@ -158,7 +172,7 @@ def capture(
     try:
         with _same_parts(model) as parts, plain([*tensors_of(model), *before.tensors.values()]), Ran() as ran:
             captured = _settled_draws(
-                lambda: _twice(model, loss, batch, outside, before, settle, again), before, ran
+                lambda: _twice(model, loss, batch, outside, before, ran, settle, again), before, ran
             )
     finally:
         before.put_back()
@@ -250,17 +264,24 @@ def _settled_draws(run: Callable[[], Captured], before: Sources, ran: Ran) -> Ca
 
 
 def _twice(
-    model: nn.Module, loss: Loss, batch: Any, outside: Outside, before: Sources, settle: bool, again: Again
+    model: nn.Module,
+    loss: Loss,
+    batch: Any,
+    outside: Outside,
+    before: Sources,
+    ran: Ran,
+    settle: bool,
+    again: Again,
 ) -> Captured:
     """The program, once more where a trace left tensors behind: the next step would find them there, and must be the
     same program."""
-    captured, left = _capture(model, loss, batch, outside, before, settle, again)
+    captured, left = _capture(model, loss, batch, outside, before, ran, settle, again)
     if left:
         before.put_back()
         second, anew = None, {(id(one.table), one.key) for one in left}
         with standing_in(left) as standing:
             try:
-                found, written = _capture(model, loss, batch, outside, before, settle, again)
+                found, written = _capture(model, loss, batch, outside, before, ran, settle, again)
                 anew = {(id(one.table), one.key) for one in written if one.mark not in standing}
                 second = found.graph
             except Refused:
@@ -313,7 +334,14 @@ def _same_parts(model: nn.Module) -> Iterator[list[Write]]:
 
 
 def _capture(
-    model: nn.Module, loss: Loss, batch: Any, outside: Outside, before: Sources, settle: bool, again: Again
+    model: nn.Module,
+    loss: Loss,
+    batch: Any,
+    outside: Outside,
+    before: Sources,
+    ran: Ran,
+    settle: bool,
+    again: Again,
 ) -> tuple[Captured, tuple[Left, ...]]:
     reasons: list[Reason] = list(unkept(model))
     held = weights(model)
@@ -328,7 +356,7 @@ def _capture(
     def made(given: Given | None) -> tuple[Captured, tuple[Left, ...]]:
         if given is not None:
             before.put_back()
-        return _export(model, loss, layout, tensors, held, outside, before, given)
+        return _export(model, loss, layout, tensors, held, outside, before, ran, given)
 
     def ask() -> Answers:
         before.put_back()  # a capture that failed leaves its tensors behind
@@ -366,9 +394,10 @@ def _export(
     held: Weights,
     outside: Outside,
     before: Sources,
+    ran: Ran,
     given: Given | None = None,
 ) -> tuple[Captured, tuple[Left, ...]]:
-    program = _Program(model, loss, layout, given, before)
+    program = _Program(model, loss, layout, given, before, ran)
     flat = tuple(t.detach() for t in tensors)
     program.__dict__["leaves"] = [t.requires_grad for t in tensors]
     if not flat:
@@ -390,13 +419,15 @@ def _export(
             warnings.simplefilter("ignore")
             program.__dict__["derivatives"] = derivatives
             try:
-                exported = torch.export.export(program, flat, strict=False)
+                with ran.noting(False):  # but for the program's forward
+                    exported = torch.export.export(program, flat, strict=False)
             except Exception as error:
                 raise refusal_of(error) from error
             rewire(exported.graph_module, hooks)
             tags = tag(exported, held)
             try:
-                functional = exported.run_decompositions({})
+                with ran.noting(False):
+                    functional = exported.run_decompositions({})
             except Exception as error:
                 raise refusal_of(error) from error
         graph = convert(functional, tags, held, layout, kept, outside)
