@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 import threading
 
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from detente.records.fault import UsageFault
@@ -20,10 +22,10 @@ def prepared(name: str, count: int = 3) -> list[dict[str, np.ndarray]]:
     return [workload.batch(workload.sizes["tiny"], np.random.default_rng(i)) for i in range(count)]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "resnet", "gemm"])
-def test_the_loader_gives_the_prepared_batches_back(name):
+@pytest.mark.parametrize(("name", "workers"), [("gpt2", 0), ("resnet", 0), ("gemm", 0), ("gpt2", 2)])
+def test_the_loader_gives_the_prepared_batches_back(name, workers):
     batches = prepared(name)
-    with Feed(make_loader(batches)) as feed:
+    with Feed(make_loader(batches, workers)) as feed:
         for wanted in [*batches, *batches]:  # it starts again at the end
             found = next(feed)
             assert set(found) == set(wanted)
@@ -60,6 +62,27 @@ def test_what_the_loader_raises_reaches_the_reader():
         for _ in range(2):  # again, not a wait without end
             with pytest.raises(OSError, match="the disk is gone"):
                 next(feed)
+
+
+def test_a_worker_that_dies_is_an_error_not_a_wait():
+    with Feed(make_loader(prepared("gpt2"), 1)) as feed:
+        next(feed)
+        (worker,) = multiprocessing.active_children()
+        worker.kill()
+        with pytest.raises(RuntimeError, match=r"worker .*exited unexpectedly"):
+            while True:
+                next(feed)
+    assert not multiprocessing.active_children()
+
+
+def test_batches_for_a_gpu_wait_in_page_locked_memory():
+    if not torch.cuda.is_available():
+        pytest.skip("page-locked memory needs a GPU that this torch can reach")
+    batches = prepared("gpt2")
+    with Feed(make_loader(batches, pin=True)) as feed:
+        found = next(feed)
+    assert found["input_ids"].is_pinned()
+    assert np.array_equal(found["input_ids"].numpy(), batches[0]["input_ids"])
 
 
 def test_an_empty_loader_is_an_error_not_a_wait():

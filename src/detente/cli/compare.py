@@ -61,6 +61,13 @@ from detente.store.spool import read_spool
     help="loader: fetching and placing the next batch is inside the clock.",
 )
 @click.option(
+    "--loader-workers",
+    type=click.IntRange(0, 256),
+    default=0,
+    show_default=True,
+    help="With --feed loader: processes that make batches, on the row's own cores. 0: a thread of the row does.",
+)
+@click.option(
     "--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu or a PJRT plugin's name."
 )
 @click.option(

@@ -23,7 +23,7 @@ class Cell:
     def key(self) -> str:
         """A name that is unique in a session: ``gpt2/paper/train-step/fp32/cpu/jax#2``."""
         c = self.contract
-        feed = "" if c.feed == "resident" else f"+{c.feed}"
+        feed = "" if c.feed == "resident" else f"+{c.feed}{c.loader_workers or ''}"
         return f"{self.workload}/{self.size}/{c.name}{feed}/{c.precision}/{self.device}/{self.label}"
 
     @property

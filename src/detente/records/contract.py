@@ -20,6 +20,7 @@ class Contract:
     precision   a name of the table in records/precision.py
     feed        ``resident``: batches are on the device before the clock starts, outputs stay there.
                 ``loader``: fetching the next batch from a torch DataLoader and placing it is inside the clock
+    loader_workers  processes of the loader, on the row's own cores; 0: a thread of the row reads
     """
 
     name: str
@@ -27,10 +28,15 @@ class Contract:
     optimizer: Literal["adamw", "sgd"] | None
     precision: str = "fp32"
     feed: Literal["resident", "loader"] = "resident"
+    loader_workers: int = 0
 
     def at(self, precision: str) -> Contract:
         """The same contract at another precision."""
         return replace(self, precision=precision)
+
+    def resident(self) -> Contract:
+        """The same contract with batches that wait on the device: what weights, batches and references belong to."""
+        return replace(self, feed="resident", loader_workers=0)
 
 
 CONTRACTS: dict[str, Contract] = {

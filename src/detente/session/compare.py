@@ -25,6 +25,7 @@ class Options(TypedDict, total=False):
     contract: str | None
     precision: str
     feed: str
+    loader_workers: int
     device: str
     budget_s: float | None
     blocks: int | None
@@ -49,9 +50,9 @@ def compare(
 
     A workload is a name, or a function of a file that returns (module, loss, batch) or (module, loss, batch,
     optimizer). Options are those of ``detente compare`` (see session/request.py): ``size`` (``"paper,batch=4"`` with an
-    override), ``contract``, ``precision``, ``feed``, ``device``, ``budget_s``, ``blocks``, ``seed``, ``threads``,
-    ``memory``, ``aa``. Times in the result are seconds, memory is bytes. Raises detente.records.fault.Fault with what
-    to do next. Needs the ``judge`` extra.
+    override), ``contract``, ``precision``, ``feed``, ``loader_workers``, ``device``, ``budget_s``, ``blocks``,
+    ``seed``, ``threads``, ``memory``, ``aa``. Times in the result are seconds, memory is bytes. Raises
+    detente.records.fault.Fault with what to do next. Needs the ``judge`` extra.
 
     >>> import detente
     >>> result = detente.compare("gemm", stacks=["torch-eager"], size="tiny", blocks=1, memory=False, aa=False)

@@ -102,7 +102,13 @@ def _contract(workload: Workload, request: Request) -> Contract:
         raise UsageFault(
             f"{workload.name} has no contract {name!r}", f"it has {', '.join(workload.contracts)}"
         )
-    return replace(CONTRACTS[name].at(request.precision), feed=request.feed)
+    if request.loader_workers and request.feed != "loader":
+        raise UsageFault(
+            f"{request.loader_workers} loader workers, and the batches are {request.feed}",
+            "workers read for a loader: add --feed loader",
+        )
+    asked = CONTRACTS[name].at(request.precision)
+    return replace(asked, feed=request.feed, loader_workers=request.loader_workers)
 
 
 def _no_definition(workload: Workload, entry: StackEntry, size: Size) -> str:

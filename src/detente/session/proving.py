@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from detente.records.cell import Cell
 from detente.session.beside import run_beside
@@ -42,7 +41,7 @@ def proof_cell(cell: Cell) -> Cell | None:
     size = workload.proved_at(find_size(workload, cell.size))
     if not size:
         return None
-    contract = replace(cell.contract, precision="fp64", feed="resident")
+    contract = cell.contract.resident().at("fp64")
     return Cell(cell.workload, size, cell.stack, contract, "cpu", cell.label)
 
 

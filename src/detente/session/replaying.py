@@ -70,7 +70,7 @@ class Turns:
             shutil.rmtree(folder, ignore_errors=True)
             return
         cell = process.cell
-        contract = replace(cell.contract, feed="resident")
+        contract = cell.contract.resident()
         by = maker_of(find_workload(cell.workload))
         maker = Cell(cell.workload, cell.size, by, contract, cell.device, "replay")
         self._owed.setdefault(maker, {})[replay_name(cell, process.block)] = folder

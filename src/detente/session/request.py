@@ -13,6 +13,7 @@ class Request:
     """One ``compare``, as typed. Empty ``stacks`` means the default ones; ``size``, ``contract`` None the workload's.
 
     size       a size's name; dimensions of it are set behind commas, ``paper,batch=4``, or ``,batch=4`` of the largest
+    loader_workers  processes of the loader, with the feed ``loader``
     blocks     exactly this many blocks, instead of the sampling rule
     budget_s   no new block, and no new memory run, starts that would end later than this after the start
     aa         whether one stack runs under a second name to measure the session's noise
@@ -27,6 +28,7 @@ class Request:
     contract: str | None = None
     precision: str = "fp32"
     feed: str = "resident"
+    loader_workers: int = 0
     device: str = "auto"
     budget_s: float | None = None
     blocks: int | None = None

@@ -59,4 +59,4 @@ class Unmade:
 
 
 def _key(cell: Cell, folder: Path) -> tuple[str, str]:
-    return str(folder), reference_name(replace(cell.contract, feed="resident"))
+    return str(folder), reference_name(cell.contract.resident())

@@ -71,7 +71,7 @@ class Workers:
 
     def maker(self, cell: Cell) -> Cell | None:
         """The cell whose ``prepare`` job makes what ``cell`` loads; None when it is there."""
-        contract = replace(cell.contract, feed="resident")
+        contract = cell.contract.resident()
         if is_prepared(self.folder(cell), contract):
             return None
         maker = maker_of(find_workload(cell.workload))

@@ -134,11 +134,19 @@ class TorchRunning:
                 self.module.get_buffer(name).copy_(value)
         self._clear_gradients()
 
+    @property
+    def takes_pinned(self) -> bool:
+        """Whether ``place`` wants tensors in page-locked memory: a GPU copies from it without a detour."""
+        return self.stack.device.type == "cuda"
+
     def place(self, batch: Arrays) -> Any:
         torch = self.torch
         placed = {}
         for name, array in batch.items():
-            tensor = torch.from_numpy(np.array(array)).to(self.stack.device)
+            held: Any = array  # of a loader that pins: a tensor already
+            if not isinstance(held, torch.Tensor):
+                held = torch.from_numpy(np.array(held))
+            tensor = held.to(self.stack.device)
             placed[name] = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
         self.stack.wait()
         return placed

@@ -41,6 +41,7 @@ FREE_SETTINGS = frozenset(
         "contract",
         "precision",
         "feed",
+        "loader_workers",
         "device",
     ]
 )

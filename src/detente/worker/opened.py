@@ -72,7 +72,12 @@ class Opened:
         # Entered, or it has no thread and gives nothing. Never left: the thread is a daemon, it sleeps while its queue
         # is full, and this process ends after one job.
         start = taken % len(self.batches)
-        endless = Feed(make_loader([*self.batches[start:], *self.batches[:start]])).__enter__()
+        loader = make_loader(
+            [*self.batches[start:], *self.batches[:start]],
+            self.job.cell.contract.loader_workers,
+            pin=getattr(self.running, "takes_pinned", False),
+        )
+        endless = Feed(loader).__enter__()
         return Rotation(self.batches, taken, lambda: self.running.place(next(endless)))
 
 

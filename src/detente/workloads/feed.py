@@ -10,8 +10,10 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
+from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from detente.records.fault import UsageFault
@@ -57,11 +59,40 @@ def stack(rows: Sequence[Batch]) -> Batch:
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def make_loader(batches: Sequence[Batch]) -> DataLoader[Batch]:
-    """A DataLoader that gives the prepared batches back, row by row collated, in their order."""
+def pinnable(rows: Sequence[Batch]) -> dict[str, torch.Tensor]:
+    """Rows to a batch of tensors, which a loader can move to page-locked memory."""
+    return {name: torch.from_numpy(array) for name, array in stack(rows).items()}
+
+
+class Around:
+    """Row numbers of batch after batch, without an end: a loader whose data set ends lets its workers run dry there,
+    and a handful of batches would end all the time."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows, self.extent = len(rows), rows.extent
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while True:
+            for start in range(0, self.rows, self.extent):
+                yield list(range(start, start + self.extent))
+
+
+def make_loader(batches: Sequence[Batch], workers: int = 0, *, pin: bool = False) -> DataLoader[Any]:
+    """A DataLoader that gives the prepared batches back, row by row collated, in their order, around and around.
+
+    workers  processes that collate; they run on the cores of this one. 0: whoever asks collates
+    pin      batches are tensors in page-locked memory, from which a device copies without a detour
+    """
     rows = Rows(batches)
-    # No worker processes: they would be forked from a process with running JAX threads, which can deadlock.
-    return DataLoader(rows, batch_size=rows.extent, collate_fn=stack, num_workers=0)
+    return DataLoader(
+        rows,
+        batch_sampler=Around(rows),
+        collate_fn=pinnable if pin else stack,
+        num_workers=workers,
+        pin_memory=pin,
+        # Not forked: this process may run threads of JAX, whose locks a fork copies as they are.
+        multiprocessing_context="spawn" if workers else None,
+    )
 
 
 class Feed:
@@ -77,7 +108,7 @@ class Feed:
     [(2,), (2,), (2,)]
     """
 
-    def __init__(self, loader: DataLoader[Batch] | Sequence[Batch], ahead: int = 2) -> None:
+    def __init__(self, loader: DataLoader[Any] | Sequence[Batch], ahead: int = 2) -> None:
         self._loader = loader
         self._waiting: queue.Queue[Batch | BaseException] = queue.Queue(maxsize=ahead)
         self._ended = threading.Event()

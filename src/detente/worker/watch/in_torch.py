@@ -21,13 +21,15 @@ _COPY_BACK = ("DtoH",)
 # Operators that change a tensor by arithmetic, as an update does; ``zero_``, ``copy_`` and their kin only place.
 _UPDATES = ("aten::add_", "aten::sub_", "aten::mul_", "aten::addcmul_", "aten::addcdiv_", "aten::lerp_")
 _MANY = ("aten::_foreach_", "aten::_fused_")
-# What runs beside a compiled step and computes nothing: views, the seed gradient of backward, allocation, the wrapper
-# of the handle that is returned, sizes and dtypes.
+# What runs beside a compiled step and computes nothing: views, the seed gradient of backward, allocation (autograd
+# copies a gradient that has another layout than its parameter, as a convolution's may), the wrapper of the handle that
+# is returned, sizes and dtypes.
 PLUMBING = frozenset(
     f"aten::{name}"
     for names in (
         "detach detach_ view reshape _unsafe_view as_strided t transpose expand select slice alias unsqueeze squeeze",
-        "empty empty_like empty_strided new_empty ones_like fill_ zero_ zeros zeros_like resize_ lift_fresh",
+        "empty empty_like empty_strided new_empty new_empty_strided ones_like zeros zeros_like",
+        "fill_ zero_ resize_ lift_fresh",
         "item is_nonzero _local_scalar_dense to _to_copy copy_ clone result_type",
     )
     for name in names.split(" ")

@@ -15,9 +15,9 @@ from detente.records.fault import UsageFault
 from detente.workloads.own.reached import DIMENSIONS
 
 
-def call_function(target: str, changed: Mapping[str, int]) -> Any:
-    """What the function returns. The file runs once per process, the function at every call, with the dimensions of
-    ``changed`` that it has arguments for.
+def call_function(target: str, changed: Mapping[str, Any]) -> Any:
+    """What the function returns. The file runs once per process, the function at every call, with what of
+    ``changed`` it has arguments for: dimensions, and the dtype of a precision.
 
     Raises UsageFault when either raises: with the exception, and the line of the user's file where it came from.
     """
@@ -65,7 +65,7 @@ def takes(target: str, argument: str) -> bool:
     return argument in inspect.signature(function).parameters
 
 
-def _arguments(function: Any, changed: Mapping[str, int]) -> dict[str, int]:
+def _arguments(function: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
     if not changed:
         return {}
     names = inspect.signature(function).parameters

@@ -20,6 +20,7 @@ from detente.workloads.own.form import Form, draws
 from detente.workloads.own.from_file import call_function, load_file, takes
 from detente.workloads.own.jax_models import keras_models, nnx_models, pytrees
 from detente.workloads.own.jax_models.functional import Functional, value_and_outputs
+from detente.workloads.own.jax_models.raised import raised
 from detente.workloads.own.mapping.map_weights import map_weights
 from detente.workloads.own.mapping.tensors import Tensor
 from detente.workloads.own.size import OwnSize
@@ -100,9 +101,10 @@ def load(size: Size, precision: str = "fp32") -> Loaded:
     assert isinstance(size, OwnSize)
     target = size.functions["jax"]
     os.environ.setdefault("KERAS_BACKEND", "jax")  # read when Keras is imported
-    found = call_function(target, size.changed("jax"))
+    arguments = {**size.changed("jax"), "compute": PRECISIONS[precision].compute}
+    found = call_function(target, arguments)
     if _keras_casts(precision):
-        found = call_function(target, size.changed("jax"))
+        found = call_function(target, arguments)
     if not isinstance(found, tuple | list) or len(found) not in (3, 4):
         shape = f" of {len(found)}" if isinstance(found, tuple | list) else ""
         raise UsageFault(f"{target} returned a {type(found).__name__}{shape}", HINT)
@@ -130,13 +132,16 @@ def load(size: Size, precision: str = "fp32") -> Loaded:
 
 
 def _keras_casts(precision: str) -> bool:
-    """Layers of Keras cast what they are given to a dtype that they took when they were made. Whether that was another
-    than this precision's, in which case it is now this one, and the model is to be made again."""
-    keras, wanted = sys.modules.get("keras"), PRECISIONS[precision].parameters
-    if keras is None or keras.config.floatx() == wanted:
+    """Layers of Keras cast what they are given to dtypes that they took when they were made. Whether those were others
+    than this precision's, in which case they are now these, and the model is to be made again."""
+    keras, wanted = sys.modules.get("keras"), PRECISIONS[precision]
+    if keras is None:
         return False
-    keras.config.set_floatx(wanted)
-    keras.config.set_dtype_policy(wanted)
+    policy = wanted.parameters if wanted.compute == wanted.parameters else f"mixed_{wanted.compute}"
+    if (keras.config.floatx(), keras.config.dtype_policy().name) == (wanted.parameters, policy):
+        return False
+    keras.config.set_floatx(wanted.parameters)
+    keras.config.set_dtype_policy(policy)
     return True
 
 
@@ -183,18 +188,16 @@ class OwnParts:
 
         self.jax, self.target = jax, size.functions["jax"]
         precision = PRECISIONS[contract.precision]
-        if precision.compute != precision.parameters:
-            raise UsageFault(
-                f"{self.target}: JAX has no autocast, so a model of your own has no {contract.precision}",
-                "compare it in fp32, or write the model with its own dtypes and compare in fp32",
-            )
         loaded = load(size, contract.precision)
         first = next(_draws(loaded, size, contract.precision))
         self.form = Form.of(first)
         self.shapes_of_batch = {n: a.shape for n, a in self.form.take_apart(first).items()}
         dtype, training = np.dtype(precision.parameters), contract.region != "forward"
+        self.raises = dtype == np.float64
         keeps = size.drops_out or takes(self.target, "dropout")
         self.function = functional(loaded, self.target, _cast(first, dtype), training, keeps)
+        if precision.compute != precision.parameters:
+            self._check_casts(contract.precision)
         self._drawn = tuple(
             {_path(n): _cast(a, dtype) for n, a in arrays.items()}
             for arrays in (self.function.trained, self.function.state)
@@ -202,6 +205,16 @@ class OwnParts:
         self.optimizer = loaded.optimizer
         self._check_optimizer(size)
         self.rules = self._rules(size)
+
+    def _check_casts(self, precision: str) -> None:
+        """Keras has a policy for it (``_keras_casts``); elsewhere a model's layers are told, by its function."""
+        if self.function.library == "keras" or takes(self.target, "compute"):
+            return
+        raise UsageFault(
+            f"{self.target}: JAX has no autocast, so only the model itself can compute in {precision}",
+            "give the function an argument `compute`: it is called with the name of the dtype of products' operands, "
+            '"bfloat16", for the layers to take (`dtype=` in Flax); or compare in fp32',
+        )
 
     def _check_optimizer(self, size: OwnSize) -> None:
         other = "" if size.other is None else size.other.optimizer
@@ -251,6 +264,9 @@ class OwnParts:
         return tuple(self.jax.tree.map(lambda a: a.copy(), part) for part in self._drawn)  # type: ignore[return-value]
 
     def loss(self, params: Any, rest: Any, batch: Any) -> tuple[Any, tuple[Any, Any]]:
+        return (raised(self._loss) if self.raises else self._loss)(params, rest, batch)
+
+    def _loss(self, params: Any, rest: Any, batch: Any) -> tuple[Any, tuple[Any, Any]]:
         trained, state = ({joined_path(p): a for p, a in part.items()} for part in (params, rest))
         found, after = self.function.run(trained, state, self.form.put_together(batch))
         value, outputs = value_and_outputs(found)

@@ -16,6 +16,7 @@ from detente.workloads.own.form import Form, draws
 from detente.workloads.own.from_file import call_function
 from detente.workloads.own.loaded import Loaded, check
 from detente.workloads.own.mapping.tensors import Tensor
+from detente.workloads.own.raised import Raised
 from detente.workloads.own.side import Side
 from detente.workloads.own.size import OwnSize
 from detente.workloads.workload import Size
@@ -34,6 +35,7 @@ class Carried:
     optimizer: torch.optim.Optimizer | None
     trained: tuple[tuple[str, ...], ...]  # names of the optimizer's parameters, group by group
     left_out: str
+    first: torch.Tensor  # a parameter, whose dtype is the model's
 
 
 def build(size: Size) -> torch.nn.Module:
@@ -41,7 +43,8 @@ def build(size: Size) -> torch.nn.Module:
     assert isinstance(size, OwnSize)
     loaded = _load(size)
     form = Form.of(next(_draws(loaded, size)))
-    carried = Carried(loaded.loss, form, loaded.optimizer, _trained(loaded), loaded.left_out)
+    first = next(loaded.module.parameters())
+    carried = Carried(loaded.loss, form, loaded.optimizer, _trained(loaded), loaded.left_out, first)
     if not size.drops_out:
         switch_off(loaded.module)
     # Past Module.__setattr__: it is no part of the module's state.
@@ -65,7 +68,12 @@ def loss(module: torch.nn.Module, batch: Tensors) -> tuple[torch.Tensor, Tensors
     """The user's loss of the batch in the user's form. Tensors that it returns beside the loss, by name or alone
     (``aux``), are the outputs. Raises UsageFault when the loss is not one number."""
     carried: Carried = module.detente_own  # type: ignore[assignment]
-    found = carried.loss(module, carried.form.put_together(batch))
+    given = carried.form.put_together(batch)
+    if carried.first.dtype is torch.float64:
+        with Raised():
+            found = carried.loss(module, given)
+    else:
+        found = carried.loss(module, given)
     value: Any
     aux: Any
     value, aux = found if isinstance(found, tuple | list) and len(found) == 2 else (found, {})

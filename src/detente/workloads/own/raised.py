@@ -1,0 +1,34 @@
+"""A user's torch model in float64, *raised*: where it asks for a narrower floating point (``logits.float()``, a softmax
+with ``dtype=torch.float32``), it gets float64.
+
+Whether two models are the same function is asked in float64, and a model that rounds on its way could only be held to
+1e-8 there: fair pairs would fail. Rounding is asked about at the precision that is timed, where nothing is raised.
+
+How it can fail: what makes narrow numbers without naming a dtype (``torch.linspace(0, 1, 7)`` has the default one, a
+buffer that was rounded when it was made) is a constant of the function, and the other side must have the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+_NARROWING = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+
+
+class Raised(TorchFunctionMode):
+    """While it is active, every dtype that is named is at least float64."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _NARROWING:
+            return args[0].double()
+        named = {k: _WIDE.get(v, v) if isinstance(v, torch.dtype) else v for k, v in (kwargs or {}).items()}
+        return func(*[_WIDE.get(a, a) if isinstance(a, torch.dtype) else a for a in args], **named)
