@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from detente.workloads.own.raised import Raised
+from detente.workloads.own.raised import Raised, backward
 
 
 def narrowing(x: torch.Tensor) -> torch.Tensor:
@@ -45,6 +45,29 @@ def test_torch_narrows_nothing(compiled: bool) -> None:
         *(torch.autograd.grad(v, x)[0] for v in (found, wanted)), rtol=1e-12, atol=1e-12
     )
     assert abs(narrowing(x) - wanted) > 1e-9  # it does narrow
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_a_checkpoint_computes_again_is_raised_too(reentrant: bool) -> None:
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)
+
+    one, two = (torch.arange(12.0, dtype=torch.float64).reshape(3, 4).requires_grad_() for _ in range(2))
+    with Raised():
+        loss = torch.utils.checkpoint.checkpoint(norm, one.sin(), use_reentrant=reentrant).sum()
+    backward(loss)
+    x = two.sin()
+    (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)).sum().backward()
+    torch.testing.assert_close(one.grad, two.grad, rtol=1e-13, atol=1e-14)
+
+
+def test_what_is_made_in_the_default_dtype_is_wide() -> None:
+    with Raised():
+        third = torch.full((), 1 / 3)
+        many = torch.linspace(0, 1, 7), torch.tensor([0.1, 0.2]), torch.arange(0, 1, 0.1), torch.zeros(2)
+        assert torch.arange(3).dtype is torch.int64 and torch.tensor([True]).dtype is torch.bool
+    assert float(third) == 1 / 3 and float(many[1][0]) == 0.1
+    assert {t.dtype for t in (third, *many)} == {torch.float64}
 
 
 def test_a_cast_of_a_module_is_raised_too() -> None:

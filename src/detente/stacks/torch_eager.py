@@ -51,6 +51,9 @@ class TorchRunning:
             self.definition, contract, self.module, workload.optimizer, fused=stack.fused
         )
         self._loss = self._wrap_loss(self._loss_of)
+        # A user's own model in float64 is raised, in its backward too.
+        raised = getattr(self.definition, "backward", None) if self.dtype is torch.float64 else None
+        self._backward: Callable[[Any], None] = raised or torch.Tensor.backward
         self._run: Callable[[Any], Any] = self._wrap_step(
             {"forward": self._forward, "gradient": self._gradient, "train-step": self._train}[contract.region]
         )
@@ -94,7 +97,7 @@ class TorchRunning:
             tensor.grad = None
         self._clear_gradients()
         loss, _ = self._loss(batch)
-        loss.backward()
+        self._backward(loss)
         found = {n: p.grad for n, p in self.module.named_parameters()}
         found |= {f"batch:{n}": batch[n].grad for n in self.workload.batch_gradients}
         # The parameters let go of their gradients: the handle owns them now, and the next run makes new ones.
@@ -104,7 +107,7 @@ class TorchRunning:
     def _train(self, batch: Any) -> Any:
         self._clear_gradients()
         loss, _ = self._loss(batch)
-        loss.backward()
+        self._backward(loss)
         self._update()
         return loss.detach(), {}
 
@@ -169,7 +172,7 @@ class TorchRunning:
         buffers = {n: t.clone() for n, t in self.module.named_buffers()}
         self._clear_gradients()
         loss, _ = self._loss(batch)
-        loss.backward()
+        self._backward(loss)
         found = self.held_gradients()
         self._clear_gradients()
         with torch.no_grad():

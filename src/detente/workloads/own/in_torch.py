@@ -16,12 +16,12 @@ from detente.workloads.own.form import Form, draws
 from detente.workloads.own.from_file import call_function
 from detente.workloads.own.loaded import Loaded, check
 from detente.workloads.own.mapping.tensors import Tensor
-from detente.workloads.own.raised import Raised
+from detente.workloads.own.raised import Raised, backward
 from detente.workloads.own.side import Side
 from detente.workloads.own.size import OwnSize
 from detente.workloads.workload import Size
 
-__all__ = ["batch", "build", "dropping", "left_out", "loss", "optimizer", "side"]
+__all__ = ["backward", "batch", "build", "dropping", "left_out", "loss", "optimizer", "side"]
 
 Tensors = dict[str, torch.Tensor]
 
