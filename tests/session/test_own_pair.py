@@ -30,6 +30,32 @@ def test_a_pair_is_proved_and_compared(detente: Any) -> None:
         assert not [f for f in row["findings"] if f["severity"] == "void"]
 
 
+KERAS_WITH_ADAM = """
+import optax
+import sys
+sys.path.append("{folder}")
+import in_keras
+
+def loss(model, batch):
+    return in_keras.loss(model, {{"x": batch[0], "y": batch[1]}})
+
+def make(batch=64):
+    model, _, rows = in_keras.make(batch)
+    return model, loss, (rows["x"], rows["y"]), optax.adam(1e-3)
+"""
+
+
+def test_a_lightning_module_beside_a_keras_model_is_one_command(detente: Any, tmp_path: Path) -> None:
+    file = tmp_path / "keras_side.py"
+    file.write_text(KERAS_WITH_ADAM.format(folder=MLP))
+    pair = f"{MLP}/in_lightning.py:make,{file}:make"
+    rows = rows_of(detente("compare", pair, "--stacks", "torch-eager,jax,detente", *QUICK, timeout=600))
+    assert rows.keys() == {"torch-eager", "jax", "detente"}
+    for row in rows.values():
+        assert row["status"] == "ok", row["reason"]
+        assert (row["parity"]["same_function"], row["parity"]["same_precision"]) == ("passed", "passed")
+
+
 def test_a_model_of_jax_alone_is_held_against_itself(detente: Any) -> None:
     done = detente("compare", f"{MLP}/in_nnx.py:make", *QUICK, timeout=600)
     rows = rows_of(done)

@@ -340,12 +340,45 @@ def test_batches_of_a_pair_that_differ_are_told(write):
             "jax",
         ),
         ("import somewhere\ndef make(): return somewhere", "torch"),
+        ("import optax\nimport somewhere\ndef make(): return somewhere, optax", "jax"),
         ("import keras\nclass Net(keras.Model): pass\ndef make(): return Net()", "jax"),
     ],
 )
 def test_a_functions_framework_is_read_without_running_it(write, text, framework):
     target = f"{write(text, f'reads_{abs(hash(text))}.py')}:make"
     assert set(find_size(find_workload(target), None).functions) == {framework}
+
+
+def test_a_function_is_followed_into_packages_beside_its_file(tmp_path):
+    package = tmp_path / "mine" / "models"
+    package.mkdir(parents=True)
+    (tmp_path / "mine" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text(
+        "from .nets import net\nfrom mine.losses import loss\nimport torch\n"
+    )
+    (package / "nets.py").write_text("from ..layers import layer\ndef net(): return layer()\n")
+    (tmp_path / "mine" / "layers.py").write_text(
+        "import torch\nfrom flax import nnx\ndef layer(): return nnx\n"
+    )
+    (tmp_path / "mine" / "losses.py").write_text("import torch\ndef loss(): return torch\n")
+    for text, framework in [
+        ("from mine.models import net\ndef make(): return net()", "jax"),
+        ("from mine.models.nets import net as n\ndef make(): return n()", "jax"),
+        ("from mine.models import nets\ndef make(): return nets.net()", "jax"),
+        ("from mine.models import loss\ndef make(): return loss()", "torch"),
+        ("import mine.losses\ndef make(): return mine.losses.loss()", "torch"),
+    ]:
+        file = tmp_path / "bench.py"
+        file.write_text(text)
+        assert set(find_size(find_workload(f"{file}:make"), None).functions) == {framework}, text
+
+
+def test_a_model_of_jax_that_nothing_told_of_says_what_to_write(write):
+    text = "import importlib\ndef make():\n    keras = importlib.import_module('keras')\n"
+    text += "    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), len, {}"
+    workload = find_workload(f"{write(text, 'hidden.py')}:make")
+    with pytest.raises(UsageFault, match=r"a Sequential of keras, and nothing in the file says so"):
+        in_torch.build(find_size(workload, None))
 
 
 def test_a_function_of_both_frameworks_is_asked_about(write):

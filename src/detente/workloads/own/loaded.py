@@ -62,6 +62,11 @@ def check(found: Any, target: str) -> Loaded:
         )
         if not right
     ]
+    if wrong and (library := _library_of(loaded.module)):
+        raise UsageFault(
+            f"{target}: the model is a {type(loaded.module).__name__} of {library}, and nothing in the file says so",
+            f"import {library} in the file and name it in the function, which tells that JAX runs the model",
+        )
     if wrong:
         raise UsageFault(f"{target}: {', '.join(wrong)}", HINT)
     if not any(p.requires_grad for p in loaded.module.parameters()):
@@ -102,3 +107,9 @@ def starts_from_zero(optimizer: torch.optim.Optimizer) -> bool:
     kind = type(optimizer)
     holds = ZERO_START.get(kind.__name__) if getattr(torch.optim, kind.__name__, None) is kind else None
     return holds is not None and all(holds(group) for group in optimizer.param_groups)
+
+
+def _library_of(model: Any) -> str:
+    """The library of JAX that a model's class comes from; empty where none is known. No such library is imported."""
+    tops = (kind.__module__.partition(".")[0] for kind in type(model).__mro__)
+    return next((top for top in tops if top in ("flax", "equinox", "keras")), "")

@@ -1,8 +1,8 @@
 """Which packages a function of a user's file reaches, read without running it: the parent must lay out rows before any
 worker has looked at the model.
 
-Names are followed through the file: what the function mentions, and what that mentions. A package that another file
-beside it imports counts as reached when anything of that file is. It can fail only towards a clear refusal: the worker
+Names are followed through the file, and into the files and packages that lie beside it: what the function mentions, and
+what that mentions; of a file that is imported whole, everything. It can fail only towards a clear refusal: the worker
 checks what the function returned.
 """
 
@@ -12,10 +12,17 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+Seen = set[tuple[Path, str]]
 
-def reached(file: Path, function: str, above: frozenset[tuple[Path, str]] = frozenset()) -> frozenset[str]:
-    """Dotted names of the modules that ``function`` of ``file`` reaches, ``from a import b`` as ``a.b``. ``above`` are
-    the functions on the way there. What cannot be parsed reaches nothing."""
+
+def reached(file: Path, function: str, root: Path | None = None, seen: Seen | None = None) -> frozenset[str]:
+    """Dotted names of the modules that ``function`` of ``file`` (all of it where ``""``) reaches, ``from a import b``
+    as ``a.b``. ``root`` is the folder that absolute imports begin at, the file's own; ``seen`` is not read again. What
+    cannot be parsed reaches nothing."""
+    root, seen = root or file.parent, set() if seen is None else seen
+    if (file, function) in seen:
+        return frozenset()
+    seen.add((file, function))
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (SyntaxError, ValueError):
@@ -24,18 +31,20 @@ def reached(file: Path, function: str, above: frozenset[tuple[Path, str]] = froz
     for node in tree.body:
         for name in _binds(node):
             bound.setdefault(name, []).append(node)
-    above |= {(file, function)}
     found: set[str] = set()
-    seen: set[int] = set()
+    known: set[int] = set()
     wanted = list(bound.get(function, ()) if function else tree.body)
     while wanted:
         node = wanted.pop()
-        if id(node) in seen:
+        if id(node) in known:
             continue
-        seen.add(id(node))
+        known.add(id(node))
         for part in ast.walk(node):
-            if isinstance(part, ast.Import | ast.ImportFrom):
-                found |= set(_imported(part, file.parent, above))
+            if isinstance(part, ast.Import):
+                for alias in part.names:
+                    found |= _whole(alias.name, root, seen)
+            elif isinstance(part, ast.ImportFrom):
+                found |= _taken(part, file, root, seen)
             elif isinstance(part, ast.Name):
                 wanted += bound.get(part.id, ())
     return frozenset(found)
@@ -86,17 +95,31 @@ def _binds(node: ast.AST) -> Iterator[str]:
             yield from _binds(part)
 
 
-def _imported(
-    node: ast.Import | ast.ImportFrom, folder: Path, above: frozenset[tuple[Path, str]]
-) -> Iterator[str]:
-    """What an import reaches: a package, or of a file beside this one what is taken from it (all of it for a plain
-    import)."""
-    start = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+def _whole(name: str, root: Path, seen: Seen) -> frozenset[str]:
+    """What ``import name`` reaches."""
+    beside = _file_of(root, name.split("."))
+    return frozenset({name}) if beside is None else reached(beside, "", root, seen)
+
+
+def _taken(node: ast.ImportFrom, file: Path, root: Path, seen: Seen) -> frozenset[str]:
+    """What ``from a import b`` reaches: of a file beside this one what is taken from it."""
+    start = [file.parent, *file.parents[1:]][node.level - 1] if node.level else root
+    parts = node.module.split(".") if node.module else []
+    found: frozenset[str] = frozenset()
     for alias in node.names:
-        whole = f"{start}.{alias.name}" if start else alias.name
-        beside = folder / f"{whole.partition('.')[0]}.py"
-        taken = alias.name if start and "." not in start and alias.name != "*" else ""
-        if not beside.is_file():
-            yield whole
-        elif (beside, taken) not in above:
-            yield from reached(beside, taken, above)
+        part, whole = _file_of(start, [*parts, alias.name]), _file_of(start, parts)
+        if part is not None:
+            found |= reached(part, "", root, seen)
+        elif whole is not None:
+            found |= reached(whole, "" if alias.name == "*" else alias.name, root, seen)
+        elif not node.level:
+            found |= {".".join([*parts, alias.name])}
+    return found
+
+
+def _file_of(start: Path, parts: list[str]) -> Path | None:
+    """The file of a module or a package below ``start``; None where there is none."""
+    path = start.joinpath(*parts)
+    plain = path.parent / f"{path.name}.py"
+    places = [plain, path / "__init__.py"] if parts else [path / "__init__.py"]
+    return next((place for place in places if place.is_file()), None)

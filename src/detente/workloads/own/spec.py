@@ -30,6 +30,8 @@ DEFINITIONS = {
 }
 # Packages whose models are JAX's. Keras has more backends; here it runs on JAX (own/jax/keras_models.py).
 _OF_JAX = ("flax", "equinox", "haiku", "keras")
+# Packages of JAX that make no model: where nothing of torch is reached, the model is JAX's.
+_BESIDE_JAX = ("jax", "optax", "chex", "distrax", "orbax")
 # A loader of torch may feed JAX; it makes no model of torch.
 _NO_MODEL = ("torch.utils.data",)
 # Behind the torch side, which may be an ``hf:`` name with commas of its own.
@@ -112,7 +114,8 @@ def _framework(side: str) -> str:
             "make the torch model and the JAX model in functions of their own, in two files or with their imports "
             "inside, and name both: torch_file.py:make,jax_file.py:make",
         )
-    return "jax" if of_jax or ("jax" in tops and "torch" not in tops) else "torch"
+    beside = "torch" not in tops and not tops.isdisjoint(_BESIDE_JAX)
+    return "jax" if of_jax or beside else "torch"
 
 
 def _batch(size: Size, rng: np.random.Generator) -> dict[str, np.ndarray]:
