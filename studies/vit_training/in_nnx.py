@@ -8,6 +8,7 @@ from flax import nnx
 
 LABELS, HIDDEN, HEADS, INNER, PATCH = 1000, 768, 12, 3072, 16
 EPSILON = 1e-12
+Modules = getattr(nnx, "List", list)  # before 0.12 Flax took a plain list
 
 
 def attend_written(q, k, v):
@@ -53,7 +54,7 @@ class ViT(nnx.Module):
         self.patches = nnx.Conv(
             3, HIDDEN, (PATCH, PATCH), strides=PATCH, padding="VALID", dtype=dtype, rngs=rngs
         )
-        self.layers = nnx.List([Layer(attend, dtype, rngs) for _ in range(layers)])
+        self.layers = Modules([Layer(attend, dtype, rngs) for _ in range(layers)])
         self.norm = nnx.LayerNorm(HIDDEN, epsilon=EPSILON, use_fast_variance=False, rngs=rngs)
         self.classifier = nnx.Linear(HIDDEN, LABELS, dtype=dtype, rngs=rngs)
 

@@ -175,6 +175,66 @@ def test_running_statistics_and_channels_last_pictures(write, other):
     assert state["1.running_mean"] == pytest.approx(after["1.running_mean"], abs=1e-7)
 
 
+RESIDUAL = """
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(6)
+        self.up, self.down = torch.nn.Linear(6, 12), torch.nn.Linear(12, 6)
+    def forward(self, x):
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x).float()), approximate="tanh"))
+
+def make(layers=3):
+    blocks = torch.nn.ModuleList([Block() for _ in range(layers)])
+    model = torch.nn.ModuleDict({"first": torch.nn.Linear(6, 6), "blocks": blocks})
+    def loss(model, x):
+        x = model["first"](x)
+        for block in model["blocks"]:
+            x = block(x)
+        return x.square().mean()
+    return model, loss, torch.randn(4, 6)
+"""
+SCANNED = """
+import jax
+import numpy as np
+from flax import nnx
+
+class Block(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx.LayerNorm(6, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
+        self.up, self.down = nnx.Linear(6, 12, rngs=rngs), nnx.Linear(12, 6, rngs=rngs)
+    def __call__(self, x):
+        return x + self.down(nnx.gelu(self.up(self.norm(x).astype("float32"))))
+
+class Model(nnx.Module):
+    def __init__(self, layers, rngs):
+        self.first = nnx.Linear(6, 6, rngs=rngs)
+        made = nnx.split_rngs(splits=layers)(nnx.vmap(Block, in_axes=0, out_axes=0))
+        self.blocks = made(rngs)
+    def __call__(self, x):
+        step = nnx.scan(lambda x, block: block(x).astype(x.dtype), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        return step(self.first(x), self.blocks)
+
+def make(layers=3):
+    return Model(layers, nnx.Rngs(0)), lambda m, x: (m(x) ** 2).mean(), np.random.randn(4, 6)
+"""
+
+
+def test_layers_in_one_stack_are_torchs_list(write):
+    """``nnx.scan`` over layers that ``nnx.vmap`` made, beside a ModuleList; both narrow on their way."""
+    pair = f"{write(RESIDUAL, 'res_torch.py')}:make,{write(SCANNED, 'res_nnx.py')}:make"
+    with jax.enable_x64(True):
+        arrays, before, loss, _, gradients, _, known, _ = sides(pair)
+        found, _, grads, _, parts = jax_side(arrays, before, known)
+    assert {r.layer for r in parts.rules if r.path[0] == "blocks"} == {0, 1, 2}
+    assert abs(found - loss) < 1e-12 * abs(loss)
+    assert grads.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        assert np.abs(grads[name] - gradient).max() <= 1e-12, name
+
+
 def test_dimensions_are_arguments_of_both_functions(write):
     pair = f"{write(BATCH_NORM, 'dims_torch.py')}:make,{write(BATCH_NORM_NNX, 'dims_nnx.py')}:make"
     workload = find_workload(pair)

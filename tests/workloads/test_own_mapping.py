@@ -337,3 +337,45 @@ def test_a_model_without_one_tensor_is_refused(which, data):
     short.pop(data.draw(st.integers(0, len(short) - 1)))
     with pytest.raises(UsageFault):
         map_weights(*sides)
+
+
+# -- layers in one stack ---------------------------------------------------------------------------------------------
+
+
+def in_a_stack(jax, layers: int):
+    """Layers ``layers.0`` to ``layers.N`` as nnx.scan keeps them."""
+    first = [t for t in jax if t.name.startswith("layers.0.")]
+    rest = [t for t in jax if not t.name.startswith("layers.")]
+    stacked = [type(t)(t.name.replace(".0.", ".", 1), (layers, *t.shape), t.owner, t.trained) for t in first]
+    return [*rest, *stacked]
+
+
+@pytest.mark.parametrize("layers", [2, 12])
+def test_layers_in_one_stack_are_mapped_like_layers_of_their_own(layers):
+    apart = {rule.name: rule for rule in mapped(bert(layers), bert_in_nnx(layers=layers))[0]}
+    rules, weights, leaves = mapped(bert(layers), in_a_stack(bert_in_nnx(layers=layers), layers))
+    for rule in rules:
+        alone = apart[rule.name]
+        assert (rule.layout, rule.reshape, rule.piece) == (alone.layout, alone.reshape, alone.piece)
+        if rule.layer is not None:
+            assert f"layers.{rule.layer}." + ".".join(rule.path[1:]) == ".".join(alone.path)
+    last = weights[f"encoder.layer.{layers - 1}.intermediate.dense.weight"]
+    assert np.array_equal(leaves["layers.fc1.kernel"][-1], last.T)
+
+
+def test_a_stack_with_a_layer_less_is_refused():
+    with pytest.raises(UsageFault):
+        map_weights(bert(12), in_a_stack(bert_in_nnx(layers=11), 11))
+
+
+def test_a_table_names_the_layers_of_a_stack():
+    called = {"attention.query": "attention.alpha", "attention.key": "attention.beta"}
+    jax = in_a_stack(bert_in_nnx(layers=3), 3)
+    for one, other in called.items():
+        jax = [type(t)(t.name.replace(one, other), t.shape, t.owner, t.trained) for t in jax]
+    with pytest.raises(UsageFault, match=r"layers\.0\.attention\.alpha"):
+        map_weights(bert(3), jax)
+    at = "encoder.layer.*.attention.self"
+    table = {f"{at}.query": "layers.*.attention.alpha", f"{at}.key": "layers.*.attention.beta"}
+    rules, _, _ = mapped(bert(3), jax, table)
+    assert {r.layer for r in rules if r.path == ("layers", "attention", "alpha", "kernel")} == {0, 1, 2}

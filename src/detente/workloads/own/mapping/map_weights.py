@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
+from detente.records.fault import UsageFault
 from detente.workloads.own.mapping.given import Entry, Given, given
 from detente.workloads.own.mapping.matching import disordered, gathered, match, more, shared
 from detente.workloads.own.mapping.modules import Module, divided, modules, single
 from detente.workloads.own.mapping.names import ModuleName, contradict, in_order
+from detente.workloads.own.mapping.stacked import unstacked
 from detente.workloads.own.mapping.tensors import Laying, Part, Tensor, behind, forms
 from detente.workloads.own.mapping.undecided import Open, Undecided, fault
 from detente.workloads.weights import WeightRule
@@ -47,7 +49,21 @@ def map_weights(
     fc1.weight ('Dense_0', 'kernel') transposed
     fc2.bias ('Dense_1', 'bias') same
     fc2.weight ('Dense_1', 'kernel') transposed
+
+    Layers that JAX keeps in one stack (``nnx.scan``) are named as if each were a layer of its own: ``layers.*.scale``.
     """
+    try:
+        return _mapped(torch, jax, table)
+    except UsageFault:
+        apart = unstacked(torch, jax)
+        if apart is None:
+            raise
+        return apart.rules(_mapped(torch, apart.tensors, table))
+
+
+def _mapped(
+    torch: Sequence[Tensor], jax: Sequence[Tensor], table: Mapping[Given, Entry] | None
+) -> tuple[WeightRule, ...]:
     ours, theirs = _whole(torch), _whole(jax)
     bound = given(table or {}, ours, theirs)
     pairs: list[tuple[Part, Part, str | None]] = list(bound.pairs)
