@@ -24,6 +24,7 @@ from detente.records.evidence import Evidence
 from detente.records.fault import UsageFault
 from detente.records.job import Job
 from detente.records.limits import check_record
+from detente.records.out_of_memory import asked_bytes, is_out_of_memory
 from detente.session.disk import refuse_full_disk, writing
 from detente.session.interrupts import Interrupts, Tap
 from detente.session.layout import python_for
@@ -35,7 +36,6 @@ from detente.session.strays import Strays
 from detente.stacks.catalogue import find_entry
 from detente.stacks.own_entry import worker_variable
 from detente.worker.events import PIPE
-from detente.worker.run import is_out_of_memory
 
 # Seconds that a phase may last. Compilation is the long one; what hangs is killed and becomes a failed cell.
 LIMITS: dict[str, float] = {
@@ -327,7 +327,11 @@ def _obituary(watch: _Watch, code: int, log: Path, short_of_memory: str) -> Evid
             f"no progress in phase {phase!r} for {watch.timed_out:g} s: killed; its log is {log}",
         )
     if is_out_of_memory(tail):
-        return Evidence("oom", phase, f"out of memory in phase {phase!r} (exit {code}); its log is {log}")
+        asked = asked_bytes(tail)
+        more = "" if asked is None else f", asking for {asked / 1e9:.3g} GB"
+        return Evidence(
+            "oom", phase, f"out of memory in phase {phase!r}{more} (exit {code}); its log is {log}"
+        )
     if code == -signal.SIGKILL and short_of_memory:
         return Evidence(
             "oom", phase, f"out of memory in phase {phase!r}: {short_of_memory}; its log is {log}"

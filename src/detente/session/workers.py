@@ -14,6 +14,7 @@ from typing import Any
 from detente.records.cell import Cell
 from detente.records.folders import cache_folder, data_folder, state_folder
 from detente.records.job import Job, JobKind
+from detente.records.out_of_memory import asked_bytes
 from detente.session.disk import writing
 from detente.session.interrupts import Interrupts, Tap
 from detente.session.known_plan import known_plan
@@ -42,10 +43,11 @@ class Beside:
 
 
 def _under(reason: str, cell: Cell, cap: int) -> str:
-    """What ran out, beside what it was allowed and what it was planned to hold."""
-    planned = known_plan(cell).get("planned_process")
-    more = "" if planned is None else f", it was planned to hold {planned / 1e9:.3g} GB"
-    return f"{reason} (allowed {cap / 1e9:.3g} GB{more})"
+    """What ran out, beside what was asked for, what it was allowed and what it was planned to hold."""
+    planned, asked = known_plan(cell).get("planned_process"), asked_bytes(reason)
+    more = "" if asked is None else f"asked for {asked / 1e9:.3g} GB more, "
+    rest = "" if planned is None else f", it was planned to hold {planned / 1e9:.3g} GB"
+    return f"{reason} ({more}allowed {cap / 1e9:.3g} GB{rest})"
 
 
 class Workers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import traceback
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from detente.records.codec import from_json
 from detente.records.evidence import Evidence
 from detente.records.fault import Fault
 from detente.records.job import Job
+from detente.records.out_of_memory import is_out_of_memory
 from detente.stacks.protocol import Unavailable
 from detente.worker.events import Events, open_events
 
@@ -29,18 +29,6 @@ JOBS: dict[str, str] = {
     "tune": "detente.worker.jobs.tune",
     "replay": "detente.worker.jobs.replay",
 }
-
-# How the allocators of torch, XLA and the C++ runtime say that memory is gone (measured under RLIMIT_DATA).
-_MEMORY = re.compile(
-    r"can't allocate memory|out of memory|RESOURCE_EXHAUSTED|bad_alloc|Cannot allocate memory|OutOfMemory"
-    r"|allocation still failed|failed to map segment",
-    re.IGNORECASE,
-)
-
-
-def is_out_of_memory(text: str) -> bool:
-    """Whether an error text, or the tail of a dead worker's log, says that memory ran out."""
-    return bool(_MEMORY.search(text))
 
 
 def run_file(path: str) -> int:
