@@ -130,6 +130,9 @@ assert raised(f)(x) == f(x) and np.array_equal(jax.grad(raised(f))(x), jax.grad(
 # A custom derivative that nothing narrow meets keeps its rule beside what is raised.
 g = lambda x: own(x).sum() + x.astype(jnp.float32).sum()
 assert np.array_equal(jax.grad(raised(g))(x), np.full((4, 4), 4.0))
+# So does relu's, whose derivative at 0 is 0 and not a half.
+r = lambda x: jax.nn.relu(x - x).sum() + x.astype(jnp.float32).sum()
+assert np.array_equal(jax.grad(raised(r))(x), np.ones((4, 4)))
 # Draws are what they were.
 d = lambda x: (x.astype(jnp.float32) + jax.random.normal(jax.random.key(0), (4, 4), jnp.float32)).sum()
 assert abs(raised(d)(x) - d(x)) < 1e-5
