@@ -49,6 +49,23 @@ def test_the_file_runs_in_workers_alone(detente: Any, tmp_path: Path) -> None:
     assert ran.read_text().split() == environment_of, "a dry run loaded the file"
 
 
+def test_classes_of_one_name_in_two_files_are_two_rows(detente: Any, tmp_path: Path) -> None:
+    """They had one label, and the session ended with a fault of its own: one cell was planned twice."""
+    names = [write(tmp_path / f"{n}.py", HEAD + "class Mine(TorchEager): pass\n") for n in ("one", "two")]
+    stacks = ",".join([*names, names[1]])
+    planned = detente("compare", "gemm", "--stacks", stacks, "--dry-run", "--no-aa", "--format", "json")
+    labels = [c["label"] for c in json.loads(planned.stdout)["cells"]]
+    assert labels == ["one:Mine", "two:Mine", "two:Mine#2"]
+    # The same file name in another folder is told apart, too.
+    (tmp_path / "other").mkdir()
+    names[1] = write(tmp_path / "other" / "one.py", HEAD + "class Mine(TorchEager): pass\n")
+    planned = detente(
+        "compare", "gemm", "--stacks", ",".join(names), "--dry-run", "--no-aa", "--format", "json"
+    )
+    labels = [c["label"] for c in json.loads(planned.stdout)["cells"]]
+    assert len(set(labels)) == 2, labels
+
+
 ENDS = {
     "import sys; sys.exit(7)": "exit code 7",
     "import os; os._exit(9)": "exit code 9",

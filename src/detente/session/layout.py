@@ -76,14 +76,19 @@ def lay_out(request: Request) -> Layout:
 
 
 def _labels(entries: list[StackEntry]) -> list[str]:
-    """A stack that is named twice gets ``#2`` the second time."""
+    """A stack that is named twice gets ``#2`` the second time. One of the user's own is labelled by its class, with its
+    file where another's class is called the same; the path stays in ``stack``."""
+    own = {e.name: e.name.rpartition(":") for e in entries if ".py:" in e.name}
+    classes = Counter(name for _, _, name in own.values())
     seen: Counter[str] = Counter()
     labels = []
     for entry in entries:
-        seen[entry.name] += 1
-        # A stack of the user's own is labelled by its class; the path stays in ``stack``.
-        name = entry.name.rpartition(":")[2] if ".py:" in entry.name else entry.name
-        labels.append(name if seen[entry.name] == 1 else f"{name}#{seen[entry.name]}")
+        name = entry.name
+        if name in own:
+            file, _, kind = own[name]
+            name = kind if classes[kind] == 1 else f"{Path(file).stem}:{kind}"
+        seen[name] += 1
+        labels.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
     return labels
 
 
