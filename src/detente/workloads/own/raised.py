@@ -4,8 +4,9 @@ with ``dtype=torch.float32``), it gets float64.
 Whether two models are the same function is asked in float64, and a model that rounds on its way could only be held to
 1e-8 there: fair pairs would fail. Rounding is asked about at the precision that is timed, where nothing is raised.
 
-How it can fail: what makes narrow numbers without naming a dtype (``torch.linspace(0, 1, 7)`` has the default one, a
-buffer that was rounded when it was made) is a constant of the function, and the other side must have the same.
+How it can fail: a buffer that was rounded when it was made is a constant of the function, and the other side must have
+the same. What narrows out of the mode's sight (a scripted part; what torch.compile captures of a checkpoint) stays
+narrow: such a row fails its proof, which says that something computes in float32.
 """
 
 from __future__ import annotations
