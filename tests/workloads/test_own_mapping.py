@@ -379,3 +379,40 @@ def test_a_table_names_the_layers_of_a_stack():
     table = {f"{at}.query": "layers.*.attention.alpha", f"{at}.key": "layers.*.attention.beta"}
     rules, _, _ = mapped(bert(3), jax, table)
     assert {r.layer for r in rules if r.path == ("layers", "attention", "alpha", "kernel")} == {0, 1, 2}
+
+
+# -- norms that are called by what they stand behind -----------------------------------------------------------------
+
+
+def blocks(names, prefix="layers", owner="LlamaRMSNorm", leaves=("weight",)):
+    return [t for i in range(2) for name in names for t in norm(f"{prefix}.{i}.{name}", 8, owner, leaves)]
+
+
+def test_llamas_norms_go_to_what_they_stand_in_front_of():
+    ours = blocks(("input_layernorm", "post_attention_layernorm"))
+    rules, _, _ = mapped(ours, blocks(("attention_norm", "ffn_norm"), owner="nnx.RMSNorm", leaves=("scale",)))
+    found = by_name(rules)
+    assert found["layers.1.input_layernorm.weight"] == "layers.1.attention_norm.scale"
+    assert found["layers.1.post_attention_layernorm.weight"] == "layers.1.ffn_norm.scale"
+    # A port under the same names.
+    rules, _, _ = mapped(ours, blocks(("input_layernorm", "post_attention_layernorm"), leaves=("scale",)))
+    assert by_name(rules)["layers.0.input_layernorm.weight"] == "layers.0.input_layernorm.scale"
+
+
+def test_what_stands_behind_attention_is_no_norm_of_attention():
+    """Where a block has four, post_attention means what it says; a port of two other names is asked about."""
+    four = (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    )
+    rules, _, _ = mapped(blocks(four), blocks(four, leaves=("scale",)))
+    assert all(
+        theirs.rpartition(".")[0] == ours.rpartition(".")[0] for ours, theirs in by_name(rules).items()
+    )
+    with pytest.raises(UsageFault, match="post_attention_norm"):
+        map_weights(
+            blocks(("input_norm", "post_attention_norm")),
+            blocks(("attention_norm", "ffn_norm"), owner="nnx.RMSNorm", leaves=("scale",)),
+        )

@@ -38,7 +38,13 @@ class TorchRunning:
         self.definition = importlib.import_module(workload.definitions["torch"])
         self.precision = PRECISIONS[contract.precision]
         self.dtype = getattr(torch, self.precision.parameters)
-        self.module = self._place_module(self.definition.build(size))
+        # A user's own model in float64 is raised, from its making on and in its backward too.
+        build, back = (
+            getattr(self.definition, name, None) if self.dtype is torch.float64 else None
+            for name in ("build_raised", "backward")
+        )
+        self._backward: Callable[[Any], None] = back or torch.Tensor.backward
+        self.module = self._place_module((build or self.definition.build)(size))
         self.module.train(contract.region != "forward")
         self._example: Any = None
         self.persistent = set(self.module.state_dict())
@@ -51,9 +57,6 @@ class TorchRunning:
             self.definition, contract, self.module, workload.optimizer, fused=stack.fused
         )
         self._loss = self._wrap_loss(self._loss_of)
-        # A user's own model in float64 is raised, in its backward too.
-        raised = getattr(self.definition, "backward", None) if self.dtype is torch.float64 else None
-        self._backward: Callable[[Any], None] = raised or torch.Tensor.backward
         self._run: Callable[[Any], Any] = self._wrap_step(
             {"forward": self._forward, "gradient": self._gradient, "train-step": self._train}[contract.region]
         )

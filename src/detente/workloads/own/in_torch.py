@@ -21,7 +21,7 @@ from detente.workloads.own.side import Side
 from detente.workloads.own.size import OwnSize
 from detente.workloads.workload import Size
 
-__all__ = ["backward", "batch", "build", "dropping", "left_out", "loss", "optimizer", "side"]
+__all__ = ["backward", "batch", "build", "build_raised", "dropping", "left_out", "loss", "optimizer", "side"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -50,6 +50,13 @@ def build(size: Size) -> torch.nn.Module:
     # Past Module.__setattr__: it is no part of the module's state.
     object.__setattr__(loaded.module, "detente_own", carried)
     return loaded.module.train()
+
+
+def build_raised(size: Size) -> torch.nn.Module:
+    """As ``build``, for float64: what the module makes for itself and no weights are loaded into (a table of rotary
+    frequencies) is not rounded."""
+    with Raised():
+        return build(size)
 
 
 def _trained(loaded: Loaded) -> tuple[tuple[str, ...], ...]:

@@ -1,15 +1,18 @@
 """A function of JAX in float64, *raised*: what its program makes narrower (``logits.astype(jnp.float32)``, the softmax
 of ``jax.nn.dot_product_attention``) stays float64. See own/raised.py, torch's side of the same.
 
-The program is evaluated equation by equation with every floating point wide; a program that narrows nothing is left as
-it is. Calls are entered, loops are made anew around a raised body. How it can fail: a derivative of a user's own
-(``jax.custom_vjp``), bits that are taken from a float, and a kernel know their dtypes; a program that narrows around
-one of these is left as it is too, and its proof says that something computes in float32.
+While the function runs, the narrow dtypes of ``jax.numpy`` mean float64. What narrows all the same (a dtype by its
+name, numpy's) is in the program, which is then evaluated equation by equation with every floating point wide: calls are
+entered, loops are made anew around a raised body. How it can fail: there a number that stands in the program was
+rounded when it was written. A derivative of a user's own (``jax.custom_vjp``), bits that are taken from a float, and a
+kernel know their dtypes: a program that narrows around one of these is left as it is, and its proof says that something
+computes in float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -43,16 +46,31 @@ def raised(function: Callable[..., Any]) -> Callable[..., Any]:
             shapes[:] = [shape]
             return found
 
-        program = jax.make_jaxpr(flat)(*leaves)
-        if not _narrows(program):
-            return function(*args)
-        try:
-            found = _evaluate(program, leaves)
-        except Unraisable:
-            return function(*args)
+        with _wide_names():
+            program = jax.make_jaxpr(flat)(*leaves)
+            if not _narrows(program):
+                return function(*args)
+            try:
+                found = _evaluate(program, leaves)
+            except Unraisable:
+                return function(*args)
         return jax.tree.unflatten(shapes[0], found)
 
     return run
+
+
+@contextmanager
+def _wide_names() -> Iterator[None]:
+    """``x.astype(jnp.float32)`` in a function that runs meanwhile narrows nothing, and 0.1 behind it is 0.1."""
+    module: Any = jnp
+    plain = {name: getattr(module, name) for name in ("float32", "float16", "bfloat16")}
+    try:
+        for name in plain:
+            setattr(module, name, jnp.float64)
+        yield
+    finally:
+        for name, dtype in plain.items():
+            setattr(module, name, dtype)
 
 
 def _narrows(program: Any) -> bool:

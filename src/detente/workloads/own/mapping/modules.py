@@ -14,6 +14,9 @@ from detente.workloads.weights import Slice
 # table divides.
 _FUSED = {("MultiheadAttention", "in_proj"): 0, ("Conv1D", "c_attn"): 1}
 _PARTS = ("q_proj", "k_proj", "v_proj")
+# The norms of a block in Llama, Mistral, Qwen2, GPT-NeoX and their like, in front of attention and in front of the
+# feed-forward part. Where a block has others besides (Gemma 2), the names mean what they say.
+_TWO_NORMS = {"input_layernorm": "attention_norm", "post_attention_layernorm": "mlp_norm"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +37,19 @@ def modules(parts: Iterable[Part]) -> list[Module]:
     for part in parts:
         role, path = read(part.name, part.tensor.trained, firsts)
         groups.setdefault(path, []).append((role, part))
+    norms: dict[tuple[str, ...], set[str]] = {}
+    for path in groups:
+        if path and "norm" in path[-1].lower():
+            norms.setdefault(path[:-1], set()).add(path[-1])
     found = []
     for path, members in groups.items():
         roles = [role for role, _ in members]
         found += single((path, *m) for m in members if roles.count(m[0]) > 1)
         alone = {role: part for role, part in members if roles.count(role) == 1}
-        found += [Module(path, module_name(path), alone)] if alone else []
+        if alone:
+            two = norms.get(path[:-1]) == _TWO_NORMS.keys()
+            said = (*path[:-1], _TWO_NORMS.get(path[-1], path[-1])) if two else path
+            found.append(Module(path, module_name(said), alone))
     return found
 
 

@@ -24,6 +24,9 @@ _WORDS = {
     "attention": "attn attention mha multi_head_attention multihead_attention multihead_attn "
     "multi_head_dot_product_attention dot_product_attention",
     "mlp": "mlp ffn ff feed_forward feedforward",
+    # What stands behind a part is not that part's: transformers' post_attention_layernorm is the feed-forward part's.
+    "behind_attention": "post_attention post_attn after_attention after_attn",
+    "behind_mlp": "post_mlp post_ffn post_feedforward post_feed_forward after_mlp after_ffn",
     "qkv": "qkv c_attn in_proj query_key_value",
     "query": "query q wq queries",
     "key": "key k wk keys",
@@ -45,6 +48,7 @@ _WORDS = {
     "image": "image images img vision visual",
     "text": "text language",
 }
+_BEHIND = {"behind_attention", "behind_mlp"}
 # Words that tell one module from another of its kind as little as "a" and "the" do. They still count where nothing
 # else does, and then they must be the same words.
 _GENERIC = {
@@ -200,8 +204,10 @@ def module_name(parts: tuple[str, ...]) -> ModuleName:
                 words.append([])
             else:
                 words[-1].append(token)
-                raw.add(token)
         stem.append("_".join("#" if token.lstrip("-").isdecimal() else token for token in split))
+        for run in words:
+            behind = any(word in _BEHIND for word in _meanings(run))
+            raw |= set(_meanings(run) if behind else run)
         meant = [word for run in words for word in _meanings(run)]
         label = meant[-1] if meant else label
         generic |= set(meant)
