@@ -25,7 +25,8 @@ def rows_of(done: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("attention", "precision", "stacks"),
     [
-        ("written", "fp32", "torch-compile,jax"),
+        ("written", "fp32", "jax"),
+        pytest.param("written", "fp32", "torch-compile", marks=pytest.mark.long),
         pytest.param("fused", "bf16", "jax,detente", marks=pytest.mark.long),
     ],
 )
@@ -39,6 +40,7 @@ def test_the_pair_is_proved(detente: Any, attention: str, precision: str, stacks
         assert (row["parity"]["same_function"], row["parity"]["same_precision"]) == ("passed", "passed")
 
 
+@pytest.mark.long
 def test_the_published_loss_is_void_and_no_layer_is_blamed(detente: Any) -> None:
     pair = f"{TORCH}:written,{JAX}:as_published"
     done = detente(
