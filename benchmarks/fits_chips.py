@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from asked import asked
 
 from detente.environments.place import folder_of, read_record
 from detente.records.chip import CHIPS
@@ -26,16 +26,8 @@ WORKLOADS = ("vit", "gpt_neo", "llama")
 
 def rows_of(chip: str, workload: str, precision: str) -> list[dict[str, Any]]:
     """The rows that ``detente fits`` tells, of a workload at ``paper``."""
-    command = [sys.executable, "-m", "detente", "fits", workload, "--size", "paper", "--chip", chip]
-    done = subprocess.run(
-        [*command, "--precision", precision, "--format", "json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if not done.stdout.strip():
-        raise SystemExit(f"{' '.join(command[2:])} told nothing: exit code {done.returncode}")
-    return json.loads(done.stdout)["rows"]
+    told = asked("fits", workload, "--size", "paper", "--chip", chip, "--precision", precision)
+    return told["rows"]
 
 
 def page(rows: list[dict[str, Any]]) -> str:

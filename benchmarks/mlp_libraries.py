@@ -10,33 +10,22 @@ beside an eager row that was measured in turns with it.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from asked import ROOT, asked
+
 from detente.session.fingerprint import machine
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/results/mlp-libraries.md"
 LIBRARIES = ("nnx", "linen", "equinox", "haiku", "keras")
-# The other torch stacks stand beside one library; the same rows again would say the same.
-STACKS = {True: "torch-eager,torch-compile,jax,detente", False: "torch-eager,jax"}
+# The other torch stacks stand beside the first library alone; the same rows again would say the same.
+FIRST, OTHERS = "torch-eager,torch-compile,jax,detente", "torch-eager,jax"
 
 
 def measured(target: str, stacks: str, blocks: int) -> dict[str, Any]:
-    command = ["compare", target, "--stacks", stacks, "--blocks", str(blocks), "--no-memory"]
-    done = subprocess.run(
-        [sys.executable, "-m", "detente", *command, "--format", "json"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if not done.stdout.strip():
-        raise SystemExit(f"detente {' '.join(command)} told nothing: exit code {done.returncode}")
-    return json.loads(done.stdout)
+    return asked("compare", target, "--stacks", stacks, "--blocks", str(blocks), "--no-memory")
 
 
 def lines(name: str, found: dict[str, Any]) -> list[str]:
@@ -79,7 +68,7 @@ def main() -> int:
     ]
     for k, library in enumerate(given.libraries.split(",")):
         target = f"examples/mlp/in_torch.py:make,examples/mlp/in_{library}.py:make"
-        text += lines(f"torch, {library}", measured(target, STACKS[k == 0], given.blocks))
+        text += lines(f"torch, {library}", measured(target, OTHERS if k else FIRST, given.blocks))
         given.page.write_text("\n".join([*text, ""]))
     text += lines(
         "lightning", measured("examples/mlp/in_lightning.py:make", "torch-eager,detente", given.blocks)
