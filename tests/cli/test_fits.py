@@ -14,7 +14,7 @@ def test_a_table_and_what_the_machine_has(detente: Any) -> None:
     head, eager, jax, _, machine = done.stdout.splitlines()
     assert head.split() == [
         "workload", "size", "row", "parameters", "gradients", "optimizer", "activations", "temporary", "at", "once",
-        "process", "fits",
+        "kept", "process", "fits",
     ]  # fmt: skip
     assert eager.split()[:3] == ["ffn", "tiny", "torch-eager"] and eager.endswith("yes")
     assert jax.endswith("yes") and machine.startswith("this machine has ")

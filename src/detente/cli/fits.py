@@ -115,6 +115,7 @@ _LABELS = (
     ("planned_activations", "activations"),
     ("planned_temporary", "temporary"),
     ("planned_peak", "at once"),
+    ("planned_kept", "kept"),
     ("planned_process", "process"),
 )
 

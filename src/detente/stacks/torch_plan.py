@@ -1,8 +1,9 @@
 """What a torch region holds at each moment, without any of it: the region runs on fake tensors, and every memory that
 it makes is counted from its making until nobody holds it.
 
-Autograd runs, too, so that what it saves for the backward pass is held for as long as it is. What kernels take for
-themselves and give back (a convolution's scratch) is not seen, and neither is what the allocator keeps.
+Autograd runs, too, so that what it saves for the backward pass is held for as long as it is. What the allocator keeps
+beside the tensors is asked of the allocator (allocator_replay.py). What kernels take for themselves and give back (a
+convolution's scratch) is not seen.
 
 Private names of torch's: ``torch._subclasses`` (tested with 2.9 to 2.13; tests/stacks/test_plans.py).
 """
@@ -19,17 +20,20 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from detente.stacks.allocator_replay import Event, held
 from detente.stacks.torch_eager import TorchEager, TorchRunning, optimizer_for
 from detente.stacks.torch_undrawn import undrawn
 from detente.workloads.workload import Size, Workload
 
 
 class Live(TorchDispatchMode):
-    """Bytes that are held ``now``, and the most so far. Views hold what they show."""
+    """Bytes that are held ``now``, the most so far, and every making and freeing as ``events``. Views hold what they
+    show."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = self.most = 0
+        self.events: list[Event] = []
         self._held: dict[int, int] = {}
 
     def hold(self, tensor: torch.Tensor) -> None:
@@ -38,12 +42,15 @@ class Live(TorchDispatchMode):
         if key in self._held:
             return
         self._held[key] = memory.nbytes()
+        self.events.append(Event(key, self._held[key]))
         self.now += self._held[key]
         self.most = max(self.most, self.now)
         weakref.finalize(memory, self._drop, key).atexit = False
 
     def _drop(self, key: int) -> None:
-        self.now -= self._held.pop(key, 0)
+        if key in self._held:
+            self.now -= self._held.pop(key)
+            self.events.append(Event(key, None))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
@@ -93,7 +100,8 @@ def plan(
 ) -> dict[str, int]:
     """Bytes of one region, from its second step on (the first one makes the optimizer's state): ``parameters`` with
     buffers, ``gradients``, ``state`` of the optimizer, ``activations`` that are held when the loss is known, the batch
-    among them, and the ``peak`` of all that is held at once."""
+    among them, and the ``peak`` of all that is held at once. ``kept``, of a third step on a CPU: what the allocator
+    holds beside the peak, as the memory worker measures it."""
     fake, live = FakeTensorMode(allow_non_fake_inputs=True), Live()
     try:
         with live, fake:
@@ -123,20 +131,23 @@ def plan(
             return run
 
         running._loss = watched(running._loss)
-        for _ in range(2):
-            live.most = live.now
+        for _ in range(3):
+            live.most, since = live.now, len(live.events)
             handle = running.step(placed)
             del handle  # whoever trains lets go of a loss before the next step
         inputs = sum(t.untyped_storage().nbytes() for t in placed.values())
         gradients = sum(p.numel() * p.element_size() for p in running.module.parameters() if p.requires_grad)
-        kept = running.optimizer.state if running.optimizer is not None else {}
+        moments = running.optimizer.state if running.optimizer is not None else {}
         state = sum(
             v.numel() * v.element_size()
-            for one in kept.values()
+            for one in moments.values()
             for v in one.values()
             if isinstance(v, torch.Tensor)
         )
+    held_in_all = held(live.events, since) if stack.device.type == "cpu" else None
+    kept = {} if held_in_all is None else {"planned_kept": max(held_in_all - live.most, 0)}
     return {
+        **kept,
         "planned_parameters": parameters,
         "planned_gradients": gradients if contract.region != "forward" else 0,
         "planned_state": state,
