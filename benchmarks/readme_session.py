@@ -24,6 +24,7 @@ SESSION = ROOT / "docs/results/demo/session.jsonl"
 PAGES = {
     ROOT / "docs/results/gpt2-small-cpu.md": SESSION,
     ROOT / "docs/results/gpt2-kept-memory.md": ROOT / "docs/results/gpt2-kept-memory.jsonl",
+    ROOT / "docs/results/four-models-cpu.md": ROOT / "docs/results/four-models-cpu.jsonl",
     ROOT / "docs/results/torch-xla-cpu.md": ROOT / "docs/results/torch-xla-cpu.jsonl",
 }
 BEGIN, END = "<!-- the stored session -->\n", "<!-- end of the stored session -->\n"
@@ -64,6 +65,11 @@ def readme(result: Result) -> str:
     return before + block(result) + after
 
 
+def _text(page: Path) -> str:
+    """Nothing of a page that is new."""
+    return page.read_text(encoding="utf-8").rstrip() if page.exists() else ""
+
+
 def main(arguments: list[str]) -> int:
     check = "--check" in arguments
     files = [a for a in arguments if not a.startswith("--")]
@@ -71,9 +77,7 @@ def main(arguments: list[str]) -> int:
         shutil.copyfile(files[0], SESSION)
     wanted = {ROOT / "README.md": readme(told(SESSION))}
     wanted |= {page: render_markdown(told(file)) for page, file in PAGES.items()}
-    stale = [
-        page for page, text in wanted.items() if page.read_text(encoding="utf-8").rstrip() != text.rstrip()
-    ]
+    stale = [page for page, text in wanted.items() if _text(page) != text.rstrip()]
     for page in stale:
         print(f"{page.relative_to(ROOT)} {'is not what its session says' if check else 'written'}")
         if not check:

@@ -22,12 +22,13 @@ def rows_of(done: Any) -> dict[str, Any]:
     return {c["label"]: c for c in json.loads(done.stdout)["cells"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("attention", "precision", "stacks"),
     [
         ("written", "fp32", "jax"),
-        pytest.param("written", "fp32", "torch-compile", marks=pytest.mark.long),
-        pytest.param("fused", "bf16", "jax,detente", marks=pytest.mark.long),
+        ("written", "fp32", "torch-compile"),
+        ("fused", "bf16", "jax,detente"),
     ],
 )
 def test_the_pair_is_proved(detente: Any, attention: str, precision: str, stacks: str) -> None:

@@ -62,8 +62,9 @@ def make_row(session: Session, cell: Cell) -> Row:
 
 def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
     """The fp64 level comes from ``prove`` processes of the same workload, stack and contract, at whatever size and
-    device they ran; the other level from the timed processes, and from proofs at the cell's own precision."""
-    function, precision, on_device, size, layer = [], [], False, "", ""
+    device they ran; the other level from the timed processes, and from proofs at the cell's own precision, which are at
+    another size where a reference at the cell's own does not fit."""
+    function, precision, on_device, size, layer, cut = [], [], False, "", "", ""
     for p in session.processes:
         other = p.cell
         same = (other.workload, other.stack, other.contract.name) == (
@@ -78,14 +79,17 @@ def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
             size = other.size
             layer = layer or str(p.evidence.probes.get("layer", ""))
             on_device = on_device or other.device in (cell.device, row.platform)
-        elif other == cell:
+        elif other.contract.precision == cell.contract.precision:
             precision.append(p.evidence.errors)
-    precision += [_timed_errors(p.evidence) for p in row.processes if p.evidence.errors]
+            cut = other.size if other.size != cell.size else ""
+    timed = [_timed_errors(p.evidence) for p in row.processes if p.evidence.errors]
+    precision += timed
     column = parity_column(Proofs(tuple(function), on_device, tuple(precision)), cell.contract.precision)
     return replace(
         column,
         kinks=next((k for p in row.processes if (k := p.evidence.kinks) is not None), None),
         function_at=size,
+        precision_at="" if timed else cut,
         layer=layer,
         reason=f"{column.reason}; {layer}" if layer and column.same_function == "failed" else column.reason,
     )

@@ -22,7 +22,7 @@ PLUMBING = frozenset({"parameter", "constant", "tuple", "get-tuple-element"})
 LARGE = 1_000_000
 # Their computations are entered as part of the program; every other ``called`` is the scalar body of a reduction,
 # scatter, sort or collective.
-_ENTERED = frozenset(
+ENTERED = frozenset(
     {"call", "while", "conditional", "fusion", "async-start", "composite", "optimization-barrier"}
 )
 # What happens even if nobody reads the result.
@@ -126,7 +126,7 @@ def _walk(module: Module, home: Computation, runs: int, tally: _Tally, above: tu
             known = 1 if trips is None else trips
             _walk(module, condition, runs * (known + 1), tally, (*above, home.name))
             _walk(module, body, runs * known, tally, (*above, home.name))
-        elif one.opcode in _ENTERED:
+        elif one.opcode in ENTERED:
             for name in one.called:
                 _walk(module, module.computations[name], runs, tally, (*above, home.name))
 

@@ -148,7 +148,7 @@ def _computation(data: memoryview) -> tuple[int, Computation, list[bytes]]:
 
 def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
     """Identity, instruction (operands still open, ``called`` still ids), operand ids, and what its hash covers."""
-    opcode, results, ident, number, target = "", (), -1, 0, ""
+    opcode, results, ident, number, target, name, origin = "", (), -1, 0, "", "", ""
     operand_ids: list[int] = []
     called: list[int] = []
     dimensions: list[int] = []
@@ -173,8 +173,12 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
                 called.append(signed(value))
             elif key == 14:
                 dimensions.append(signed(value))
+        elif key == 1:
+            name = text(value)
         elif key == 2:
             opcode = text(value)
+        elif key == 7:  # OpMetadata{op_type 1, op_name 2, source_file 3, source_line 4}
+            origin = next((text(v) for n, v in fields(value) if n == 2), "")
         elif key == 3:
             results = tuple(_shapes(value))
         elif key == 8:
@@ -209,6 +213,8 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
         target=target,
         reduced=tuple(dimensions) if opcode in ("reduce", "reduce-window") else (),
         trips=trips,
+        name=name,
+        origin=origin,
     )
     return ident, one, operand_ids, bytes(row)
 

@@ -82,6 +82,8 @@ class Instruction:
     reduced    dimensions that a ``reduce`` removes
     trips      of a ``while`` whose program says so outright (an optimised one does)
     splat      a constant that is written as one value for all of its elements
+    name       what the program calls it, where the form keeps names; a profile's events are joined by it
+    origin     what a framework wrote down of where it comes from (``op_name``; programs/scope.py reads it)
     """
 
     opcode: str
@@ -95,6 +97,8 @@ class Instruction:
     reduced: tuple[int, ...] = ()
     splat: bool = False
     trips: int | None = None
+    name: str = ""
+    origin: str = ""
 
     @property
     def shape(self) -> Shape:

@@ -9,6 +9,7 @@ from detente.records.cell import Cell
 
 JobKind = Literal[
     "prepare",
+    "weights",
     "time",
     "prove",
     "plan",

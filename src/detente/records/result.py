@@ -59,8 +59,9 @@ class ParityColumn:
     first that differs; ``share`` its error over its bound. ``listed`` counts tensors too small to be judged.
     ``unseen`` is the relative error of a gradient (of an output or update, where there are none) that could not have
     been seen; ``kinks`` what was met where the function has no derivative, None where nothing was looked for.
-    ``function_at`` is the size at which the function was proved, empty where it was not; ``layer`` names the first
-    layer that differs, of a pair of a user's models whose proof failed.
+    ``function_at`` is the size at which the function was proved, empty where it was not; ``precision_at`` that of the
+    other level, where it is not the timed one; ``layer`` names the first layer that differs, of a pair of a user's
+    models whose proof failed.
     """
 
     same_function: str
@@ -73,6 +74,7 @@ class ParityColumn:
     unseen: float | None = None
     kinks: Kinks | None = None
     function_at: str = ""
+    precision_at: str = ""
     layer: str = ""
 
 

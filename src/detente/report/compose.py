@@ -211,8 +211,13 @@ def _basis(session: SessionHead, group: Comparison) -> tuple[Statement, ...]:
         later = [
             c.label for c in fine if any(f.rule == _LATER and f.severity == "unchecked" for f in c.findings)
         ]
+        cut = {c.parity.precision_at for c in fine if c.parity is not None and c.parity.precision_at}
         said.append(
-            "Every measured row is proved to compute the same."
+            f"Every measured row is proved to compute the same at {', '.join(sorted(cut))}, two of every kind of layer "
+            "at full width: a reference of the whole does not fit this machine, and what is timed was held against the "
+            "other rows by its losses alone."
+            if cut
+            else "Every measured row is proved to compute the same."
             if not later
             else "Every measured row is proved to compute the same in its first steps; what was timed after them was "
             f"not taken again by the reference: {', '.join(later)}."
@@ -314,6 +319,8 @@ def _proof(cell: CellResult) -> tuple[str, Style]:
         return ("not checked", "warn") if cell.status == "ok" else (NOTHING, "quiet")
     if "failed" in (p.same_function, p.same_precision):
         return "failed", "bad"
+    if p.precision_at and p.same_precision == "passed" and p.same_function != "not checked":
+        return f"proved at {p.precision_at}", "warn"
     return _PROOFS.get((p.same_function, p.same_precision), ("not checked", "warn"))
 
 

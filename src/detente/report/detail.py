@@ -71,7 +71,7 @@ def parity_section(group: Comparison) -> Section | None:
         f"Same function: {_where(cells)} in fp64, every output, gradient and update within 1e-9. Same precision: in "
         "the timed process, every tensor against the fp64 reference, within 4 times PyTorch eager's own error; "
         "tensors too small to be judged are only counted. Unseen below: a relative error of a gradient (of an output, "
-        f"where there is none) that the second level could not tell from rounding.{_kinks(cells)}"
+        f"where there is none) that the second level could not tell from rounding.{_cut(cells)}{_kinks(cells)}"
     )
     return Section("Proof", (table_of(columns, rows, notes),), detail=True)
 
@@ -81,6 +81,20 @@ def _where(cells: Sequence[CellResult]) -> str:
     sizes = {c.parity.function_at for c in cells if c.parity is not None and c.parity.function_at}
     told = {"own": "at its own size", "cut": "with two of every kind of layer (size cut)"}
     return ", ".join(told.get(s, f"at size {s}") for s in sorted(sizes)) or "at size tiny"
+
+
+def _cut(cells: Sequence[CellResult]) -> str:
+    """Where the second level was proved, if not in the timed process."""
+    found = {c.parity.precision_at: [] for c in cells if c.parity is not None and c.parity.precision_at}
+    for cell in cells:
+        if cell.parity is not None and cell.parity.precision_at:
+            found[cell.parity.precision_at].append(cell.label)
+    return "".join(
+        f" Of {', '.join(labels)} the second level was proved at {size}, two of every kind of layer at full width, "
+        "because an fp64 reference of the whole does not fit this machine; the timed processes have the other rows' "
+        "losses (losses-apart)."
+        for size, labels in found.items()
+    )
 
 
 def _kinks(cells: Sequence[CellResult]) -> str:

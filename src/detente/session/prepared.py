@@ -13,7 +13,7 @@ from detente.session.fingerprint import hash_files
 from detente.session.sources import Sources, sources_of
 from detente.stacks.catalogue import find_entry, maker_of
 from detente.worker.maker import MAKERS
-from detente.worker.reference import reference_name
+from detente.worker.reference import has_reference
 from detente.worker.run import JOBS
 from detente.workloads.catalogue import find_workload, is_own, spec_of
 from detente.workloads.own.spec import functions_of
@@ -74,8 +74,8 @@ def data_of(workload: str) -> tuple[Path, ...]:
 
 
 def is_prepared(folder: Path, contract: Contract) -> bool:
-    """Whether the folder holds this contract's reference; the JSON is written last."""
-    return (folder / f"{reference_name(contract)}.json").exists() and has_weights(folder)
+    """Whether the folder holds this contract's reference and the weights."""
+    return has_reference(folder, contract) and has_weights(folder)
 
 
 def has_weights(folder: Path) -> bool:

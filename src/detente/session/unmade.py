@@ -47,10 +47,11 @@ class Unmade:
             "with the whole error: " + ", ".join(str(log) for log in logs.values()),
         )
 
-    def process(self, cell: Cell, folder: Path) -> Process:
+    def process(self, cell: Cell, folder: Path, of: Cell | None = None) -> Process:
         """The timing process that ``cell`` never had, with the reason of the job that failed: a row that was planned
-        stays in the session. It took no time, and stands outside the blocks."""
-        evidence = self._evidence(cell, folder)
+        stays in the session. It took no time, and stands outside the blocks. ``of``: the cell that could not be made,
+        where it is another one."""
+        evidence = self._evidence(of or cell, folder)
         assert evidence is not None
         return Process(cell, "time", -1, 0, time.time(), 0.0, 0.0, replace(evidence, versions={}))
 

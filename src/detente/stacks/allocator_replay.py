@@ -1,12 +1,13 @@
 """What glibc's allocator would hold of a course of tensors: the course is asked of the allocator itself.
 
-A process holds more than its tensors. What is freed stays with the heap where the row keeps it (``MALLOC_MMAP_MAX_=0``),
-and a block finds a hole that is a little too small, so that the heap grows over holes of several sizes. How much that is
-hangs on every size and on their order, and no share of the peak would say it: a course that a plan recorded is therefore
-allocated and freed once more, in a process with the row's own settings. Nobody writes to the blocks, so that the pages
-of a model that is larger than the machine are no memory; the allocator's own headers are.
+A process holds more than its tensors. What is freed stays with the heap where the row keeps it
+(``MALLOC_MMAP_MAX_=0``), and a block finds a hole that is a little too small, so that the heap grows over holes of
+several sizes. How much that is hangs on every size and on their order, and no share of the peak would say it: a course
+that a plan recorded is therefore allocated and freed once more, in a process with the row's own settings. Nobody writes
+to the blocks, so that the pages of a model that is larger than the machine are no memory; the allocator's own headers
+are.
 
-Tested with glibc 2.31 to 2.39 (tests/stacks/test_allocator_replay.py); where the C library has no such allocator, None.
+Tested with glibc 2.36 (tests/stacks/test_allocator_replay.py); where the C library has no such allocator, None.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import numpy as np
 from detente.records.chip import Chip
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
+from detente.stacks.brought_along import by_jax
 from detente.stacks.chips import device_of
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.jax_jit import JaxJit
@@ -161,6 +162,7 @@ class DetenteRunning:
         )
         arguments = sum(a.nbytes for a in self.jax.tree.leaves(self.region.arrays()))
         found = planned_memory(self._plan(), parameters, max(arguments - parameters, 0))
+        by_jax(self.jax)
         return {**found, "planned_peak": found["planned_peak"] + parameters} if found else {}
 
     # -----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from detente.records.chip import Chip
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
 from detente.stacks.best_seconds import best_seconds
+from detente.stacks.brought_along import by_jax
 from detente.stacks.chips import device_of, plan_on
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.jax_events import CompileListener
@@ -279,9 +280,7 @@ class JaxRunning:
         ``temporary``."""
         jax = self.jax
         compiled = self.jitted.lower(*self._shapes(batch)).compile()
-        jax.block_until_ready(
-            jax.numpy.ones(1) + 1
-        )  # what running anything brings along, for the process's plan
+        by_jax(jax)
         return planned_memory(
             read_plan(compiled.memory_analysis()),
             sum(v.size * v.dtype.itemsize for _, v in self._leaves(self.params, self.rest)),

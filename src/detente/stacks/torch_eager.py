@@ -13,8 +13,9 @@ import numpy as np
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
 from detente.stacks.best_seconds import best_seconds
+from detente.stacks.brought_along import by_torch
 from detente.stacks.installed_versions import installed_versions
-from detente.stacks.process_memory import resident
+from detente.stacks.process_memory import forget_peak, resident
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
@@ -374,6 +375,9 @@ class TorchEager:
         """As eager runs it; of a compiled row what its plan is at most."""
         importlib.import_module(workload.definitions["torch"])
         self._import_all()
+        if self.device.type == "cpu":
+            by_torch(self.torch, updates=contract.region == "train-step")
+            forget_peak()
         base = resident()  # before what only a plan imports
         from detente.stacks.torch_plan import plan
 

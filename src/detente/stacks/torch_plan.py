@@ -118,7 +118,7 @@ def plan(
         parameters = live.now
         placed = {n: fake.from_tensor(torch.from_numpy(np.array(a))) for n, a in batch.items()}
         placed = {n: t.to(running.dtype) if t.is_floating_point() else t for n, t in placed.items()}
-        before = after = 0
+        before = after = since = 0
 
         def watched(loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
             def run(given: Any) -> Any:

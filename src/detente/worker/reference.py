@@ -165,6 +165,11 @@ def write_reference(folder: Path, stem: str, reference: Reference) -> None:
     (folder / f"{stem}.json").write_text(json.dumps(told))
 
 
+def has_reference(folder: Path, contract: Contract) -> bool:
+    """Whether the folder holds this contract's reference: of its two JSONs the three steps' is written last."""
+    return (folder / f"{reference_name(contract)}.json").exists()
+
+
 def map_reference(folder: Path, stem: str) -> Reference:
     """The stored reference under ``reference_name`` or ``window_name`` of a contract."""
     told = json.loads((folder / f"{stem}.json").read_text())

@@ -17,6 +17,7 @@ from detente.worker.events import Events, open_events
 
 JOBS: dict[str, str] = {
     "prepare": "detente.worker.jobs.prepare",
+    "weights": "detente.worker.jobs.weights",
     "time": "detente.worker.jobs.time",
     "prove": "detente.worker.jobs.prove",
     "plan": "detente.worker.jobs.plan",

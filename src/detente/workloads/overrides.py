@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from detente.records.fault import UsageFault
@@ -74,6 +74,22 @@ def override(workload: Workload, size: Size, given: Mapping[str, int]) -> Size:
     if max(workload.flops(found, "gradient"), workload.bytes(found, "gradient", 4, 4)) > LARGEST:
         raise UsageFault(f"{workload.name} at {name} is larger than any machine", "set smaller dimensions")
     return found
+
+
+def with_layers(layers: int) -> Callable[[Size], str]:
+    """size -> the name of that size with so many layers; empty for one that has no more anyway.
+
+    >>> with_layers(2)(Size("paper,batch=4", {"layers": 24, "batch": 4}))
+    'paper,batch=4,layers=2'
+    """
+
+    def cut(size: Size) -> str:
+        if size["layers"] <= layers:
+            return ""
+        plain, given = split_name(size.name)
+        return ",".join((plain, *(f"{k}={v}" for k, v in sorted({**given, "layers": layers}.items()))))
+
+    return cut
 
 
 def _unknown(workload: Workload, size: Size, key: str) -> UsageFault:

@@ -54,6 +54,8 @@ class Workload:
     constraints      what the dimensions must satisfy together; a size with overrides is held to them
     proved_at        (size) -> name of the size at which its function is proved in fp64; empty where there is nothing to
                      hold it against
+    cut              (size) -> name of the size with two of every kind of layer and the rest as it is, where what is too
+                     large for an fp64 reference is proved at its own precision; empty where there is none
     source           where the shapes come from (paper, configuration)
     """
 
@@ -71,5 +73,6 @@ class Workload:
     parameters: Callable[[Size], int] = field(default=lambda size: 0)
     constraints: tuple[Constraint, ...] = ()
     proved_at: Callable[[Size], str] = field(default=lambda size: "tiny")
+    cut: Callable[[Size], str] = field(default=lambda size: "")
     optimizer: OptimizerSettings = OptimizerSettings(lr=1e-3)
     source: str = ""

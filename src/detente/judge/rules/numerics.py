@@ -8,6 +8,10 @@ from detente.judge.parity import relative_floor
 from detente.judge.rules.rule import Group, Hit, Row, Rule, each
 from detente.records.precision import PRECISIONS
 
+# Losses of rows that were held against no reference at their own size: so many times the floor of a loss. Of a fair
+# pair in fp32 three losses differ by 1e-6 (AdamW's steps on rounding noise included), of one that leaves a layer out by
+# 1e-3.
+LOSSES = 16
 # Share of the products (by FLOPs) whose operand dtype may differ from the declared one.
 PRODUCT_SHARE = 0.02
 
@@ -15,6 +19,25 @@ _DTYPE = {
     "f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16",
     "double": "float64", "float": "float32", "half": "float16", "tf32": "float32",
 }  # fmt: skip
+
+
+def _losses(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    if any(p.evidence.errors for p in row.fine):
+        return  # every tensor was held against a reference
+    first = next((r for r in group.rows if any(p.evidence.losses for p in r.fine)), None)
+    if first is None or first.cell == row.cell:
+        return
+    right = next(p.evidence.losses for p in first.fine if p.evidence.losses)
+    allowed = LOSSES * relative_floor(PRECISIONS[row.cell.contract.precision], "loss")
+    for process in row.fine:
+        for step, (loss, other) in enumerate(zip(process.evidence.losses, right, strict=False), 1):
+            if not abs(loss - other) <= allowed * abs(other):
+                yield (
+                    f"the loss of step {step} in block {process.block + 1} is {loss:.7g}, that of {first.cell.label} "
+                    f"{other:.7g}: {allowed:.2g} of it is allowed",
+                    {"block": process.block, "step": step, "loss": loss, "other": other},
+                )
+                return
 
 
 def _precision(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
@@ -194,6 +217,24 @@ RULES = (
         example="jax.nn.gelu(x, approximate=True) against torch.nn.GELU()",
         cpu=True,
         check=each(_function),
+    ),
+    Rule(
+        code="losses-apart",
+        alias="P47",
+        family="numerics",
+        severity="void",
+        title="Its losses are not the other rows'",
+        what="A row whose model is too large for an fp64 reference has other losses at its full size than the first.",
+        why="Such a row is proved with two of every kind of layer. What is timed has more of them, and a program that "
+        "leaves some out there would pass the proof and be faster.",
+        evidence=("processes",),
+        detected="Where no process of a row was held against a reference at its own size: each loss of the three timed "
+        "steps against the same of the first row of the table, within 16 floors of a loss (1.2e-4 in fp32).",
+        fix="Compare the two definitions at the full size, layer by layer; look for a limit on the number of layers.",
+        waive="Never.",
+        example="for block in self.blocks[:2]: x = block(x)",
+        cpu=True,
+        check=each(_losses),
     ),
     Rule(
         code="reference-not-deterministic",

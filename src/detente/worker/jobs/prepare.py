@@ -17,15 +17,9 @@ from detente.worker.buffers import Ahead, held_already
 from detente.worker.events import Events
 from detente.worker.fair import Fair
 from detente.worker.handed import can_hold, states_bytes
+from detente.worker.jobs.weights import make_weights
 from detente.worker.maker import Maker, make_maker
-from detente.worker.prepared import (
-    map_batches,
-    map_weights,
-    read_kinks,
-    write_batches,
-    write_kinks,
-    write_weights,
-)
+from detente.worker.prepared import map_batches, map_weights, read_kinks
 from detente.worker.reference import (
     Reference,
     Trace,
@@ -39,7 +33,6 @@ from detente.worker.reference import (
 from detente.worker.three_steps import ThreeSteps, three_steps
 from detente.worker.window import is_slow, states
 from detente.workloads.catalogue import find_size, find_workload
-from detente.workloads.workload import Size, Workload
 
 # Steps that are proved from the loaded weights, the three timed ones among them, by the seconds of an fp64 step: as
 # many as a model can afford, because what goes wrong on a schedule goes wrong late.
@@ -56,8 +49,7 @@ def run(job: Job, events: Events) -> Evidence:
 
     maker = make_maker(cell.stack)
     events.phase("weights")
-    if not (folder / "weights.safetensors").exists():
-        _write_weights(maker, job, workload, size)
+    make_weights(maker, job)
 
     weights, batches = map_weights(folder), map_batches(folder)
     three: Reference | None = None
@@ -102,14 +94,6 @@ def run(job: Job, events: Events) -> Evidence:
         events.phase("memory")
         ahead.wait()
     return Evidence("ok", "done", losses=(loss,), versions=versions)
-
-
-def _write_weights(maker: Maker, job: Job, workload: Workload, size: Size) -> None:
-    folder = Path(job.prepared)
-    weights, batches, kinks = maker.first(job, workload, size, job.cell.contract)
-    write_batches(folder, batches)
-    write_kinks(folder, kinks)
-    write_weights(folder, weights)
 
 
 def _ahead(job: Job, weights: Mapping[str, np.ndarray], step_s: float) -> Ahead | None:

@@ -27,6 +27,7 @@ from detente.worker.reference import (
     TENSORS,
     Reference,
     Trace,
+    has_reference,
     map_reference,
     reference_name,
     split_state,
@@ -35,6 +36,9 @@ from detente.worker.reference import (
 from detente.worker.three_steps import ThreeSteps, three_steps
 from detente.worker.window import FRESH, Taken, draw_stretch, fresh_seed, states
 from detente.worker.window import Window as Taking
+
+# In place of a reference that there is not: the window's first steps are as many as of the slowest model.
+_NOTHING = Reference({}, {}, steps=8)
 
 
 def run(job: Job, events: Events) -> Evidence:
@@ -53,7 +57,9 @@ def run(job: Job, events: Events) -> Evidence:
     trace = steps.trace(running, opened.weights, region, moved=region != "train-step")
 
     events.phase("reload")
-    reference = map_reference(folder, window_name(contract))
+    # A model that is too large for a reference is proved cut to a few layers, by a process of its own.
+    referenced = has_reference(folder, contract)
+    reference = map_reference(folder, window_name(contract)) if referenced else _NOTHING
     taking, rest, held = _ready(opened, steps, events, reference)
     fresh = _fresh(opened, taking.queued) if region != "train-step" else []
     # Asked before the window: nothing of the stack's runs between its last reading and what is made of it.
@@ -80,7 +86,7 @@ def run(job: Job, events: Events) -> Evidence:
     if job.full_proof and region == "train-step":
         running.load(opened.weights)
         trace = replace(trace, gradients=running.gradients(opened.placed[0]))
-    errors = map_reference(folder, reference_name(contract)).errors(trace)
+    errors = map_reference(folder, reference_name(contract)).errors(trace) if referenced else ()
     losses = trace.losses
     del trace
 
@@ -171,7 +177,9 @@ def _window(job: Job, taken: Taken, reference: Reference, weights: Any, names: f
     """What is known of the window, its first steps proved. Moments in the first process of a row alone: they are two
     thirds of the state, and the parameters follow from them."""
     errors: tuple[TensorError, ...]
-    if taken.state:
+    if reference is _NOTHING:
+        errors = ()
+    elif taken.state:
         tensors, moments = split_state(taken.state)
         trace = Trace((), {}, {}, weights, tensors, names, moments if job.full_proof else {})
         errors = reference.errors(trace, whole=STATE if job.full_proof else TENSORS)
@@ -179,7 +187,7 @@ def _window(job: Job, taken: Taken, reference: Reference, weights: Any, names: f
         errors = _returned_errors(taken, reference, job.cell.contract.region)
     warm = taken.warm
     return Window(
-        proved=reference.steps if taken.state else 0,
+        proved=reference.steps if taken.state and errors else 0,
         warm_ns=warm.wall_ns if warm else 0,
         warm_cpu_ns=warm.cpu_ns if warm else 0,
         errors=errors,

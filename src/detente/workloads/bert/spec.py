@@ -7,6 +7,7 @@ import numpy as np
 from detente.workloads.batches import labelled_sentences
 from detente.workloads.constraints import at_least, divides, within
 from detente.workloads.costs import Product, Work, affine, attention, flops, largest
+from detente.workloads.overrides import with_layers
 from detente.workloads.traffic import step_traffic
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
@@ -100,6 +101,7 @@ WORKLOAD = Workload(
     bytes=traffic,
     products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],
+    cut=with_layers(2),
     parameters=parameters,
     # One label would be a regression to transformers.
     constraints=(divides("heads", "hidden"), within("sequence", "positions"), at_least("labels", 2)),

@@ -7,6 +7,7 @@ import numpy as np
 from detente.workloads.batches import tokens
 from detente.workloads.constraints import divides, within
 from detente.workloads.costs import Product, Work, attention, flops, largest
+from detente.workloads.overrides import with_layers
 from detente.workloads.traffic import of_tokens, positions_unread
 from detente.workloads.workload import Size, Workload
 
@@ -64,6 +65,7 @@ WORKLOAD = Workload(
     bytes=of_tokens(parameters, positions_unread),
     products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],
+    cut=with_layers(2),
     parameters=parameters,
     constraints=(divides("heads", "hidden"), within("sequence", "positions")),
     source="Radford et al. 2019, GPT-2 Small: the default GPT2Config of transformers, dropout 0",

@@ -7,6 +7,7 @@ import numpy as np
 from detente.workloads.batches import tokens
 from detente.workloads.constraints import divides, multiple, within
 from detente.workloads.costs import Product, Work, affine, attention, flops, largest
+from detente.workloads.overrides import with_layers
 from detente.workloads.traffic import of_tokens, positions_unread
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
@@ -74,6 +75,7 @@ WORKLOAD = Workload(
     bytes=of_tokens(parameters, positions_unread),
     products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],
+    cut=with_layers(4),
     parameters=parameters,
     # Layers take turns, so they come in pairs.
     constraints=(divides("heads", "hidden"), multiple("layers", 2), within("sequence", "positions")),

@@ -7,6 +7,7 @@ import numpy as np
 from detente.workloads.batches import tokens
 from detente.workloads.constraints import Constraint, at_most, divides
 from detente.workloads.costs import Product, Work, attention, flops, largest
+from detente.workloads.overrides import with_layers
 from detente.workloads.traffic import of_tokens
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
@@ -107,6 +108,7 @@ WORKLOAD = Workload(
     bytes=of_tokens(parameters, unread),
     products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],
+    cut=with_layers(2),
     parameters=parameters,
     constraints=(
         divides("heads", "hidden"),

@@ -63,13 +63,20 @@ def own_workload(target: str) -> Workload:
         bytes=lambda size, region, parameter, activation: 0,
         products=lambda size: (1024, 1024, 1024),
         proved_at=_proved_at,
+        cut=_cut,
         source=target,
     )
 
 
 def _proved_at(size: Size) -> str:
-    """Two of every kind of layer where that can be had: of a configuration of transformers, and of a function with an
-    argument for the number of layers. Else the size itself; nowhere for a model that one framework has alone."""
+    """Two of every kind of layer where that can be had, else the size itself; nowhere for a model that one framework
+    has alone."""
+    assert isinstance(size, OwnSize)
+    return (_cut(size) or size.name) if "torch" in size.functions else ""
+
+
+def _cut(size: Size) -> str:
+    """Of a configuration of transformers, and of a function with an argument for the number of layers."""
     assert isinstance(size, OwnSize)
     if "torch" not in size.functions:
         return ""
@@ -79,7 +86,7 @@ def _proved_at(size: Size) -> str:
     if size.dims.get("layers", 0) > _REPEATS:
         kept = [part for part in more.split(",") if part and not part.startswith("layers=")]
         return ",".join((plain, *kept, f"layers={_REPEATS}"))
-    return size.name
+    return ""
 
 
 def functions_of(target: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ import numpy as np
 from detente.workloads.batches import labelled_pictures
 from detente.workloads.constraints import at_least, divides
 from detente.workloads.costs import Convolution, Product, Work, affine, attention, flops, largest
+from detente.workloads.overrides import with_layers
 from detente.workloads.traffic import of_labelled_pictures
 from detente.workloads.workload import Size, Workload
 
@@ -81,6 +82,7 @@ WORKLOAD = Workload(
     bytes=of_labelled_pictures(parameters),
     products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],
+    cut=with_layers(2),
     parameters=parameters,
     # One label would be a regression to transformers.
     constraints=(divides("heads", "hidden"), divides("patch", "image"), at_least("labels", 2)),

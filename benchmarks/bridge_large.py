@@ -1,12 +1,14 @@
-"""A 3 B model trained for real on a CPU machine of 24 GiB, by the update inside the backward loop.
+"""Models trained for real on a CPU machine of 24 GiB that leaves no room for them and their gradients twice, by the
+update inside the backward loop.
 
-    PYTHONPATH=src python benchmarks/bridge_3b.py               # 20 minutes; writes docs/results/bridge-3b.md
-    PYTHONPATH=src python benchmarks/bridge_3b.py --shape tiny --no-page
+    PYTHONPATH=src python benchmarks/bridge_large.py                    # 20 minutes; docs/results/bridge-3b.md
+    PYTHONPATH=src python benchmarks/bridge_large.py --model gpt_neo    # docs/results/bridge-gpt-neo.md
+    PYTHONPATH=src python benchmarks/bridge_large.py --model tiny --no-page
 
-The model is ``transformers``' Llama, unmodified, with the published configuration of Llama-3.2 3B, in bfloat16. It is
-built on the meta device; ``weights="init"`` lets each module initialise itself from a seed, and every tensor goes
-straight to the step, so that no weight exists twice. Gradients alone would be as large as the weights; in this form
-they exist for one layer at a time. The peak is what XLA planned before the first run, and what the kernel then counted.
+Each model is built on the meta device; ``weights="init"`` lets each module initialise itself from a seed, and every
+tensor goes straight to the step, so that no weight exists twice. Gradients alone would be as large as the weights; in
+this form they exist for one layer at a time. The peak is what XLA planned before the first run, and what the kernel
+then counted, over the whole life of the process.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-3b.md"
+RESULTS = Path(__file__).resolve().parent.parent / "docs/results"
 PEAKS = [0]  # bytes, one for each time that the kernel's mark was reset
 SHAPES: dict[str, dict[str, Any]] = {
     "3b": {
@@ -56,6 +60,17 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class Large:
+    """A model to train: ``build`` makes it (on the meta device), ``told`` says what it is."""
+
+    build: Callable[[], Any]
+    vocabulary: int
+    told: str
+    optimizer: str
+    page: str = ""
+
+
 def llama(shape: str) -> Any:
     """On the meta device: no weight exists."""
     import torch
@@ -75,27 +90,58 @@ def llama(shape: str) -> Any:
         return transformers.LlamaForCausalLM(config).to(torch.bfloat16).train()
 
 
+def gpt_neo() -> Any:
+    """The workload's own definition at ``paper``, on the meta device."""
+    import torch
+    import transformers
+
+    from detente.workloads.catalogue import find_size, find_workload
+    from detente.workloads.gpt_neo.in_torch import build
+
+    transformers.logging.set_verbosity_error()
+    with torch.device("meta"):
+        return build(find_size(find_workload("gpt_neo"), "paper"))
+
+
+MODELS = {
+    "llama-3b": Large(
+        lambda: llama("3b"),
+        128256,
+        "`transformers`' Llama with the configuration of Llama-3.2 3B, embeddings tied, bfloat16",
+        "SGD",
+        "bridge-3b.md",
+    ),
+    "gpt_neo": Large(
+        gpt_neo,
+        50257,
+        "`transformers`' GPT-Neo with the configuration of GPT-Neo 1.3B, float32",
+        "AdamW",
+        "bridge-gpt-neo.md",
+    ),
+    "tiny": Large(lambda: llama("tiny"), 256, "a Llama of a few thousand parameters, bfloat16", "SGD"),
+}
+
+
 def loss(model: Any, ids: Any) -> Any:
     return model(input_ids=ids, labels=ids).loss
 
 
-def train(shape: str, tokens: int, steps: int, lr: float, form: str, certificate: str) -> dict[str, Any]:
+def train(name: str, tokens: int, steps: int, lr: float, form: str, certificate: str) -> dict[str, Any]:
     """Train on one seeded sequence and say what memory it took, in bytes, and the loss of each step."""
     import torch
 
     import detente
     from detente.bridge.choose.memory import memory
 
-    model = llama(shape)
-    ids = torch.randint(
-        0, SHAPES[shape]["vocab_size"], (1, tokens), generator=torch.Generator().manual_seed(0)
-    )
+    large = MODELS[name]
+    model = large.build()
+    ids = torch.randint(0, large.vocabulary, (1, tokens), generator=torch.Generator().manual_seed(0))
     before = rss()
     start = time.perf_counter()
     step = detente.compile(
         model,
         loss,
-        torch.optim.SGD(model.parameters(), lr=lr),
+        getattr(torch.optim, large.optimizer)(model.parameters(), lr=lr),
         example_batch=ids,
         weights="init",
         seed=0,
@@ -127,8 +173,9 @@ def train(shape: str, tokens: int, steps: int, lr: float, form: str, certificate
     if step.certificate is not None:
         say(str(step.certificate))
     return {
+        "model": name,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "layers": SHAPES[shape]["num_hidden_layers"],
+        "weights": sum(p.numel() * p.element_size() for p in model.parameters()),
         "tokens": tokens,
         "lr": lr,
         "form": step.choice.form,
@@ -191,25 +238,27 @@ def page(row: dict[str, Any], command: str) -> str:
     import torch
     import transformers
 
+    large = MODELS[row["model"]]
     # of the later steps the one that grew most: memory that the process kept from a step does not show in the next
     grown = max(1, *row["measured_growth"][1:])
     versions = f"jax {jax.__version__}, torch {torch.__version__}, transformers {transformers.__version__}"
     return "\n".join(
         [
-            "# A 3 B model trained on a CPU machine of 24 GiB",
+            f"# {row['parameters'] / 1e9:.1f} billion parameters trained on a CPU machine of 24 GiB",
             "",
             f"`{command.strip()}`",
             f"({versions}, Python {platform.python_version()}; {os.cpu_count()} CPU cores,",
             f"{gib(psutil.virtual_memory().total)} of memory).",
             "",
-            f"`transformers`' Llama with the configuration of Llama-3.2 3B: {row['parameters']:,} parameters in",
-            f"{row['layers']} layers, embeddings tied, bfloat16, one sequence of {row['tokens']} tokens, SGD with",
-            f'lr {row["lr"]:g}. The module is on the meta device and `weights="init"` fills the step from a seed.',
-            f"Form: `{row['form']}`, a loop of {', '.join(map(str, row['iterations']))} layers.",
+            f"{large.told}: {row['parameters']:,} parameters, one sequence of {row['tokens']} tokens,",
+            f'{large.optimizer} with lr {row["lr"]:g}. The module is on the meta device and `weights="init"` fills the '
+            "step from a seed.",
+            f"Form: `{row['form']}`, loops of {', '.join(map(str, row['iterations']))} turns.",
             "",
             "| memory | |",
             "|---|---|",
-            f"| weights alone | {gib(2 * row['parameters'])} |",
+            f"| weights alone | {gib(row['weights'])} |",
+            f"| weights and the optimizer's state, which the step is given | {gib(row['argument'])} |",
             f"| planned by XLA: peak of the step | {gib(row['planned_peak'])} |",
             f"| planned by XLA: growth over the step | {gib(row['planned_growth'])} |",
             f"| measured: growth of resident memory over a step after the first | {gib(grown)} "
@@ -220,8 +269,8 @@ def page(row: dict[str, Any], command: str) -> str:
             f"| measured: most resident memory in the process's whole life, initialisation included | "
             f"{gib(row['measured_peak'])} |",
             "",
-            "Weights and gradients together, in an ordinary step, would be "
-            f"{gib(4 * row['parameters'])} before any activation; in float32 {gib(8 * row['parameters'])}.",
+            "With the gradients, which an ordinary step has all at once, it would be "
+            f"{gib(row['argument'] + row['weights'])} before any activation.",
             "",
             "| step | loss | resident before | most resident | seconds |",
             "|---|---|---|---|---|",
@@ -243,10 +292,10 @@ def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shape", choices=list(SHAPES), default="3b")
+    parser.add_argument("--model", choices=list(MODELS), default="llama-3b")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--lr", type=float, help="0.1 for SGD, 1e-4 for AdamW, when not given")
     parser.add_argument("--form", default="inside")
     parser.add_argument("--certificate", choices=["none", "short", "full"], default="none")
     parser.add_argument("--limit-gib", type=float, default=20.0, help="end this process above so much memory")
@@ -256,17 +305,19 @@ def main(given: list[str] | None = None) -> int:
         parser.error("--steps is at least 2: the first step also stacks the layers")
     watch(int(arguments.limit_gib * 2**30))
     row = train(
-        arguments.shape,
+        arguments.model,
         arguments.tokens,
         arguments.steps,
-        arguments.lr,
+        arguments.lr or {"SGD": 0.1, "AdamW": 1e-4}[MODELS[arguments.model].optimizer],
         arguments.form,
         arguments.certificate,
     )
-    text = page(row, "python benchmarks/bridge_3b.py " + " ".join(sys.argv[1:] if given is None else given))
+    text = page(
+        row, "python benchmarks/bridge_large.py " + " ".join(sys.argv[1:] if given is None else given)
+    )
     print(text)
-    if not arguments.no_page:
-        PAGE.write_text(text)
+    if MODELS[arguments.model].page and not arguments.no_page:
+        (RESULTS / MODELS[arguments.model].page).write_text(text)
     falls = all(a > b for a, b in zip(row["losses"], row["losses"][1:], strict=False))
     say("the loss falls" if falls else f"the loss does not fall: {row['losses']}")
     return 0 if falls else 1

@@ -1,0 +1,158 @@
+"""A program's operations by the part of the model that they belong to.
+
+A part is a module's path and a direction. What an operation is part of is known by its **name** (its metadata), or by
+**flow**: it feeds one part alone, or is made of one part alone (a nameless constant, a copy, a reshape between two
+named operations). Of the rest the next consumer is a **guess**, which is listed and does not count as covered.
+
+Calls are expanded: a function that two modules call is part of both. Names inside of a function are relative to the
+place where it is called, so that they are put together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from detente.programs.count import ENTERED, PLUMBING, live
+from detente.programs.loops import trip_count
+from detente.programs.module import Computation, Instruction, Module, ProgramError
+from detente.programs.products import is_product, product_flops
+from detente.programs.scope import Direction, Scope, read_scope
+
+How = Literal["name", "flow", "guess", "none"]
+# Passes over a computation until nothing new is known; a chain of nameless operations takes one.
+_PASSES = 8
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """``path`` is dotted; empty for what lies in no module (a loss that is a function, an update)."""
+
+    path: str
+    direction: Direction
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One operation where it runs: ``runs`` times in a step (1 where a loop's trips are not known)."""
+
+    operation: Instruction
+    home: Computation
+    part: Part
+    how: How
+    runs: int
+
+
+@dataclass
+class Facts:
+    """What a part holds: ``operations`` as written, and of a step ``flops`` of products and ``bytes`` of results."""
+
+    operations: int = 0
+    flops: int = 0
+    bytes: int = 0
+    opcodes: Counter[str] = field(default_factory=Counter)
+    dtypes: Counter[str] = field(default_factory=Counter)
+    known: Counter[How] = field(default_factory=Counter)
+
+
+def sites(module: Module) -> tuple[Site, ...]:
+    """Every live operation of a program with its part; parameters, constants and tuples are none."""
+    entry = module.computations[module.entry]
+    return tuple(_walk(module, entry, None, 1, ()))
+
+
+def parts(found: Sequence[Site]) -> dict[Part, Facts]:
+    """Facts by part, in the order in which the program first meets each."""
+    table: dict[Part, Facts] = {}
+    for site in found:
+        facts = table.setdefault(site.part, Facts())
+        one = site.operation
+        facts.operations += 1
+        facts.bytes += site.runs * sum(s.bytes for s in one.results)
+        facts.opcodes[one.opcode] += 1
+        facts.dtypes[one.shape.dtype] += 1
+        facts.known[site.how] += 1
+        if is_product(one):
+            facts.flops += site.runs * product_flops(one, site.home)
+    return table
+
+
+def coverage(found: Sequence[Site]) -> dict[How, float]:
+    """The share of operations whose part is known in each way."""
+    known = Counter(site.how for site in found)
+    return {how: known[how] / len(found) if found else 0.0 for how in ("name", "flow", "guess", "none")}
+
+
+def _walk(
+    module: Module, home: Computation, around: Part | None, runs: int, above: tuple[str, ...]
+) -> Iterator[Site]:
+    if home.name in above:
+        raise ProgramError(f"computation {home.name!r} calls itself")
+    alive = live(home)
+    placed = _placed(home, alive, around)
+    for at, one in enumerate(home.instructions):
+        if at not in alive:
+            continue
+        part, how = placed[at]
+        inner = (*above, home.name)
+        if one.opcode == "while":
+            trips = trip_count(one, home, module)
+            for name in one.called:
+                yield from _walk(module, module.computations[name], part, runs * (trips or 1), inner)
+        elif one.opcode in ENTERED:
+            for name in one.called:
+                yield from _walk(module, module.computations[name], part, runs, inner)
+        if one.opcode not in PLUMBING and one.opcode not in ("call", "fusion", "while"):
+            yield Site(one, home, part, how, runs)
+
+
+def _placed(home: Computation, alive: set[int], around: Part | None) -> list[tuple[Part, How]]:
+    """The part of each instruction, and how it is known."""
+    whole = home.instructions
+    found: list[tuple[Part, How] | None] = [_by_name(one, around) for one in whole]
+    users: list[list[int]] = [[] for _ in whole]
+    for at, one in enumerate(whole):
+        if at in alive:
+            for operand in one.operands:
+                users[operand].append(at)
+    for _ in range(_PASSES):
+        before = sum(f is not None for f in found)
+        for at in reversed(range(len(whole))):
+            found[at] = found[at] or _one_of([found[u] for u in users[at]])
+        for at, one in enumerate(whole):
+            made_of = [found[o] for o in one.operands if whole[o].opcode not in ("constant", "parameter")]
+            found[at] = found[at] or _one_of(made_of)
+        if sum(f is not None for f in found) == before:
+            break
+    for at in reversed(range(len(whole))):
+        if found[at] is None and users[at] and (nearest := found[min(users[at])]) is not None:
+            found[at] = (nearest[0], "guess")
+    nowhere: tuple[Part, How] = (around or Part("", "forward"), "none" if around is None else "flow")
+    return [f or nowhere for f in found]
+
+
+def _by_name(one: Instruction, around: Part | None) -> tuple[Part, How] | None:
+    scope = read_scope(one.origin)
+    if scope is None:
+        return None
+    part = _joined(scope, around)
+    return (part, "name") if part.path or part.direction == "optimizer" else None
+
+
+def _joined(scope: Scope, around: Part | None) -> Part:
+    if around is None:
+        return Part(scope.path, scope.direction)
+    direction = around.direction if scope.direction == "forward" else scope.direction
+    if not scope.path or scope.path == around.path or scope.path.startswith(f"{around.path}."):
+        return Part(scope.path or around.path, direction)
+    return Part(f"{around.path}.{scope.path}" if around.path else scope.path, direction)
+
+
+def _one_of(neighbours: Sequence[tuple[Part, How] | None]) -> tuple[Part, How] | None:
+    """The part that all neighbours are of."""
+    if not neighbours or any(n is None for n in neighbours):
+        return None
+    different = {n[0] for n in neighbours if n is not None}
+    return (different.pop(), "flow") if len(different) == 1 else None

@@ -1,0 +1,89 @@
+"""Where an operation comes from, as its metadata says: a module's path and a direction.
+
+JAX writes the path of a trace into ``op_name``: functions that were compiled (``jit(step)``), transformations around
+the scope in which they were applied (``transpose(jvp(h.0))``), names of scopes, control flow, and at the end the
+primitive. The scopes are what is looked for: Flax and the bridge name them after modules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Direction = Literal["forward", "backward", "remat", "optimizer"]
+
+# Names that compiling and control flow leave in a path, and that are no module's.
+_CONTROL = frozenset(
+    {
+        "body", "body_fun", "body_pred", "checkpoint", "closed_call", "cond", "cond_fun", "core_call",
+        "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "named_call", "pjit", "remat", "remat2",
+        "rematted_computation", "run_state", "scan", "shard_map", "while", "xla_call",
+    }
+)  # fmt: skip
+_BRANCH = re.compile(r"branch_\d+_fun")
+_WRAPPED = re.compile(r"([A-Za-z_]\w*)\((.*)\)", re.DOTALL)
+# Functions that were compiled by themselves: their own name is no scope.
+_COMPILED = frozenset({"jit", "pjit", "xla_pmap", "jit_shmap"})
+_OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """``path`` is a module's, dotted, outermost first; empty for what lies in none."""
+
+    path: str
+    direction: Direction
+
+
+def read_scope(op_name: str) -> Scope | None:
+    """The scope in an operation's ``op_name``; None where it names nothing.
+
+    >>> read_scope("jit(step)/transpose(jvp(GPT))/h_0/ln_1/mul")
+    Scope(path='GPT.h_0.ln_1', direction='backward')
+    >>> read_scope("jit(step)/optimizer/sqrt")
+    Scope(path='', direction='optimizer')
+    """
+    if not op_name:
+        return None
+    names: list[str] = []
+    seen: set[str] = set()
+    *tokens, _primitive = _split(op_name)
+    for token in tokens:
+        name = _unwrapped(token, seen)
+        if not name:
+            continue
+        if name in _CONTROL or _BRANCH.fullmatch(name):
+            seen.add(name)
+        else:
+            names.append(name)
+    if names and names[0] == _OPTIMIZER:
+        return Scope(".".join(names[1:]), "optimizer")
+    if "rematted_computation" in seen:
+        return Scope(".".join(names), "remat")
+    return Scope(".".join(names), "backward" if "transpose" in seen else "forward")
+
+
+def _unwrapped(token: str, seen: set[str]) -> str:
+    """What transformations were wrapped around; they are added to ``seen``. Empty for a function that was compiled."""
+    while (found := _WRAPPED.fullmatch(token)) is not None:
+        name, token = found[1], found[2]
+        seen.add(name)
+        if name in _COMPILED:
+            return ""
+    return token.strip()
+
+
+def _split(op_name: str) -> Iterator[str]:
+    """At the slashes that no parenthesis is around."""
+    depth = begun = 0
+    for at, letter in enumerate(op_name):
+        if letter == "(":
+            depth += 1
+        elif letter == ")":
+            depth = max(depth - 1, 0)
+        elif letter == "/" and not depth:
+            yield op_name[begun:at]
+            begun = at + 1
+    yield op_name[begun:]

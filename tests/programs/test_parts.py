@@ -1,0 +1,100 @@
+"""Operations by the part of the model that they belong to."""
+
+from __future__ import annotations
+
+from detente.programs.module import Computation, Instruction, Shape
+from detente.programs.parts import Part, coverage, parts, sites
+from tests.programs.build import parameter, program
+
+F = (Shape("f32", (4, 4)),)
+
+
+def op(opcode: str, *operands: int, origin: str = "", called: tuple[str, ...] = ()) -> Instruction:
+    return Instruction(opcode, F, operands, called=called, origin=origin)
+
+
+def found(module):
+    return [(s.operation.opcode, s.part.path, s.part.direction, s.how) for s in sites(module)]
+
+
+def test_names_flow_and_guesses_are_told_apart() -> None:
+    module = program(
+        [
+            parameter(0, 4, 4),
+            op("add", 0, 0, origin="jit(f)/jvp(h.0)/attn/add"),
+            op("copy", 1),  # between two of one module
+            op("multiply", 2, 1, origin="jit(f)/jvp(h.0)/attn/mul"),
+            op("reshape", 3),  # out of attn alone, but into two
+            op("tanh", 4, origin="jit(f)/jvp(h.0)/mlp/tanh"),
+            op("negate", 4, origin="jit(f)/jvp(h.1)/neg"),
+            op("add", 5, 6, origin="jit(f)/jvp(h.1)/add"),
+        ]
+    )
+    assert found(module) == [
+        ("add", "h.0.attn", "forward", "name"),
+        ("copy", "h.0.attn", "forward", "flow"),
+        ("multiply", "h.0.attn", "forward", "name"),
+        ("reshape", "h.0.attn", "forward", "flow"),
+        ("tanh", "h.0.mlp", "forward", "name"),
+        ("negate", "h.1", "forward", "name"),
+        ("add", "h.1", "forward", "name"),
+    ]
+    assert coverage(sites(module))["name"] == 5 / 7
+
+
+def test_a_guess_is_no_coverage() -> None:
+    module = program(
+        [
+            parameter(0, 4, 4),
+            op("add", 0, 0),  # read by two modules, made of none
+            op("tanh", 1, origin="jit(f)/jvp(a)/tanh"),
+            op("negate", 1, origin="jit(f)/jvp(b)/neg"),
+            op("add", 2, 3, origin="jit(f)/jvp(b)/add"),
+        ]
+    )
+    assert found(module)[0] == ("add", "a", "forward", "guess")
+    assert coverage(sites(module))["guess"] == 1 / 4
+
+
+def test_a_program_without_names_covers_nothing() -> None:
+    module = program([parameter(0, 4, 4), op("add", 0, 0, origin="jit(f)/jvp()/add"), op("tanh", 1)])
+    assert coverage(sites(module)) == {"name": 0.0, "flow": 0.0, "guess": 0.0, "none": 1.0}
+
+
+def test_a_function_that_two_modules_call_is_part_of_both() -> None:
+    gelu = Computation("gelu", (parameter(0, 4, 4), op("tanh", 0, origin="jit(gelu)/tanh")), 1)
+    module = program(
+        [
+            parameter(0, 4, 4),
+            op("call", 0, origin="jit(f)/jvp(h.0)/jit(gelu)", called=("gelu",)),
+            op("call", 1, origin="jit(f)/transpose(jvp(h.1))/jit(gelu)", called=("gelu",)),
+        ],
+        gelu,
+    )
+    assert found(module) == [("tanh", "h.0", "forward", "name"), ("tanh", "h.1", "backward", "name")]
+
+
+def test_names_inside_of_a_function_are_relative_to_its_call() -> None:
+    layer = Computation("layer", (parameter(0, 4, 4), op("tanh", 0, origin="mlp/tanh")), 1)
+    module = program(
+        [parameter(0, 4, 4), op("call", 0, origin="jit(f)/jvp(h.0)/layer", called=("layer",))], layer
+    )
+    assert found(module) == [("tanh", "h.0.mlp", "forward", "name")]
+
+
+def test_a_loop_counts_as_often_as_it_runs() -> None:
+    body = Computation(
+        "body", (parameter(0, 4, 4), op("tanh", 0, origin="jit(f)/while/body/jvp(h.*)/tanh")), 1
+    )
+    cond = Computation("cond", (parameter(0, 4, 4), op("compare", 0, 0)), 1)
+    loop = Instruction("while", F, (0,), called=("cond", "body"), trips=12)
+    table = parts(sites(program([parameter(0, 4, 4), loop], body, cond)))
+    assert table[Part("h.*", "forward")].bytes == 12 * 64
+    assert table[Part("h.*", "forward")].operations == 1
+
+
+def test_dead_operations_are_no_part() -> None:
+    module = program(
+        [parameter(0, 4, 4), op("negate", 0, origin="jvp(x)/neg"), op("add", 0, 0, origin="jvp(y)/add")]
+    )
+    assert [s.part.path for s in sites(module)] == ["y"]
