@@ -71,7 +71,9 @@ class Row:
         if key == "parent":
             return any(p.evidence.window is not None and p.evidence.window.parent_wall_ns for p in self.fine)
         if key == "window":
-            # Nothing was held against a reference where there was none.
+            return any(p.evidence.window is not None for p in self.fine)
+        if key == "window.errors":
+            # Of a model that is too large for a reference nothing was held against one.
             windows = (p.evidence.window for p in self.fine)
             return any(w is not None and bool(w.errors or w.replays) for w in windows)
         if key in ("samples", "compile"):
