@@ -82,13 +82,13 @@ def test_other_work_behind_a_hand_out_is_seen_without_a_reference() -> None:
     session = unreferenced()
     slow = []
     for p in session.processes:
-        window = p.evidence.window
+        window, process = p.evidence.window, p
         if p.kind == "time" and p.cell.label == "jax" and window is not None:
             after = {h.at for h in window.hand_outs}
             samples = tuple(
                 replace(s, wall_ns=2 * s.wall_ns, cpu_ns=2 * s.cpu_ns) if i in after else s
                 for i, s in enumerate(p.evidence.samples)
             )
-            p = replace(p, evidence=replace(p.evidence, samples=samples))
-        slow.append(p)
+            process = replace(p, evidence=replace(p.evidence, samples=samples))
+        slow.append(process)
     assert "handout-is-a-tell" in loud(judge(replace(session, processes=tuple(slow))), "jax")
