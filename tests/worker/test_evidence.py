@@ -48,6 +48,7 @@ TRUTHS = [(name, key) for name in ("of_torch.py", "of_jax.py") for key in keys_i
 ELSEWHERE = {
     "samples": "museum:harness:HalfSpeedTimers",
     "window": "museum:window:StopsByCount",
+    "window.errors": "museum:window:StopsByCount",
     "replay": "tests/session/test_replay.py",
     "parent": "tests/session/test_replay.py",
     "parity": "museum:function:ErfGelu",
