@@ -85,10 +85,10 @@ def _where(cells: Sequence[CellResult]) -> str:
 
 def _cut(cells: Sequence[CellResult]) -> str:
     """Where the second level was proved, if not in the timed process."""
-    found = {c.parity.precision_at: [] for c in cells if c.parity is not None and c.parity.precision_at}
+    found: dict[str, list[str]] = {}
     for cell in cells:
         if cell.parity is not None and cell.parity.precision_at:
-            found[cell.parity.precision_at].append(cell.label)
+            found.setdefault(cell.parity.precision_at, []).append(cell.label)
     return "".join(
         f" Of {', '.join(labels)} the second level was proved at {size}, two of every kind of layer at full width, "
         "because an fp64 reference of the whole does not fit this machine; the timed processes have the other rows' "

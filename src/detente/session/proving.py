@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from detente.records.cell import Cell
 from detente.records.job import JobKind
-from detente.records.session import Process
 from detente.session.beside import run_beside
 from detente.session.layout import is_twin
 from detente.session.prepared import has_weights
 from detente.session.proofs import keep_proof, proof_file, read_proof
 from detente.session.references import proved_instead, reference_bytes
 from detente.session.underway import Underway
+from detente.session.unmade import never_timed
 from detente.workloads.catalogue import find_size, find_workload
 
 
@@ -84,8 +84,7 @@ def _prepare_cut(under: Underway, cell: Cell, size: str) -> None:
     under.ledger.keep(process)
     if process.evidence.status != "ok":
         told = f"its proof at {size} did not end well: {process.evidence.reason}"
-        evidence = replace(process.evidence, reason=told, versions={})
-        under.ledger.keep(Process(cell, "time", -1, 0, process.started, 0.0, 0.0, evidence))
+        under.ledger.keep(never_timed(cell, replace(process.evidence, reason=told)))
 
 
 def _prepare_for(under: Underway, cell: Cell, kind: JobKind = "prepare") -> bool:

@@ -16,7 +16,7 @@ from detente.workloads.catalogue import find_size, find_workload
 # Copies of the model in float64: weights, gradients, two moments.
 _COPIES = {"forward": 1, "gradient": 2, "train-step": 4}
 _WIDE = 8
-# Activations, and tensors on their way to the host, beside the copies; measured on GPT-2 Small and BERT at paper.
+# Activations, and tensors on their way to the host, beside the copies: a judgement, not a measurement.
 _BESIDE = 1.25
 
 

@@ -49,14 +49,19 @@ class Unmade:
 
     def process(self, cell: Cell, folder: Path, of: Cell | None = None) -> Process:
         """The timing process that ``cell`` never had, with the reason of the job that failed: a row that was planned
-        stays in the session. It took no time, and stands outside the blocks. ``of``: the cell that could not be made,
-        where it is another one."""
+        stays in the session. ``of``: the cell that could not be made, where it is another one."""
         evidence = self._evidence(of or cell, folder)
         assert evidence is not None
-        return Process(cell, "time", -1, 0, time.time(), 0.0, 0.0, replace(evidence, versions={}))
+        return never_timed(cell, evidence)
 
     def _evidence(self, cell: Cell, folder: Path) -> Evidence | None:
         return self._weightless.get(str(folder)) or self._why.get(_key(cell, folder))
+
+
+def never_timed(cell: Cell, evidence: Evidence) -> Process:
+    """A timing process that a row never had, because what it needed ended with this ``evidence``. It took no time, and
+    stands outside the blocks."""
+    return Process(cell, "time", -1, 0, time.time(), 0.0, 0.0, replace(evidence, versions={}))
 
 
 def _key(cell: Cell, folder: Path) -> tuple[str, str]:
