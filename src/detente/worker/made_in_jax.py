@@ -14,12 +14,12 @@ from detente.records.contract import Contract
 from detente.records.job import Job
 from detente.records.kinks import Kinks
 from detente.stacks.jax_jit import JaxJit, JaxRunning
-from detente.worker.fair import KINKED, Arrays, Fair
+from detente.worker.fair import EVERY_WAY, Arrays, Fair
 from detente.worker.repeats import check_repeats
 from detente.workloads.workload import Size, Workload
 
 # Of the ways to round, those that are no switch of torch's.
-_FAIR = tuple(f for f in KINKED if not f.channels_last and f.onednn and not f.threads)
+_FAIR = tuple(f for f in EVERY_WAY if not f.channels_last and f.onednn and not f.threads)
 
 
 class JaxMaker:
@@ -41,7 +41,7 @@ class JaxMaker:
         check_repeats(running, batches[0], weights, workload.name, {})
         return weights, batches, Kinks(reason="the forward pass of a JAX model is not walked")
 
-    def fair_runs(self, kinks: Kinks, orders: int = 2) -> tuple[Fair, ...]:
+    def fair_runs(self, kinks: Kinks, many: bool = False) -> tuple[Fair, ...]:
         return _FAIR
 
     @contextmanager

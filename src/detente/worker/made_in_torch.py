@@ -65,8 +65,8 @@ class TorchMaker:
                 write_boundaries(folder, LAYERS, found)
         return weights, batches, kinks
 
-    def fair_runs(self, kinks: Kinks, orders: int = 2) -> tuple[Fair, ...]:
-        return fair_runs(kinks, orders)
+    def fair_runs(self, kinks: Kinks, many: bool = False) -> tuple[Fair, ...]:
+        return fair_runs(kinks, many)
 
     @contextmanager
     def running(

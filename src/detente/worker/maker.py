@@ -26,8 +26,8 @@ class Maker(Protocol):
         """The canonical weights as the framework draws them, the batches, and the kinks of the function."""
         ...
 
-    def fair_runs(self, kinks: Kinks, orders: int = 2) -> tuple[Fair, ...]:
-        """The runs behind ``err_ref``."""
+    def fair_runs(self, kinks: Kinks, many: bool = False) -> tuple[Fair, ...]:
+        """The runs behind ``err_ref``; ``many``: of a stretch of many steps."""
         ...
 
     def running(

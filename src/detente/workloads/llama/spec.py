@@ -20,7 +20,7 @@ FACTOR, LOW, HIGH = 8.0, 1.0, 4.0
 CONTEXT, LONGEST = 8192, 131_072
 
 SIZES = {
-    # Of eight frequencies four stay, one is stretched in part, three wholly. Four rows have the six orders in which the
+    # Of eight frequencies four stay, one is stretched in part, three wholly. Four rows have the orders in which the
     # reference takes long stretches of a window again; two rows have two, and a fair run was 1.1 times over its bound.
     "tiny": Size(
         "tiny",
