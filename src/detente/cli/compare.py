@@ -52,7 +52,12 @@ from detente.store.spool import read_spool
     help="forward, gradient, train-step or train-step-sgd; out-of-the-box adds the rows of the usual recipes "
     "(torch-compile-model).  [default: the workload's first]",
 )
-@click.option("--precision", default="fp32", show_default=True, help="fp32, tf32 or bf16.")
+@click.option(
+    "--precision",
+    default="fp32",
+    show_default=True,
+    help="fp32, tf32, bf16, or bf16-true (weights too; not a training step).",
+)
 @click.option(
     "--feed",
     type=click.Choice(["resident", "loader"]),

@@ -25,7 +25,12 @@ from detente.records.fault import UsageFault
 @click.option(
     "--contract", help="forward, gradient, train-step or train-step-sgd.  [default: the workload's first]"
 )
-@click.option("--precision", default="fp32", show_default=True, help="fp32, tf32 or bf16.")
+@click.option(
+    "--precision",
+    default="fp32",
+    show_default=True,
+    help="fp32, tf32, bf16, or bf16-true (weights too; not a training step).",
+)
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu.")
 @click.option(
     "--chip",

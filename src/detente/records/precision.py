@@ -14,6 +14,7 @@ class Precision:
                  everything between products follows the framework's promotion, as torch.autocast does
     product      what the effective-precision probe must find on the device
     eps          machine epsilon of ``compute``, for the proof's floors
+    regions      of a contract that it may be asked for
     """
 
     name: str
@@ -21,6 +22,17 @@ class Precision:
     compute: str
     product: str
     eps: float
+    regions: tuple[str, ...] = ("forward", "gradient", "train-step")
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the weights themselves have fewer digits than float32's."""
+        return self.parameters == "bfloat16"
+
+    @property
+    def width(self) -> int:
+        """Bytes of a weight."""
+        return {"float64": 8, "float32": 4, "bfloat16": 2}[self.parameters]
 
 
 PRECISIONS: dict[str, Precision] = {
@@ -29,6 +41,9 @@ PRECISIONS: dict[str, Precision] = {
         Precision("fp32", "float32", "float32", "fp32", 2.0**-23),
         Precision("tf32", "float32", "float32", "tf32", 2.0**-10),
         Precision("bf16", "float32", "bfloat16", "bf16", 2.0**-7),
+        # Weights too: half the bytes, for models whose float32 weights do not fit. Nothing is trained in it: an update
+        # of a thousandth is lost in bf16's three digits.
+        Precision("bf16-true", "bfloat16", "bfloat16", "bf16", 2.0**-7, regions=("forward", "gradient")),
         # Only for the proof; never a contract that a user names.
         Precision("fp64", "float64", "float64", "fp64", 2.0**-52),
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from detente.records.cell import Cell
 from detente.records.codec import to_json
+from detente.records.precision import PRECISIONS
 from detente.session.layout import Layout
 from detente.session.request import Request
 from detente.session.workers import threads_of
@@ -22,12 +23,13 @@ def _costs(cell: Cell) -> dict[str, Any]:
     workload = find_workload(cell.workload)
     size = find_size(workload, cell.size)
     region = cell.contract.region
-    activations = 2 if cell.contract.precision == "bf16" else 4
+    precision = PRECISIONS[cell.contract.precision]
+    activations = 2 if precision.compute == "bfloat16" else 4
     # The traffic of an update depends on the optimizer: SGD passes over its state fewer times than AdamW.
     traffic = cell.contract.name if cell.contract.optimizer == "sgd" else region
     return {
         "flops": workload.flops(size, region),
-        "bytes": workload.bytes(size, traffic, 4, activations),
+        "bytes": workload.bytes(size, traffic, precision.width, activations),
         "product": list(workload.products(size)),
         "dims": dict(size.dims),
     }

@@ -44,7 +44,10 @@ def lay_out(request: Request) -> Layout:
     if not request.workloads:
         raise UsageFault("no workload was named", "`detente workloads` lists them: detente compare gpt2")
     if request.precision not in PRECISIONS or request.precision == "fp64":
-        raise UsageFault(f"no precision is called {request.precision!r}", "there are fp32, tf32, bf16")
+        raise UsageFault(
+            f"no precision is called {request.precision!r}",
+            f"there are {', '.join(p for p in PRECISIONS if p != 'fp64')}",
+        )
     usual = request.contract == OUT_OF_THE_BOX
     entries = [find_entry(n) for n in request.stacks] or [
         e for e in STACKS.values() if e.default or (usual and e.recipe == OUT_OF_THE_BOX)
@@ -113,6 +116,13 @@ def _contract(workload: Workload, request: Request) -> Contract:
             "workers read for a loader: add --feed loader",
         )
     asked = CONTRACTS[name].at(request.precision)
+    able = PRECISIONS[request.precision].regions
+    if asked.region not in able:
+        raise UsageFault(
+            f"{name} at {request.precision}: nothing is trained whose weights have bf16's three digits, an update of a "
+            "thousandth would be lost",
+            f"--contract {' or '.join(able)}; or --precision bf16, which keeps float32 weights",
+        )
     return replace(asked, feed=request.feed, loader_workers=request.loader_workers)
 
 

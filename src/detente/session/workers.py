@@ -15,6 +15,7 @@ from detente.records.cell import Cell
 from detente.records.folders import cache_folder, data_folder, state_folder
 from detente.records.job import Job, JobKind
 from detente.records.out_of_memory import asked_bytes
+from detente.records.precision import PRECISIONS
 from detente.session.disk import writing
 from detente.session.interrupts import Interrupts, Tap
 from detente.session.known_plan import known_plan
@@ -59,14 +60,15 @@ class Workers:
         self._caches = cache_folder() / "compile" / name
         self._logs = state_folder() / "logs" / name
         self.cpus = tuple(sorted(os.sched_getaffinity(0)))[: threads_of(request)]
-        self._folders: dict[tuple[str, str, str], Path] = {}
+        self._folders: dict[tuple[str, str, str, str], Path] = {}
         self._numbers = itertools.count()
         self.log = self._logs  # of the process that ran last
         self._memory = -1
 
     def folder(self, cell: Cell) -> Path:
         """The prepared folder, looked up once: its name holds a hash of the source, which may be edited meanwhile."""
-        key = (cell.workload, cell.size, cell.device)
+        narrow = PRECISIONS[cell.contract.precision].narrow
+        key = (cell.workload, cell.size, cell.device, cell.contract.precision if narrow else "")
         if key not in self._folders:
             self._folders[key] = prepared_folder(cell, self.request.seed, BATCHES)
         return self._folders[key]

@@ -18,6 +18,7 @@ from detente.stacks.jax_jit import JaxJit
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import optimizer_for
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
+from detente.workloads.narrow import of_numpy, of_torch, to_torch
 from detente.workloads.workload import Size, Workload
 
 
@@ -70,7 +71,7 @@ class DetenteRunning:
         torch = self.torch
         with torch.no_grad():
             for name, target in self._named():
-                target.copy_(torch.from_numpy(np.array(tensors[name])))
+                target.copy_(to_torch(torch, tensors[name]))
         if self.region is not None:
             self.region.reload()
 
@@ -103,15 +104,15 @@ class DetenteRunning:
 
     def tensors(self) -> dict[str, np.ndarray]:
         if self.region is None:
-            return {n: self._to_host(t.detach().numpy()) for n, t in self._named()}
+            return {n: np.array(self._of_torch(t)) for n, t in self._named()}
         held = self.region.values()
-        return {n: self._to_host(held[n]) for n, _ in self._named()}
+        return {n: of_numpy(np.array(held[n], copy=True)) for n, _ in self._named()}
 
     def state(self) -> dict[str, np.ndarray]:
         if self.region is None:
             return self.tensors()
         values, moments = self.region.on_host()
-        found = {n: self._widened(values[n]) for n, _ in self._named()}
+        found = {n: of_numpy(values[n]) for n, _ in self._named()}
         counts: dict[str, set[float]] = {}
         for name, kept in moments.items():
             for key, array in kept.items():
@@ -176,6 +177,10 @@ class DetenteRunning:
         return named + [
             (n, b) for n, b in self.module.named_buffers() if n in self.persistent and b.is_floating_point()
         ]
+
+    def _of_torch(self, tensor: Any) -> np.ndarray:
+        tensor = tensor.detach()
+        return of_torch(tensor) if tensor.dtype is self.torch.bfloat16 else tensor.numpy()
 
     def _to_host(self, array: Any) -> np.ndarray:
         # A copy: a zero-copy view of a CPU buffer would keep it alive and so forbid its donation.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +20,8 @@ from detente.stacks.jax_events import CompileListener
 from detente.stacks.jax_nnx import NnxParts
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
-from detente.workloads.weights import WeightRule, to_canonical, to_framework
+from detente.workloads.narrow import of_numpy, to_numpy_of
+from detente.workloads.weights import Leaves, WeightRule, to_canonical, to_framework
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
 
@@ -105,7 +106,7 @@ class JaxRunning:
     # The Protocol -------------------------------------------------------------------------------------------
 
     def load(self, tensors: Arrays) -> None:
-        leaves = to_framework(self.rules, tensors)
+        leaves = Leaves(self.rules, tensors)
         self._shapes_alone = False
         self.params = self._filled(self.params, leaves)
         self.rest = self._filled(self.rest, leaves)
@@ -119,12 +120,12 @@ class JaxRunning:
         # A copy on purpose: jax may alias host memory, and a donated alias of a mapped file would be a torn read.
         return self.jax.device_put(np.array(array, copy=True), self.stack.device)
 
-    def _filled(self, state: Any, leaves: dict[Any, np.ndarray]) -> Any:
+    def _filled(self, state: Any, leaves: Mapping[Any, np.ndarray]) -> Any:
         """The state with these leaves; what no rule names (keys and counts of random numbers) as it was drawn."""
 
         def value_of(path: Any, old: Any) -> Any:
             if path in leaves:
-                return self._put(leaves[path].astype(old.dtype))
+                return self._put(to_numpy_of(leaves[path], old.dtype))
             array, key = self._unnamed[path]
             value = self._put(array)
             return value if key is None else self.jax.random.wrap_key_data(value, impl=key)
@@ -200,6 +201,10 @@ class JaxRunning:
         # A copy: a zero-copy view of a CPU buffer would keep it alive and so forbid its donation.
         return self._widened(np.array(array, copy=True))
 
+    def _held(self, array: Any) -> np.ndarray:
+        """In its own dtype, on the CPU a view."""
+        return of_numpy(np.asarray(array))
+
     def _widened(self, array: Any) -> np.ndarray:
         # On the CPU a view.
         host = np.asarray(array)
@@ -208,12 +213,13 @@ class JaxRunning:
     def tensors(self) -> dict[str, np.ndarray]:
         if self._shapes_alone:
             self._draw()
-        return to_canonical(self.rules, self._flat(self.params, self.rest))
+        copied = lambda array: of_numpy(np.array(array, copy=True))  # noqa: E731
+        return to_canonical(self.rules, self._flat(self.params, self.rest, read=copied))
 
     def state(self) -> dict[str, np.ndarray]:
         if self._shapes_alone:
             self._draw()
-        tensors = to_canonical(self.rules, self._flat(self.params, self.rest, read=self._widened))
+        tensors = to_canonical(self.rules, self._flat(self.params, self.rest, read=self._held))
         return {**tensors, **self._moments()}
 
     def _moments(self) -> dict[str, np.ndarray]:

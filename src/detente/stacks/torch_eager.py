@@ -17,6 +17,7 @@ from detente.stacks.brought_along import by_torch
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.process_memory import forget_peak, resident
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
+from detente.workloads.narrow import of_torch, to_torch
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
 # What torch's optimizers keep that is not born as zeros, by its key, from the settings of its group.
@@ -125,7 +126,7 @@ class TorchRunning:
         torch = self.torch
         with torch.no_grad():
             for name, target in self._named():
-                target.copy_(torch.from_numpy(np.array(tensors[name])))
+                target.copy_(to_torch(torch, tensors[name]))
             # State is zeroed in place rather than dropped: a compiled step guards on the state's identity, and a
             # zero state is the initial one for AdamW, and for SGD too (mu * 0 + g = g).
             kept = self.optimizer.state if self.optimizer is not None else {}
@@ -189,10 +190,14 @@ class TorchRunning:
         return {n: self._to_host(p.grad) for n, p in self.module.named_parameters() if p.grad is not None}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return {name: self._to_host(t) for name, t in self._named()}
+        return {name: np.array(self._held(t)) for name, t in self._named()}
+
+    def views(self) -> dict[str, np.ndarray]:
+        """``tensors`` without a copy: good until the next step, and as long as somebody holds them."""
+        return {name: self._held(t) for name, t in self._named()}
 
     def state(self) -> dict[str, np.ndarray]:
-        return {**{name: self._widened(t) for name, t in self._named()}, **self._moments()}
+        return {**self.views(), **self._moments()}
 
     def _moments(self) -> dict[str, np.ndarray]:
         """The optimizer's tensors by torch's key and parameter; its counts of steps as one, where they agree."""
@@ -230,7 +235,7 @@ class TorchRunning:
                 mine.clear()
                 name = names[parameter]
                 for key in kept.get(name, ()):
-                    array = torch.from_numpy(np.array(state[f"{key}:{name}"]))
+                    array = to_torch(torch, state[f"{key}:{name}"])
                     mine[key] = array.to(self.stack.device).to(
                         parameter.dtype if array.dim() else torch.get_default_dtype()
                     )
@@ -284,6 +289,12 @@ class TorchRunning:
     def _to_host(self, tensor: Any) -> np.ndarray:
         # A copy: on the CPU ``numpy()`` shares the memory that the next step or ``load`` overwrites.
         return np.array(self._widened(tensor))
+
+    def _held(self, tensor: Any) -> np.ndarray:
+        """In its own dtype: gigabytes of bfloat16 weights are not doubled on their way out."""
+        if tensor.dtype is self.torch.bfloat16:
+            return of_torch(tensor.detach().cpu())
+        return self._widened(tensor)
 
     def _widened(self, tensor: Any) -> np.ndarray:
         tensor = tensor.detach().cpu()

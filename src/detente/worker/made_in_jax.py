@@ -13,6 +13,7 @@ import numpy as np
 from detente.records.contract import Contract
 from detente.records.job import Job
 from detente.records.kinks import Kinks
+from detente.records.precision import PRECISIONS
 from detente.stacks.jax_jit import JaxJit, JaxRunning
 from detente.worker.fair import EVERY_WAY, Arrays, Fair
 from detente.worker.repeats import check_repeats
@@ -33,8 +34,9 @@ class JaxMaker:
         self, job: Job, workload: Workload, size: Size, contract: Contract
     ) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]], Kinks]:
         stack = JaxJit()
-        stack.start("cpu", "fp32", job.threads)
-        plain = replace(contract, precision="fp32", region="gradient", optimizer=None)
+        drawn = contract.precision if PRECISIONS[contract.precision].narrow else "fp32"
+        stack.start("cpu", drawn, job.threads)
+        plain = replace(contract, precision=drawn, region="gradient", optimizer=None)
         batches = [workload.batch(size, np.random.default_rng(job.seed + 1 + i)) for i in range(job.batches)]
         running = stack.build(workload, size, plain)
         weights = running.tensors()

@@ -15,6 +15,7 @@ import torch
 from detente.records.contract import Contract
 from detente.records.job import Job
 from detente.records.kinks import Kinks
+from detente.records.precision import PRECISIONS
 from detente.stacks.torch_eager import TorchEagerDefault, TorchRunning
 from detente.worker.fair import Arrays, Fair, fair_runs
 from detente.worker.kinks import AT_ZERO, clear, look
@@ -35,12 +36,15 @@ class TorchMaker:
         self, job: Job, workload: Workload, size: Size, contract: Contract
     ) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]], Kinks]:
         stack = TorchEagerDefault()
-        stack.start("cpu", "fp32", job.threads)
+        # As float32 unless the contract's weights are narrow: gigabytes are not drawn at twice their size.
+        drawn = contract.precision if PRECISIONS[contract.precision].narrow else "fp32"
+        stack.start("cpu", drawn, job.threads)
         stack.torch.manual_seed(job.seed)
-        plain = replace(contract, precision="fp32", region="gradient", optimizer=None)
+        plain = replace(contract, precision=drawn, region="gradient", optimizer=None)
         running = stack.build(workload, size, plain)
         batches = [workload.batch(size, np.random.default_rng(job.seed + 1 + i)) for i in range(job.batches)]
-        weights = running.tensors()
+        # Of narrow ones views, which keep them: the copy would not fit beside them.
+        weights = running.views() if drawn != "fp32" else running.tensors()
         if is_own(workload.name):
             check_repeats(
                 running, batches[0], weights, workload.name, running.definition.dropping(running.module)

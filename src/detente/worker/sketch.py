@@ -12,6 +12,8 @@ import zlib
 
 import numpy as np
 
+from detente.workloads.narrow import widened
+
 BUCKETS = 4096
 WHOLE = 1 << 16  # tensors up to this many elements are kept whole
 ROWS = 64  # of BUCKETS elements, summed at a time: 1 or 2 MB, which stay in a core's cache
@@ -42,7 +44,8 @@ def sketch(name: str, array: np.ndarray, before: np.ndarray | None = None) -> np
 def _part(flat: np.ndarray, old: np.ndarray | None, where: slice) -> np.ndarray:
     part = flat[where]
     if old is not None:
-        return np.subtract(part, old[where], dtype=np.float64)
+        return np.subtract(widened(part), widened(old[where]), dtype=np.float64)
+    part = widened(part)
     return part if part.dtype in (np.float32, np.float64) else part.astype(np.float64)
 
 

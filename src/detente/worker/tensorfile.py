@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-_NAMES = {
+from detente.workloads.narrow import BFLOAT16
+
+_NAMES: dict[str, np.dtype | str] = {
     "F64": "float64",
     "F32": "float32",
     "F16": "float16",
@@ -25,8 +27,9 @@ _NAMES = {
     "I8": "int8",
     "U8": "uint8",
     "BOOL": "bool",
+    "BF16": BFLOAT16,
 }
-_CODES = {v: k for k, v in _NAMES.items()}
+_CODES = {np.dtype(v): k for k, v in _NAMES.items()}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
@@ -36,7 +39,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     arrays = {n: np.asarray(a, order="C") for n, a in tensors.items()}
     for name, array in arrays.items():
         header[name] = {
-            "dtype": _CODES[array.dtype.name],
+            "dtype": _CODES[array.dtype],
             "shape": list(array.shape),
             "data_offsets": [offset, offset + array.nbytes],
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,31 +112,49 @@ def _reshaped(
     return array.reshape(after)
 
 
-def to_framework(rules: Iterable[WeightRule], canonical: Mapping[str, np.ndarray]) -> dict[Path, np.ndarray]:
-    """Canonical arrays as the other framework's leaves. Raises KeyError naming a canonical tensor that is absent, and
-    UsageFault naming a leaf or a tensor that two rules write, or that they do not cover."""
-    rules = tuple(rules)
-    for name, pieces in _by(rules, lambda rule: rule.name).items():
-        if name not in canonical:
-            raise KeyError(f"the canonical weights have no {name!r}; they have {len(canonical)} tensors")
-        parts = [(rule.piece, f"leaf {rule.path}") for rule in pieces]
-        _tiled(f"the canonical tensor {name!r}", parts, canonical[name].shape)
-    leaves = {}
-    for path, group in _by(rules, lambda rule: rule.path).items():
-        layers = _by(group, lambda rule: rule.layer)
+class Leaves(Mapping[Path, np.ndarray]):
+    """Canonical arrays as the other framework's leaves, each made when it is asked for: a stack of layers is new
+    memory, and of a model that fills half of the machine all of them at once do not fit beside it.
+
+    Raises KeyError naming a canonical tensor that is absent, and UsageFault naming a leaf or a tensor that two rules
+    write, or that they do not cover: a leaf's own when it is asked for.
+    """
+
+    def __init__(self, rules: Iterable[WeightRule], canonical: Mapping[str, np.ndarray]) -> None:
+        rules, self._canonical = tuple(rules), canonical
+        for name, pieces in _by(rules, lambda rule: rule.name).items():
+            if name not in canonical:
+                raise KeyError(f"the canonical weights have no {name!r}; they have {len(canonical)} tensors")
+            parts = [(rule.piece, f"leaf {rule.path}") for rule in pieces]
+            _tiled(f"the canonical tensor {name!r}", parts, canonical[name].shape)
+        self._rules = _by(rules, lambda rule: rule.path)
+
+    def __getitem__(self, path: Path) -> np.ndarray:
+        layers = _by(self._rules[path], lambda rule: rule.layer)
         if None in layers and len(layers) > 1:
             raise UsageFault(
                 f"the leaf {path} is given whole and by layers", "give every rule of it a layer, or none"
             )
-        joined = {layer: _joined(f"the leaf {path}", parts, canonical) for layer, parts in layers.items()}
+        joined = {
+            layer: _joined(f"the leaf {path}", parts, self._canonical) for layer, parts in layers.items()
+        }
         if None in joined:
-            leaves[path] = joined[None]
-            continue
+            return joined[None]
         absent = sorted(set(range(len(joined))) - joined.keys())
         if absent:
             raise UsageFault(f"the leaf {path} has no layer {absent[0]}", f"its rules give {sorted(joined)}")
-        leaves[path] = np.stack([joined[i] for i in range(len(joined))])
-    return leaves
+        return np.stack([joined[i] for i in range(len(joined))])
+
+    def __iter__(self) -> Iterator[Path]:
+        return iter(self._rules)
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+
+def to_framework(rules: Iterable[WeightRule], canonical: Mapping[str, np.ndarray]) -> dict[Path, np.ndarray]:
+    """All of ``Leaves``."""
+    return dict(Leaves(rules, canonical))
 
 
 def to_canonical(rules: Iterable[WeightRule], leaves: Mapping[Path, np.ndarray]) -> dict[str, np.ndarray]:

@@ -64,7 +64,7 @@ def _any_gradient(found: dict[str, np.ndarray]) -> bool:
 
 def _state_bytes(opened: Opened, names: frozenset[str]) -> int:
     contract = opened.job.cell.contract
-    width = np.dtype(PRECISIONS[contract.precision].parameters).itemsize
+    width = PRECISIONS[contract.precision].width
     own = any(mark in opened.job.cell.workload for mark in _OWN)
     moments = 0 if own else _MOMENTS[contract.optimizer]
     elements = sum(a.size * (1 + moments * (n in names)) for n, a in opened.weights.items())
