@@ -12,8 +12,9 @@ from detente.cli.dry_run import plan_of, told
 from detente.records.evidence import Evidence
 from detente.records.session import Fingerprint, Process, Session
 from detente.session.devices import absent_reason
-from detente.session.forecast import forecast, parameters_of
+from detente.session.forecast import forecast
 from detente.session.layout import lay_out
+from detente.session.needed_memory import parameters_of
 from detente.session.request import Request
 from detente.stacks.catalogue import STACKS, find_entry
 from detente.store.spool import Spool

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from detente.records.cell import Cell
 from detente.records.contract import CONTRACTS
 from detente.session import references
-from detente.session.references import proved_instead, reference_bytes
+from detente.session.needed_memory import reference_bytes, step_bytes
+from detente.session.references import proved_instead
 from detente.workloads.catalogue import find_size, find_workload
 
 
@@ -21,6 +24,17 @@ def test_what_a_reference_takes_follows_from_the_region() -> None:
     )
     assert (gradient, step) == (2 * forward, 4 * forward)
     assert forward >= 8 * 8_030_261_248
+
+
+def test_a_row_holds_its_own_width() -> None:
+    """Weights of bf16 are half of float32's, and a momentum is one moment where AdamW has two."""
+    count = 8_030_261_248
+    llama = cell("llama", "paper", "forward")
+    assert step_bytes(llama) == 4 * count
+    narrow = replace(llama, contract=llama.contract.at("bf16-true"))
+    assert step_bytes(narrow) == 2 * count and reference_bytes(narrow) == reference_bytes(llama)
+    assert step_bytes(cell("llama", "paper", "train-step-sgd")) == 12 * count
+    assert step_bytes(cell("llama", "paper")) == 16 * count
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from detente.records.cell import Cell
 from detente.records.fault import StoreFault
 from detente.records.session import Session
 from detente.session.layout import AA, is_twin
+from detente.session.needed_memory import reference_bytes, step_bytes
+from detente.session.references import proved_instead
 from detente.session.request import Request
 from detente.stacks.catalogue import find_entry
 from detente.store.spool import read_spool
@@ -26,9 +28,6 @@ _LOOK_BACK = 8
 _FIRST_S, _FIRST_STEPS = 20.0, 25
 _LATER_S, _LATER_STEPS = 10.0, 12
 _FLOPS_PER_CORE = 45e9
-# Bytes per parameter: a training step holds weight, gradient and two moments in float32; the reference holds its
-# float64 model four times over.
-_STEP_BYTES, _REFERENCE_BYTES = 16, 32
 
 
 @dataclass(frozen=True)
@@ -95,15 +94,12 @@ def _guess(cell: Cell, threads: int | None) -> Cost:
 
 
 def memory_of(cells: Sequence[Cell]) -> Memory:
-    """Of the largest of the cells' workloads."""
-    counts = [n for c in cells if (n := parameters_of(c))]
-    most = max(counts, default=0)
+    """Of the largest of the cells' rows; a row that is proved at a smaller size has the reference of that."""
     machine = psutil.virtual_memory()
-    step, reference = (most * _STEP_BYTES, most * _REFERENCE_BYTES) if most else (None, None)
-    return Memory(step, reference, machine.total, machine.available)
+    step = max((step_bytes(c) for c in cells), default=0)
+    reference = max((reference_bytes(_proved(c)) for c in cells), default=0)
+    return Memory(step or None, reference or None, machine.total, machine.available)
 
 
-def parameters_of(cell: Cell) -> int:
-    """How many elements the workload trains; 0 where nobody knows."""
-    workload = find_workload(cell.workload)
-    return workload.parameters(find_size(workload, cell.size))
+def _proved(cell: Cell) -> Cell:
+    return replace(cell, size=proved_instead(cell) or cell.size)

@@ -9,9 +9,10 @@ from detente.records.cell import Cell
 from detente.records.job import JobKind
 from detente.session.beside import run_beside
 from detente.session.layout import is_twin
+from detente.session.needed_memory import reference_bytes
 from detente.session.prepared import has_weights
 from detente.session.proofs import keep_proof, proof_file, read_proof
-from detente.session.references import proved_instead, reference_bytes
+from detente.session.references import proved_instead
 from detente.session.underway import Underway
 from detente.session.unmade import never_timed
 from detente.workloads.catalogue import find_size, find_workload

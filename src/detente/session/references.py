@@ -8,23 +8,9 @@ losses alone are compared with the other rows' (the rule ``losses-apart``). The 
 from __future__ import annotations
 
 from detente.records.cell import Cell
-from detente.session.forecast import parameters_of
-from detente.session.known_plan import known_plan
 from detente.session.memory_cap import of_machine
+from detente.session.needed_memory import reference_bytes
 from detente.workloads.catalogue import find_size, find_workload
-
-# Copies of the model in float64: weights, gradients, two moments.
-_COPIES = {"forward": 1, "gradient": 2, "train-step": 4}
-_WIDE = 8
-# Activations, and tensors on their way to the host, beside the copies: a judgement, not a measurement.
-_BESIDE = 1.25
-
-
-def reference_bytes(cell: Cell) -> int:
-    """What the process that makes a row's reference will hold at least; 0 where nobody knows how large the model is.
-    Of a row that was planned it is the plan at twice the width."""
-    copies = parameters_of(cell) * _WIDE * _COPIES[cell.contract.region]
-    return int(max(copies * _BESIDE, 2 * known_plan(cell).get("planned_peak", 0)))
 
 
 def proved_instead(cell: Cell) -> str:
