@@ -27,7 +27,7 @@ import numpy as np
 
 from detente.judge.parity import Judged, judge_tensors, unseen
 from detente.records.cell import Cell
-from detente.records.contract import CONTRACTS
+from detente.records.contract import CONTRACTS, Contract
 from detente.records.job import Job
 from detente.records.precision import PRECISIONS
 from detente.records.tensor_error import TensorError
@@ -229,6 +229,45 @@ def in_torch(folder: Path, size_name: str, threads: int) -> list[dict[str, Any]]
     return found
 
 
+def in_function(threads: int) -> list[dict[str, Any]]:
+    """The first level, which every row passes before it is timed: in float64 at ``tiny``, the same layers. An epsilon
+    that moves a float32 gradient by less than rounding does is for it to see."""
+    workload, size = find_workload(NAME), find_size(find_workload(NAME), "tiny")
+    contract = CONTRACT.at("fp64")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        prepare_in(folder, "tiny", contract, threads)
+        weights, batch = map_weights(folder), map_batches(folder)[0]
+        reference = map_reference(folder, reference_name(contract))
+        shown = []
+        with TorchMaker().running(Fair(), workload, size, contract, "fp64", "cpu", threads) as running:
+            norms = normalisations(running)
+            for number in (None, *range(len(norms))):
+                running.load(weights)
+                kept = [n.eps for n in norms]
+                if number is not None:
+                    norms[number].eps = 1e-4
+                handle = running.step(running.place(batch))
+                for norm, eps in zip(norms, kept, strict=True):
+                    norm.eps = eps
+                trace = Trace((running.loss(handle),), {}, running.outputs(handle), {}, {}, frozenset())
+                errors = [e for e in reference.errors(trace) if e.kind == "gradient"]
+                found = [
+                    (j.share or 0.0, f"gradient {j.error.name}")
+                    for j in judge_tensors(errors, PRECISIONS["fp64"])
+                ]
+                shown.append(
+                    {"share": max(found)[0], "tensor": max(found)[1], "beyond": sum(s > 1 for s, _ in found)}
+                )
+    fair, *shown = shown
+    seen, least = sum(s["share"] > 1 for s in shown), min(shown, key=lambda s: s["share"])
+    what = f"epsilon 1e-4 in any one of {len(shown)} layers (caught in {seen}), where it shows least"
+    return [
+        {"kind": "function", "what": "torch itself, fair", **fair},
+        {"kind": "function", "what": what, **least},
+    ]
+
+
 def in_jax(folder: Path, size_name: str, stack_name: str, threads: int) -> list[dict[str, Any]]:
     """One program, from weights that are off in their last digit and batches whose rows are turned."""
     from detente.stacks.catalogue import find_entry, make_stack
@@ -249,15 +288,21 @@ def in_jax(folder: Path, size_name: str, stack_name: str, threads: int) -> list[
     return found
 
 
+def prepare_in(folder: Path, size: str, contract: Contract, threads: int) -> None:
+    from detente.worker.jobs import prepare
+
+    cell = Cell(NAME, size, "torch-eager", contract, "cpu", "torch-eager")
+    job = Job("prepare", cell, 0, str(folder), "", "", threads)
+    prepare.run(job, Events(os.open(os.devnull, os.O_WRONLY)))
+
+
 def side(name: str, folder: Path, size: str, threads: int) -> None:
     """What a child process prints: its rows as JSON."""
+    rows: list[dict[str, Any]] = []
     if name == "prepare":
-        from detente.worker.jobs import prepare
-
-        cell = Cell(NAME, size, "torch-eager", CONTRACT, "cpu", "torch-eager")
-        job = Job("prepare", cell, 0, str(folder), "", "", threads)
-        prepare.run(job, Events(os.open(os.devnull, os.O_WRONLY)))
-        rows: list[dict[str, Any]] = []
+        prepare_in(folder, size, CONTRACT, threads)
+    elif name == "function":
+        rows = in_function(threads)
     else:
         rows = in_torch(folder, size, threads) if name == "torch" else in_jax(folder, size, name, threads)
     print(json.dumps(rows))
@@ -281,7 +326,8 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         rows, seconds = [], {}
         made_already = (folder / f"{reference_name(CONTRACT)}.json").exists()
-        for name in ("torch", "jax", "detente") if made_already else ("prepare", "torch", "jax", "detente"):
+        names = ("torch", "jax", "detente", "function")
+        for name in names if made_already else ("prepare", *names):
             begun = time.monotonic()
             words = ["--side", name, "--size", asked.size, "--folder", str(folder)]
             done = subprocess.run(
@@ -308,6 +354,7 @@ def page(rows: list[dict[str, Any]], folder: Path, size: str, seconds: dict[str,
     blind = unseen(judge_tensors(right, PRECISIONS["fp32"]))
     fair = [r for r in rows if r["kind"] == "fair"]
     faults = [r for r in rows if r["kind"] == "fault"]
+    function = [r for r in rows if r["kind"] == "function"]
     through = sum(r["share"] <= 1 for r in fair)
     by_name: dict[str, list[dict[str, Any]]] = {}
     for r in fair:
@@ -340,16 +387,27 @@ def page(rows: list[dict[str, Any]], folder: Path, size: str, seconds: dict[str,
             f"| {name} | {len(found)} | {passed} | {shares[len(shares) // 2]:.2f} | {shares[-1]:.2f} | "
             f"{worst['tensor']} |"
         )
-    caught = sum(r["share"] > 1 for r in faults)
+    # By one level or the other: an epsilon that the second cannot see is the first's.
+    first = function[1]["share"] > 1
+    caught = sum(r["share"] > 1 or (first and r["what"].startswith("epsilon")) for r in faults)
     lines += [
         "",
         f"## Faults: {caught} of {len(faults)} are caught",
         "",
+        "At the timed size and precision (the second level):",
+        "",
         "| fault | of its bound | tensors beyond theirs | tensor |",
         "|---|---|---|---|",
         *(f"| {r['what']} | {r['share']:.3g} | {r['beyond']} | {r.get('of', r['tensor'])} |" for r in faults),
+        "",
+        "In float64 at `tiny` (the first level, which every row passes before it is timed):",
+        "",
+        "| run | of its bound | tensors beyond theirs | tensor |",
+        "|---|---|---|---|",
+        *(f"| {r['what']} | {r['share']:.3g} | {r['beyond']} | {r['tensor']} |" for r in function),
     ]
-    return "\n".join(lines) + "\n", through == len(fair) and caught == len(faults)
+    good = through == len(fair) and caught == len(faults) and function[0]["share"] <= 1
+    return "\n".join(lines) + "\n", good
 
 
 if __name__ == "__main__":

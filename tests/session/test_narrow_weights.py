@@ -17,7 +17,8 @@ from detente.session.request import Request
 from detente.worker.tensorfile import map_tensors
 from detente.workloads.narrow import is_narrow
 
-WIDE = f"{Path(__file__).with_name('wide_stack.py')}:Wide"
+STACKS = Path(__file__).with_name("wide_stack.py")
+WIDE, HELD_WIDE = f"{STACKS}:Wide", f"{STACKS}:HeldWide"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pat
     done = subprocess.run(
         [
             *(sys.executable, "-m", "detente", "compare", "llama", "--size", "tiny", "--contract", "forward"),
-            *("--precision", "bf16-true", "--stacks", f"torch-eager,jax,{WIDE}"),
+            *("--precision", "bf16-true", "--stacks", f"torch-eager,jax,{WIDE},{HELD_WIDE}"),
             *("--blocks", "1", "--no-memory", "--no-aa", "--format", "json"),
         ],
         capture_output=True,
@@ -49,6 +50,12 @@ def test_a_row_that_runs_wide_is_void(found: tuple[dict[str, Any], Path]) -> Non
     wide = found[0]["cells"][2]
     assert wide["status"] == "void"
     assert "product-dtypes-differ" in {f["rule"] for f in wide["findings"] if f["severity"] == "void"}
+
+
+def test_float32_weights_under_bf16_products_are_other_weights(found: tuple[dict[str, Any], Path]) -> None:
+    held = found[0]["cells"][3]
+    assert held["status"] == "void"
+    assert "weights-differ" in {f["rule"] for f in held["findings"] if f["severity"] == "void"}, held
 
 
 def test_the_weights_are_written_in_two_bytes(found: tuple[dict[str, Any], Path]) -> None:

@@ -9,7 +9,18 @@ import numpy as np
 from detente.records.sample import Sample
 from detente.worker.opened import Opened
 from detente.worker.reference import split_state
+from detente.workloads.narrow import is_narrow
 from detente.workloads.weights import canonical_hash
+
+
+def _equal(held: np.ndarray, want: np.ndarray) -> bool:
+    if is_narrow(held) != is_narrow(want):
+        return False
+    return (
+        np.array_equal(held.view(np.uint16), want.view(np.uint16))
+        if is_narrow(want)
+        else np.array_equal(held, want)
+    )
 
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
@@ -19,13 +30,18 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     opened.loaded = True
     held, _ = split_state(opened.running.state())
     # A gradient-only workload may have no parameters at all; the hash of nothing is still a hash.
+    # Numbers of another width are other weights, were they equal: they take other room, and other time.
     back = {
-        n: np.ascontiguousarray(a.astype(opened.weights[n].dtype, copy=False))
+        n: np.ascontiguousarray(
+            a
+            if is_narrow(a) or is_narrow(opened.weights[n])
+            else a.astype(opened.weights[n].dtype, copy=False)
+        )
         for n, a in held.items()
         if n in opened.weights
     }
     want = {n: np.ascontiguousarray(a) for n, a in opened.weights.items()}
-    differing = next((n for n in sorted(want) if n not in back or not np.array_equal(back[n], want[n])), None)
+    differing = next((n for n in sorted(want) if n not in back or not _equal(back[n], want[n])), None)
     reference = canonical_hash(want)
     # Bit for bit the same names and values hash alike: half a gigabyte is not hashed twice.
     same = differing is None and back.keys() == want.keys()
