@@ -141,6 +141,7 @@ def make_session(
     settings: Mapping[str, Any] | None = None,
     proofs: bool = True,
     foreign: float = 0.01,
+    precision: str = "fp32",
 ) -> Session:
     """A session of ``steps`` (label -> seconds) with the A/A twin of the first row (``twin`` times its step; None: no
     A/A pair). ``plant`` maps a label to a change of each of its timing processes."""
@@ -149,7 +150,7 @@ def make_session(
     times = dict(steps)
     if twin is not None:
         times[first + "#aa"] = steps[first] * twin
-    contract = CONTRACTS[region]
+    contract = CONTRACTS[region].at(precision)
     cells = {x: Cell(workload, "paper", x.split("#")[0], contract, "cpu", x) for x in times}
     processes, clock = [], 1000.0
     for block in range(blocks):

@@ -84,6 +84,24 @@ def _product_dtypes(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         )
 
 
+def _widened(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    declared = PRECISIONS[row.cell.contract.precision].compute
+    products = row.get("compiled.product_dtypes")
+    wide = {
+        n: s for n, s in operand_shares(products).items() if n in ("float32", "float64") and n != declared
+    }
+    if sum(wide.values()) > PRODUCT_SHARE:
+        listed = ", ".join(f"{100 * share:.3g} % in {name}" for name, share in sorted(wide.items()))
+        yield (
+            f"the compiler computes products of {declared} operands wide here: {listed}",
+            {"product_dtypes": products},
+        )
+
+
+def _is_narrow(row: Row) -> bool:
+    return PRECISIONS[row.cell.contract.precision].compute == "bfloat16"
+
+
 def _function(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     parity = row.parity
     if parity is not None and "failed" in (parity.same_function, parity.same_precision):
@@ -199,6 +217,26 @@ RULES = (
         example="y = (x.astype(bf16) @ w.astype(bf16)).astype(f32)   # in one of 49 products",
         cpu=False,
         check=each(_product_dtypes),
+    ),
+    Rule(
+        code="products-widened",
+        alias="P48",
+        family="numerics",
+        severity="warn",
+        title="Narrow products are computed wide",
+        what="The program asks for products of bf16 operands, and the compiler converts them to float32 first.",
+        why="It is no other function (it rounds less), but it is not what a narrow contract is chosen for: every "
+        "weight is converted in every step, and the products run at float32's rate. XLA's CPU compiler does so: a row "
+        "reads `bf16` and is slower than in fp32.",
+        evidence=("compiled.product_dtypes",),
+        detected="Operand dtypes of every dot and convolution of the optimised program, by share; over 2 % wider than "
+        "declared. A library call that hides its product is not seen.",
+        fix="A device or a compiler with narrow products; on this one compare in fp32.",
+        waive="When the memory is the question, and not the time.",
+        example="dot(bf16, bf16) becomes dot(convert(bf16 -> f32), convert(bf16 -> f32)) on a CPU",
+        cpu=True,
+        check=each(_widened),
+        applies=_is_narrow,
     ),
     Rule(
         code="not-the-same-function",

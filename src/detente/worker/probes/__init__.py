@@ -24,6 +24,7 @@ PROBES: tuple[str, ...] = (
     "waiting",
     "observed",
     "program",
+    "compiled",
     "peak",
     "weights",
     "region",

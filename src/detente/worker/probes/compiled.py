@@ -1,0 +1,21 @@
+"""What the compiler made of the products: it may compute them wider than it was asked to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detente.programs.count import count_program
+from detente.records.precision import PRECISIONS
+from detente.records.sample import Sample
+from detente.worker.opened import Opened
+
+
+def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
+    """Key ``compiled``: ``product_dtypes`` of the optimised program. Asked where the contract's products are narrow:
+    reading the program costs a second, and nothing widens a float32."""
+    if PRECISIONS[opened.job.cell.contract.precision].compute != "bfloat16":
+        return {}
+    for capture in opened.captures:
+        if capture.form == "hlo-optimised":
+            return {"compiled": {"product_dtypes": count_program(capture.data, capture.form).product_dtypes}}
+    return {}
