@@ -26,6 +26,13 @@ def step_bytes(cell: Cell) -> int:
     return parameters_of(cell) * PRECISIONS[cell.contract.precision].width * _copies(cell.contract)
 
 
+def kept_bytes(cell: Cell) -> int:
+    """What it holds from step to step: weights, and what the optimizer keeps of each."""
+    return (
+        parameters_of(cell) * PRECISIONS[cell.contract.precision].width * (1 + _KEPT[cell.contract.optimizer])
+    )
+
+
 def reference_bytes(cell: Cell) -> int:
     """What the process that makes a row's reference will hold at least; 0 where nobody knows how large the model is.
     Of a row that was planned it is the plan at the reference's width."""

@@ -10,6 +10,7 @@ from detente.records.fault import MachineFault, UsageFault
 from detente.records.folders import data_folder
 from detente.records.session import Fingerprint, Session
 from detente.session.asked import settings_of
+from detente.session.beyond import leave_out
 from detente.session.blocks import UNJUDGED_BLOCKS, run_blocks
 from detente.session.budget import Budget
 from detente.session.fingerprint import differences, take_fingerprint
@@ -98,6 +99,7 @@ def _stages(under: Underway) -> Session:
         _plan(under)
         rest_before(under)
         cells = [c for c in under.layout.runnable() if c.key not in under.ledger.session.rested]
+        cells = leave_out(under, cells)
         prove(under, cells)
         prepare(under, cells)
         if under.unmade and not under.alive():

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from detente.bridge.graph import Aval, Graph, node_refs, refs
+from detente.bridge.optim.halves import Split, split
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,13 @@ class Program:
     def copies_param(self) -> bool:
         """Whether a leaf begins as something made of the parameter's value (an anchor, slow weights)."""
         return any(item.name == "param" for graph in (self.births or {}).values() for item in graph.inputs)
+
+    @cached_property
+    def halves(self) -> Split | None:
+        """The step in two, where it has one way through and no first one of its own."""
+        if self.first is not None or len(self.step.paths) != 1:
+            return None
+        return split(self.step.paths[0].graph)
 
     @property
     def guards(self) -> tuple[Guard, ...]:

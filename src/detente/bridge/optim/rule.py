@@ -22,11 +22,13 @@ from detente.bridge.optim.joint_rule import JointRule, across_groups, joint_rule
 from detente.bridge.optim.layout import from_torch, into_torch, leaves_of
 from detente.bridge.optim.program import Leaf, Program
 from detente.bridge.optim.recording import aval_of
-from detente.bridge.optim.run import STARTED, born, decode, update
+from detente.bridge.optim.run import STARTED, ahead_of, born, decode, update
 from detente.bridge.optim.tracer import Written, trace_step
 from detente.bridge.refusal import Refused, refuse
 
 State = dict[str, dict[str, Any]]
+# A parameter or a stack, its program, its numbers, and whether these have a row for each layer (0) or none (None).
+Work = tuple[str, Program, jax.Array, int | None]
 
 
 @dataclass(frozen=True)
@@ -181,39 +183,62 @@ class Rule:
         state: State,
         hyper: Sequence[Any],
         stacks: Mapping[str, Sequence[str]] | None = None,
+        ahead: Mapping[str, tuple[Any, ...]] | None = None,
     ) -> tuple[dict[str, jax.Array], State]:
         """One step. A parameter that is not the optimizer's, or whose gradient is absent or None, is left as it
         is together with its state, as torch leaves a parameter without ``.grad``.
 
         ``stacks`` maps a stacked array's name to the torch names of its slices along axis 0: parameter,
         gradient and every state leaf then carry that leading axis, and the update is vmapped over it (each
-        slice with the numbers of its own group). JAX-traceable, whatever jax's x64 mode.
+        slice with the numbers of its own group). ``ahead``: what ``ahead`` gave for these parameters, where somebody
+        asked it before. JAX-traceable, whatever jax's x64 mode.
         """
         stacks = stacks or {}
         new_params, new_state = dict(params), dict(state)
         # one inner function per program: parameters of one shape and group structure are traced and lowered once
         inner: dict[int, Any] = {}
         with torch_numerics():
-            rows = [decode(row) for row in hyper]
-            for name, param in params.items():
-                grad = grads.get(name)
-                members = tuple(stacks.get(name, (name,)))
-                if grad is None or members[0] not in self.programs:
-                    continue
-                program = self.program_of(members)
+            work = self._work([n for n in params if grads.get(n) is not None], hyper, stacks)
+            given = _ahead(work, state, stacks) if ahead is None else ahead
+            for name, program, numbers, axis in work:
                 step = inner.setdefault(id(program), jax.jit(partial(update, program)))
-                groups = [self.group_of[member] for member in members]
-                numbers, axis = rows[groups[0]], None
-                if len(set(groups)) > 1:
-                    # one gather: an operand per layer would make a program that grows with depth
-                    distinct = sorted(set(groups))
-                    table = jax.numpy.stack([rows[group] for group in distinct])
-                    numbers, axis = table[np.array([distinct.index(group) for group in groups])], 0
                 if name in stacks:
-                    step = jax.vmap(step, in_axes=(0, 0, 0, axis))
-                new_params[name], fresh = step(param, grad, state[name], numbers)
+                    step = jax.vmap(step, in_axes=(0, 0, 0, axis, 0))
+                new_params[name], fresh = step(params[name], grads[name], state[name], numbers, given[name])
                 new_state[name] = {**state[name], **fresh}
         return new_params, new_state
+
+    def ahead(
+        self,
+        names: Iterable[str],
+        state: State,
+        hyper: Sequence[Any],
+        stacks: Mapping[str, Sequence[str]],
+    ) -> dict[str, tuple[Any, ...]]:
+        """What ``apply`` computes of numbers alone (numbers_ahead.py), by name; of a stack with an axis in front. For
+        who applies the rule to one parameter after another: it does this once, before them all."""
+        with torch_numerics():
+            return _ahead(self._work(names, hyper, stacks), state, stacks)
+
+    def _work(
+        self, names: Iterable[str], hyper: Sequence[Any], stacks: Mapping[str, Sequence[str]]
+    ) -> list[Work]:
+        """Each parameter that is the optimizer's, with its program and the numbers of its group. Under x64."""
+        rows = [decode(row) for row in hyper]
+        found: list[Work] = []
+        for name in names:
+            members = tuple(stacks.get(name, (name,)))
+            if members[0] not in self.programs:
+                continue
+            groups = [self.group_of[member] for member in members]
+            numbers, axis = rows[groups[0]], None
+            if len(set(groups)) > 1:
+                # one gather: an operand per layer would make a program that grows with depth
+                distinct = sorted(set(groups))
+                table = jax.numpy.stack([rows[group] for group in distinct])
+                numbers, axis = table[np.array([distinct.index(group) for group in groups])], 0
+            found.append((name, self.program_of(members), numbers, axis))
+        return found
 
     def stackable(self, members: Iterable[str]) -> bool:
         """Whether these parameters have one update rule, so that their state can be one stacked array each."""
@@ -228,6 +253,13 @@ class Rule:
         if not self.stackable(members):
             raise ValueError(f"{', '.join(members)} are updated by different rules and cannot be one stack")
         return self.programs[members[0]]
+
+
+def _ahead(
+    work: Sequence[Work], state: State, stacks: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[Any, ...]]:
+    given = ahead_of([(p, state[n], numbers, n in stacks, axis == 0) for n, p, numbers, axis in work])
+    return {name: ahead for (name, *_), ahead in zip(work, given, strict=True)}
 
 
 def trace(

@@ -164,6 +164,16 @@ class Update:
             raise ValueError("no average is kept: pass ema=0.999 (a decay) when compiling")
         return {name: entry[ema.AVERAGE] for name, entry in state.items()}
 
+    def ahead(
+        self,
+        names: Iterable[str],
+        state: State,
+        hyper: Sequence[Any],
+        stacks: Mapping[str, Sequence[str]],
+    ) -> dict[str, tuple[Any, ...]] | None:
+        """As ``Rule.ahead``; None of a rule that takes its parameters together."""
+        return self.rule.ahead(names, state, hyper, stacks) if isinstance(self.rule, Rule) else None
+
     def apply(
         self,
         params: Mapping[str, jax.Array],
@@ -171,13 +181,15 @@ class Update:
         state: State,
         hyper: Sequence[Any],
         stacks: Mapping[str, Sequence[str]] | None = None,
+        ahead: Mapping[str, tuple[Any, ...]] | None = None,
     ) -> tuple[dict[str, jax.Array], State]:
         """As ``Rule.apply``. The norm is over all gradients given, also of parameters that are not the optimizer's."""
         if self.clip_value is not None:
             grads = clip_value(grads, self.clip_value)
         if self.clip_norm is not None:
             grads, _ = clip_norm(grads, self.clip_norm, self.norm_type)
-        new, after = self.rule.apply(params, grads, state, hyper, stacks)
+        more = {"ahead": ahead} if ahead is not None else {}
+        new, after = self.rule.apply(params, grads, state, hyper, stacks, **more)
         if self.ema is not None:
             for name in after:
                 if name in params:

@@ -23,6 +23,9 @@ def update_inside(program: Program, rule: Any, names: Sequence[str]) -> Callable
     def step(own: Any, state: Any, fixed: Any, batch: Any, hyper: Any, seed: Any, count: Any) -> Any:
         trace = Trace(program.sites, step_key(seed, count))
 
+        stacks = {n: m for n in wanted if len(m := program.members(n)) > 1}
+        ahead = rule.ahead(sorted(wanted & state.keys()), state, hyper, stacks)
+
         def update(name: str, row: Any, param: Any, grad: Any, kept: Any) -> tuple[Any, Any]:
             if name not in wanted:
                 return param, kept
@@ -36,7 +39,10 @@ def update_inside(program: Program, rule: Any, names: Sequence[str]) -> Callable
                 table = jnp.stack([hyper[group] for group in distinct])
                 own = table[jnp.asarray([distinct.index(group) for group in groups])[row]]
                 mine = tuple(own if k == groups[0] else numbers for k, numbers in enumerate(hyper))
-            params, states = rule.apply({first: param}, {first: grad}, {first: kept}, mine)
+            given = None
+            if ahead is not None and name in ahead:
+                given = {first: tuple(a if row is None else a[row] for a in ahead[name])}
+            params, states = rule.apply({first: param}, {first: grad}, {first: kept}, mine, ahead=given)
             return params[first], states[first]
 
         done = backward.step(program.graph, program.bind({**fixed, **own}, batch), state, update, trace)

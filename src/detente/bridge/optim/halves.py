@@ -1,0 +1,90 @@
+"""A step's graph in two: the arithmetic of numbers, and the rest. Pure: no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref, Where, node_refs, refs
+
+AHEAD = "ahead."
+
+
+@dataclass(frozen=True)
+class Split:
+    """A step's graph in two: ``ahead`` computes numbers from numbers (its inputs are ``hyper.*`` and ``state.*`` of no
+    dimension), ``rest`` takes what it needs of them as inputs ``ahead.0``, ``ahead.1``, ..."""
+
+    ahead: Graph
+    rest: Graph
+
+
+def split(graph: Graph) -> Split | None:
+    """None where no number is computed from others."""
+    numbers = {i.id for i in graph.inputs if i.name.startswith(("hyper.", "state.")) and i.aval.shape == ()}
+    apart: list[Node] = []
+    for node in graph.nodes:
+        if _is_number(node) and {ref.id for ref in node_refs(node)} <= numbers:
+            numbers.add(node.id)
+            apart.append(node)
+    made = {node.id for node in apart}
+    left = [node for node in graph.nodes if node.id not in made]
+    wanted = {ref.id for node in left for ref in node_refs(node)}
+    wanted |= {ref.id for output in graph.outputs for ref in refs(output.value)}
+    given = [node for node in apart if node.id in wanted]
+    if not given:
+        return None
+    read = {ref.id for node in apart for ref in node_refs(node)}
+    inputs = tuple(i for i in graph.inputs if i.id in read)
+    outputs = tuple(Output("ahead", f"{AHEAD}{i}", Ref(node.id)) for i, node in enumerate(given))
+    more = tuple(Input(node.id, "ahead", f"{AHEAD}{i}", _aval(node)) for i, node in enumerate(given))
+    return Split(
+        _renumbered(Graph(inputs, tuple(apart), outputs)),
+        replace(graph, inputs=(*graph.inputs, *more), nodes=tuple(left)),
+    )
+
+
+def _is_number(node: Node) -> bool:
+    return (
+        isinstance(node.out, Aval)
+        and node.out.shape == ()
+        and node.draw is None
+        and not _holds_graph((node.args, tuple(v for _, v in node.kwargs)))
+    )
+
+
+def _aval(node: Node) -> Aval:
+    assert isinstance(node.out, Aval)
+    return node.out
+
+
+def _holds_graph(values: Iterable[Any]) -> bool:
+    return any(isinstance(v, Graph) or (isinstance(v, tuple | list) and _holds_graph(v)) for v in values)
+
+
+def _renumbered(graph: Graph) -> Graph:
+    """Equal for equal arithmetic, whatever stood around it: ids count from 0, and no node says where it comes from."""
+    ids = {i.id: at for at, i in enumerate(graph.inputs)}
+    ids |= {n.id: len(ids) + at for at, n in enumerate(graph.nodes)}
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Ref):
+            return Ref(ids[value.id], value.index)
+        return tuple(moved(v) for v in value) if isinstance(value, tuple | list) else value
+
+    return Graph(
+        tuple(replace(i, id=ids[i.id]) for i in graph.inputs),
+        tuple(
+            replace(
+                n,
+                id=ids[n.id],
+                args=moved(n.args),
+                kwargs=tuple((k, moved(v)) for k, v in n.kwargs),
+                where=Where(),
+                scope="",
+            )
+            for n in graph.nodes
+        ),
+        tuple(replace(o, value=moved(o.value)) for o in graph.outputs),
+    )
