@@ -1,19 +1,24 @@
-"""The arithmetic of numbers in an optimizer's step, done ahead for all parameters at once.
+"""The arithmetic of numbers in an optimizer's step, done ahead for all parameters at once where that is better.
 
 torch keeps a step count for each parameter, so that ``1 - beta2 ** step`` stands in the program once per parameter, in
-float64. A CPU calls ``pow`` 148 times where it could once; a TPU has no float64, and its compiler writes out an
-emulation of each: libtpu took all of a 24 GiB machine to compile GPT-Neo's step, and 115 s for a GPT-2 of two small
-layers, where JAX's own step took 3. The counts are values of their own, and nothing says that they are equal, so they
-are not merged but put side by side: one vector of counts, one power of it, and each parameter reads its element.
+float64. A TPU has no float64, and its compiler writes out an emulation of each power: libtpu took all of a 24 GiB
+machine to compile GPT-Neo's step, and 115 s for a GPT-2 of two small layers, where JAX's own step took 3. The counts
+are values of their own, and nothing says that they are equal, so they are not merged but put side by side: one vector
+of counts, one power of it, and each parameter reads its element.
+
+Not on a CPU. Its compiler fuses such a vector, whole, into everything that reads one element of it: 40 parameters took
+3.7 s to compile instead of 0.5 (docs/design/optimizer.md). There each parameter has its own, as it stands in the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from detente.bridge.graph import Graph
 from detente.bridge.lower.driver import Trace as Lowering
@@ -26,35 +31,59 @@ def all_ahead(
     wanted: Sequence[tuple[Split, Mapping[str, Any], jax.Array, bool]],
 ) -> list[tuple[Any, ...]]:
     """What each one's ``rest`` is given. Of each: its split, its state's entries, the numbers of its group by name
-    under ``hyper.`` as rows, and whether entries and numbers have a leading axis (a stack of layers). Equal arithmetic
-    runs once, on vectors. Under x64."""
+    under ``hyper.``, and whether it is a stack of layers, whose entries have an axis in front. Under x64."""
     found: list[tuple[Any, ...]] = [()] * len(wanted)
     groups: dict[Graph, list[int]] = {}
     for at, (one, *_) in enumerate(wanted):
         groups.setdefault(one.ahead, []).append(at)
     for graph, members in groups.items():
-        # One row for each parameter, a stack's layers one after the other.
-        rows = [_rows(graph, *wanted[at][1:]) for at in members]
-        columns = [jnp.concatenate(column) for column in zip(*rows, strict=True)]
-        results = jax.vmap(lambda *values, graph=graph: _evaluate(graph, values))(*columns)
-        start = 0
-        for at, row in zip(members, rows, strict=True):
-            stop = start + row[0].shape[0]
-            stacked = wanted[at][3]
-            found[at] = tuple(r[start:stop] if stacked else r[start] for r in results)
-            start = stop
+        taken = [_taken(graph, *wanted[at][1:3]) for at in members]
+        stacked = [wanted[at][3] for at in members]
+        results = lax.platform_dependent(
+            taken, cpu=partial(_apart, graph, stacked), default=partial(_together, graph, stacked)
+        )
+        for at, result in zip(members, results, strict=True):
+            found[at] = result
     return found
 
 
-def _rows(graph: Graph, values: Mapping[str, Any], numbers: Any, stacked: bool) -> list[jax.Array]:
-    """The graph's inputs as vectors. A row of numbers that a whole stack shares is repeated."""
-    found = [jnp.asarray(values[i.name] if i.name in values else numbers[i.name]) for i in graph.inputs]
+def _taken(graph: Graph, values: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[jax.Array, ...]:
+    """The graph's inputs."""
+    return tuple(jnp.asarray(values[i.name] if i.name in values else numbers[i.name]) for i in graph.inputs)
+
+
+def _apart(graph: Graph, stacked: Sequence[bool], taken: Sequence[tuple[jax.Array, ...]]) -> list[Any]:
+    """Each by itself; traced once."""
+    once = jax.jit(partial(_evaluate, graph))
+    return [
+        jax.vmap(once, in_axes=tuple(0 if v.ndim else None for v in values))(*values)
+        if many
+        else once(*values)
+        for many, values in zip(stacked, taken, strict=True)
+    ]
+
+
+def _together(graph: Graph, stacked: Sequence[bool], taken: Sequence[tuple[jax.Array, ...]]) -> list[Any]:
+    """All as one vector, a stack's layers one after the other."""
+    rows = [_rows(values, many) for many, values in zip(stacked, taken, strict=True)]
+    columns = [jnp.concatenate(column) for column in zip(*rows, strict=True)]
+    results = jax.vmap(partial(_evaluate, graph))(*columns)
+    found, start = [], 0
+    for many, row in zip(stacked, rows, strict=True):
+        stop = start + row[0].shape[0]
+        found.append(tuple(r[start:stop] if many else r[start] for r in results))
+        start = stop
+    return found
+
+
+def _rows(values: Sequence[jax.Array], stacked: bool) -> list[jax.Array]:
+    """As vectors. A number that a whole stack shares is repeated."""
     if not stacked:
-        return [v.reshape(1) for v in found]
-    length = max(v.shape[0] for v in found if v.ndim)
-    return [v if v.ndim else jnp.broadcast_to(v, (length,)) for v in found]
+        return [v.reshape(1) for v in values]
+    length = max(v.shape[0] for v in values if v.ndim)
+    return [v if v.ndim else jnp.broadcast_to(v, (length,)) for v in values]
 
 
-def _evaluate(graph: Graph, values: Sequence[Any]) -> tuple[Any, ...]:
+def _evaluate(graph: Graph, *values: Any) -> tuple[Any, ...]:
     inputs = {item.id: value for item, value in zip(graph.inputs, values, strict=True)}
     return evaluate(graph, inputs, Lowering(Sites()))
