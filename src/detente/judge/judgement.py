@@ -217,6 +217,7 @@ def _cell_result(
         group=cell.group,
         phases=phases_of(row),
         practice=str(row.get("practice.said", "")),
+        arm=cell.arm.name,
     )
 
 

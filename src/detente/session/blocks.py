@@ -83,7 +83,8 @@ def _one_block(under: Underway, block: int, cells: Sequence[Cell], turns: Turns)
         turns.over(process, handed, turn)
         if process.evidence.status == "skipped":
             # It turned out not to run here (no such device, no TF32): nor do its twins.
-            same = [c for c in under.layout.cells if c.stack == cell.stack and c.group == cell.group]
+            own = (cell.stack, cell.arm, cell.group)
+            same = [c for c in under.layout.cells if (c.stack, c.arm, c.group) == own]
             under.ledger.skip(same, process.evidence.reason)
     turns.take(block)
 
