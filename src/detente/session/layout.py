@@ -19,6 +19,7 @@ from detente.records.fault import UsageFault
 from detente.records.precision import PRECISIONS
 from detente.session.request import Request
 from detente.stacks.catalogue import STACKS, StackEntry, find_entry
+from detente.stacks.factors import check_settings
 from detente.workloads.catalogue import find_size, find_workload, is_own
 from detente.workloads.workload import Size, Workload
 
@@ -55,6 +56,8 @@ def lay_out(request: Request) -> Layout:
         e for e in STACKS.values() if e.default or (usual and e.recipe == OUT_OF_THE_BOX)
     ]
     arms = [arm for _, arm in asked] or [NO_ARM] * len(entries)
+    for arm in arms:
+        check_settings(arm)
     labels = _labels(entries, arms)
     missing = {e.name: why for e in entries if (why := missing_reason(e))}
     cells: list[Cell] = []
