@@ -15,6 +15,7 @@ from detente.cli.live import progress_sink
 from detente.cli.options import Bytes, Duration, Names, format_option
 from detente.cli.sessions import find_spool
 from detente.cli.text import say
+from detente.records.arm import read_arm
 from detente.records.session import Session
 from detente.session.continued import request_of
 from detente.session.request import Request
@@ -239,8 +240,9 @@ def exit_code(session: Session, result: Any, request: Request | None) -> int:
     """130 after an interruption; 1 when a cell that was asked for by name is VOID or failed; else 0."""
     if session.note == "interrupted":
         return 130
-    named = set(request.stacks) if request is not None else set()
-    bad = [c for c in result.cells if c.status in ("void", "failed") and c.stack in named]
+    asked = request.stacks if request is not None else ()
+    named = {(stack, arm.name) for stack, arm in map(read_arm, asked)}
+    bad = [c for c in result.cells if c.status in ("void", "failed") and (c.stack, c.arm) in named]
     alike: dict[tuple[str, str, str], list[str]] = {}
     for c in bad:
         alike.setdefault((c.workload, c.status, c.reason), []).append(c.label)

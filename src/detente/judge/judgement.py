@@ -13,6 +13,7 @@ from detente.judge import verdicts as words
 from detente.judge.floor import Peak, Work, best_peak, floor_column, raise_peak
 from detente.judge.load import load_of
 from detente.judge.looks import looks_of
+from detente.judge.meant import is_meant
 from detente.judge.pairs import Candidates, Pairs, drift_reason, judge_pairs
 from detente.judge.rows import (
     block_medians,
@@ -29,6 +30,7 @@ from detente.judge.rules.audit import audit
 from detente.judge.rules.hardware import FOREIGN
 from detente.judge.rules.rule import Group, Row
 from detente.judge.verdicts import Decision
+from detente.records.arm import NO_ARM
 from detente.records.cell import Cell
 from detente.records.finding import Finding
 from detente.records.precision import PRECISIONS
@@ -156,10 +158,16 @@ def _raised(groups: dict[str, Group], status: dict[str, tuple[str, str]]) -> dic
 
 def _findings(session: Session, group: Group) -> tuple[Finding, ...]:
     """The audit of a group. The A/A twin is probed less than the stack that it repeats: what is missing of it is
-    there of its sibling, and is no news."""
+    there of its sibling, and is no news. What an arm is for is none either."""
     twin = session.aa[1] if session.aa else None
     keys = {row.cell.key for row in group.rows if row.cell.label == twin}
-    return tuple(f for f in audit(group) if f.severity != "unchecked" or f.cell not in keys)
+    arms = {row.cell.key: row.cell.arm for row in group.rows}
+    return tuple(
+        f
+        for f in audit(group)
+        if (f.severity != "unchecked" or f.cell not in keys)
+        and not is_meant(arms.get(f.cell, NO_ARM), f.rule)
+    )
 
 
 # -- rows --------------------------------------------------------------------------------------------------------
@@ -217,6 +225,7 @@ def _cell_result(
         group=cell.group,
         phases=phases_of(row),
         practice=str(row.get("practice.said", "")),
+        arm=cell.arm.name,
     )
 
 

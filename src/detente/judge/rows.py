@@ -61,15 +61,16 @@ def make_row(session: Session, cell: Cell) -> Row:
 
 
 def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
-    """The fp64 level comes from ``prove`` processes of the same workload, stack and contract, at whatever size and
+    """The fp64 level comes from ``prove`` processes of the same workload, stack, arm and contract, at whatever size and
     device they ran; the other level from the timed processes, and from proofs at the cell's own precision, which are at
     another size where a reference at the cell's own does not fit."""
     function, precision, on_device, size, layer, cut = [], [], False, "", "", ""
     for p in session.processes:
         other = p.cell
-        same = (other.workload, other.stack, other.contract.name) == (
+        same = (other.workload, other.stack, other.arm, other.contract.name) == (
             cell.workload,
             cell.stack,
+            cell.arm,
             cell.contract.name,
         )
         if p.kind != "prove" or not same or not p.evidence.errors:

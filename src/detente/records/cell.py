@@ -1,16 +1,19 @@
-"""A cell: workload x stack x contract x device."""
+"""A cell: workload x stack x contract x device, and the arm under which the stack runs, where it has one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from detente.records.arm import NO_ARM, Arm
 from detente.records.contract import Contract
 
 
 @dataclass(frozen=True)
 class Cell:
     """One thing that is measured. ``label`` is the row's name: the stack's, or ``jax#2`` where one stack runs
-    under a second name (the A/A pair, or a stack that the user asked for twice)."""
+    under a second name (the A/A pair, or a stack that the user asked for twice). A row under an arm has it in its
+    label, ``jax[donation=off]``, so that nothing that is kept by key confuses it with the stack itself. Raises
+    ValueError where it has not."""
 
     workload: str
     size: str
@@ -18,6 +21,11 @@ class Cell:
     contract: Contract
     device: str
     label: str
+    arm: Arm = NO_ARM
+
+    def __post_init__(self) -> None:
+        if self.arm and f"[{self.arm.name}]" not in self.label:
+            raise ValueError(f"{self.label[:80]!r} is not called after its arm, {self.arm.name}")
 
     @property
     def key(self) -> str:

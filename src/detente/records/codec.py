@@ -124,7 +124,7 @@ def _read_record(cls: type, data: Any, path: str) -> Any:
     }
     try:
         return cls(**found)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise SchemaError(f"{path}: {error}") from None
 
 

@@ -86,6 +86,7 @@ class CellResult:
     phases    where a process's time goes: median seconds by phase, of the processes behind the row's first, which also
               compiles cold, proves gradients and runs every probe; of the first where there is no other
     practice  which of its framework's documented practices the row follows, as its own objects say
+    arm       what is otherwise in this row than in its stack, ``donation=off``; empty for the stack as it is
     """
 
     workload: str
@@ -114,6 +115,7 @@ class CellResult:
     group: str = ""
     phases: dict[str, float] = field(default_factory=dict)
     practice: str = ""
+    arm: str = ""
 
 
 @dataclass(frozen=True)

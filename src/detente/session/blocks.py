@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from detente.records.cell import Cell
+from detente.session.arms import check_arms
 from detente.session.first_rows import FEWEST, chosen_rows
 from detente.session.layout import is_twin
 from detente.session.memory_runs import memory_cells
@@ -55,6 +56,7 @@ def _one_block(under: Underway, block: int, cells: Sequence[Cell], turns: Turns)
     if late:  # rows that let others go first are proved and prepared now; the others have been
         prove(under, late)
         prepare(under, late)
+        check_arms(under, late)
         alive = under.alive()
         cells = [c for c in cells if c in alive]
     for order, cell in enumerate(cells):
@@ -83,7 +85,8 @@ def _one_block(under: Underway, block: int, cells: Sequence[Cell], turns: Turns)
         turns.over(process, handed, turn)
         if process.evidence.status == "skipped":
             # It turned out not to run here (no such device, no TF32): nor do its twins.
-            same = [c for c in under.layout.cells if c.stack == cell.stack and c.group == cell.group]
+            own = (cell.stack, cell.arm, cell.group)
+            same = [c for c in under.layout.cells if (c.stack, c.arm, c.group) == own]
             under.ledger.skip(same, process.evidence.reason)
     turns.take(block)
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from detente.environments import python_of
+from detente.records.arm import NO_ARM, Arm, read_arm
 from detente.records.cell import Cell
 from detente.records.contract import CONTRACTS, Contract
 from detente.records.fault import UsageFault
 from detente.records.precision import PRECISIONS
 from detente.session.request import Request
 from detente.stacks.catalogue import STACKS, StackEntry, find_entry
+from detente.stacks.factors import check_settings
 from detente.workloads.catalogue import find_size, find_workload, is_own
 from detente.workloads.workload import Size, Workload
 
@@ -49,10 +51,14 @@ def lay_out(request: Request) -> Layout:
             f"there are {', '.join(p for p in PRECISIONS if p != 'fp64')}",
         )
     usual = request.contract == OUT_OF_THE_BOX
-    entries = [find_entry(n) for n in request.stacks] or [
+    asked = [read_arm(n) for n in request.stacks]
+    entries = [find_entry(n) for n, _ in asked] or [
         e for e in STACKS.values() if e.default or (usual and e.recipe == OUT_OF_THE_BOX)
     ]
-    labels = _labels(entries)
+    arms = [arm for _, arm in asked] or [NO_ARM] * len(entries)
+    for arm in arms:
+        check_settings(arm)
+    labels = _labels(entries, arms)
     missing = {e.name: why for e in entries if (why := missing_reason(e))}
     cells: list[Cell] = []
     skipped: dict[str, str] = {}
@@ -61,35 +67,36 @@ def lay_out(request: Request) -> Layout:
         workload = find_workload(name)
         size = find_size(workload, request.size)
         contract = _contract(workload, request)
-        rows = list(zip(labels, entries, strict=True))
-        why_not = {e.name: missing.get(e.name) or _no_definition(workload, e, size) for _, e in rows}
+        rows = list(zip(labels, entries, arms, strict=True))
+        why_not = {e.name: missing.get(e.name) or _no_definition(workload, e, size) for _, e, _ in rows}
         if is_own(name) and not request.stacks:
             # Nobody asked for the rows that a model has no definition for.
             rows = [r for r in rows if r[1].definition in workload.definitions]
         twin = next((r for r in rows if not why_not[r[1].name]), None) if request.aa else None
         if twin is not None:
             aa = (twin[0], twin[0] + AA)
-            rows.append((twin[0] + AA, twin[1]))
-        for label, entry in rows:
-            cell = Cell(name, size.name, entry.name, contract, request.device, label)
+            rows.append((twin[0] + AA, *twin[1:]))
+        for label, entry, arm in rows:
+            cell = Cell(name, size.name, entry.name, contract, request.device, label, arm)
             cells.append(cell)
             if why_not[entry.name]:
                 skipped[cell.key] = why_not[entry.name]
     return Layout(tuple(cells), skipped, aa)
 
 
-def _labels(entries: list[StackEntry]) -> list[str]:
-    """A stack that is named twice gets ``#2`` the second time. One of the user's own is labelled by its class, with its
-    file where another's class is called the same; the path stays in ``stack``."""
+def _labels(entries: list[StackEntry], arms: list[Arm]) -> list[str]:
+    """A row that is named twice gets ``#2`` the second time; one under an arm has it in brackets. One of the user's own
+    is labelled by its class, with its file where another's class is called the same; the path stays in ``stack``."""
     own = {e.name: e.name.rpartition(":") for e in entries if ".py:" in e.name}
     classes = Counter(name for _, _, name in own.values())
     seen: Counter[str] = Counter()
     labels = []
-    for entry in entries:
+    for entry, arm in zip(entries, arms, strict=True):
         name = entry.name
         if name in own:
             file, _, kind = own[name]
             name = kind if classes[kind] == 1 else f"{Path(file).stem}:{kind}"
+        name = arm.label(name)
         seen[name] += 1
         labels.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
     return labels

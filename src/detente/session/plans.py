@@ -27,6 +27,8 @@ def run_plans(under: Underway) -> None:
     same."""
     wanted = []
     for cell in memory_cells(under):
+        if cell.arm:
+            continue  # no stack plans itself under an arm
         if under.ledger.session.every(cell, "plan"):
             continue
         known = read_proof(plan_file(cell))

@@ -33,6 +33,7 @@ def proof_file(cell: Cell) -> Path:
         [
             cell.key,
             cell.stack,
+            cell.arm.name,
             installed_hash(str(python_for(entry) or sys.executable)),
             machine()["processor"],
             source_hash(),

@@ -48,7 +48,7 @@ def proof_cell(cell: Cell) -> Cell | None:
     if not size:
         return None
     contract = cell.contract.resident().at("fp64")
-    return Cell(cell.workload, size, cell.stack, contract, "cpu", cell.label)
+    return replace(cell, size=size, contract=contract, device="cpu")
 
 
 def prepare(under: Underway, cells: Sequence[Cell]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from detente.records.fault import MachineFault, UsageFault
 from detente.records.folders import data_folder
 from detente.records.session import Fingerprint, Session
+from detente.session.arms import check_arms
 from detente.session.asked import settings_of
 from detente.session.beyond import leave_out
 from detente.session.blocks import UNJUDGED_BLOCKS, run_blocks
@@ -102,6 +103,7 @@ def _stages(under: Underway) -> Session:
         cells = leave_out(under, cells)
         prove(under, cells)
         prepare(under, cells)
+        check_arms(under, cells)
         if under.unmade and not under.alive():
             under.ledger.end("nothing could be prepared")
             raise under.unmade.fault()

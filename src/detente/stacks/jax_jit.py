@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from detente.records.arm import Arm
 from detente.records.chip import Chip
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
@@ -17,6 +18,7 @@ from detente.stacks.brought_along import by_jax
 from detente.stacks.chips import device_of, plan_on
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.jax_events import CompileListener
+from detente.stacks.jax_form import AS_IT_IS, FORMS, Forms, JaxForm, form_of
 from detente.stacks.jax_nnx import NnxParts
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
@@ -29,10 +31,19 @@ class JaxRunning:
     """A definition split into parameters, other state and optimizer state; the state lives here, donated from step to
     step."""
 
-    def __init__(self, stack: JaxJit, workload: Workload, size: Size, contract: Contract, scan: bool) -> None:
+    def __init__(
+        self,
+        stack: JaxJit,
+        workload: Workload,
+        size: Size,
+        contract: Contract,
+        scan: bool,
+        form: JaxForm = AS_IT_IS,
+    ) -> None:
         import jax
 
         self.jax, self.stack, self.contract, self.workload = jax, stack, contract, workload
+        self.form = form
         self.dtype = PRECISIONS[contract.precision].parameters
         self.parts = _parts(workload, size, contract, scan)
         self.optimizer = (self.parts.optimizer if contract.optimizer is not None else None) or make_optimizer(
@@ -98,10 +109,10 @@ class JaxRunning:
             return loss, optax.apply_updates(params, updates), rest, state
 
         if region == "train-step":
-            return jax.jit(train, donate_argnums=(0, 1, 2)), (0, 1, 2)
+            return self.form.jit(jax, train, (0, 1, 2))
         if region == "gradient":
-            return jax.jit(gradient, donate_argnums=(1,)), (1,)
-        return jax.jit(forward), ()
+            return self.form.jit(jax, gradient, (1,))
+        return self.form.jit(jax, forward, ())
 
     # The Protocol -------------------------------------------------------------------------------------------
 
@@ -330,15 +341,20 @@ class JaxRunning:
     def programs(self) -> tuple[Capture, ...]:
         if self._example is None:
             return ()
-        lowered = self.jitted.lower(*self._arguments())
-        before = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
-        compiled = lowered.compile()
-        after = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
-        return (
-            Capture("hlo", "step", before, self._plan()),
-            Capture("hlo-optimised", "step", after, self._plan()),
-            Capture("stablehlo", "step", lowered.as_text().encode()),
-        )
+        return captures_of("step", self.jitted.lower(*self._arguments()))
+
+
+def captures_of(name: str, lowered: Any) -> tuple[Capture, ...]:
+    """What one of JAX's programs gives away."""
+    before = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    compiled = lowered.compile()
+    after = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+    plan = read_plan(compiled.memory_analysis())
+    return (
+        Capture("hlo", name, before, plan),
+        Capture("hlo-optimised", name, after, plan),
+        Capture("stablehlo", name, lowered.as_text().encode()),
+    )
 
 
 class JaxJit:
@@ -346,6 +362,7 @@ class JaxJit:
 
     scan: ClassVar[bool] = False
     running: ClassVar[type[JaxRunning]] = JaxRunning
+    forms: ClassVar[Forms] = FORMS
 
     def start(self, device: str, precision: str, threads: int) -> str:
         import jax
@@ -418,6 +435,19 @@ class JaxJit:
         if self.scan and workload.layers(size) < 2:
             raise Unavailable(f"{workload.name} has no repeated layers to scan")
         return self.running(self, workload, size, contract, self.scan)
+
+    def build_under(self, arm: Arm, workload: Workload, size: Size, contract: Contract) -> JaxRunning:
+        """The same under an arm. Raises Unavailable for one that this step cannot be built under."""
+        from detente.stacks.jax_outside import OutsideRunning
+
+        form = form_of("jax", arm, self.forms)
+        scan = self.scan if form.scan is None else form.scan
+        if scan and workload.layers(size) < 2:
+            raise Unavailable(f"{workload.name} has no repeated layers to scan")
+        if form.outside and contract.region != "train-step":
+            raise Unavailable(f"a {contract.region} has no optimizer that could be outside of it")
+        kind = OutsideRunning if form.outside else self.running
+        return kind(self, workload, size, contract, scan, form)
 
 
 class JaxScan(JaxJit):

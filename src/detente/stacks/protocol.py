@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from detente.records.arm import Arm
 from detente.records.contract import Contract
 from detente.workloads.workload import Size, Workload
 
@@ -158,6 +159,24 @@ class Stack(Protocol):
         """Create module, optimizer and step. Weights are whatever the framework initialises; ``load`` follows.
         Raises Unavailable when the workload has no definition for this stack."""
         ...
+
+
+class Armed(Protocol):
+    """What a stack offers besides, when it can be run under arms. One that does not is skipped under any."""
+
+    def build_under(self, arm: Arm, workload: Workload, size: Size, contract: Contract) -> Running:
+        """``build`` with the arm's factors set (stacks/factors.py). Raises Unavailable, with the reason, for what this
+        stack cannot be built under."""
+        ...
+
+
+def build(stack: Any, arm: Arm, workload: Workload, size: Size, contract: Contract) -> Running:
+    """A workload on a stack, under its arm where it has one."""
+    if not arm:
+        return stack.build(workload, size, contract)
+    if not hasattr(stack, "build_under"):
+        raise Unavailable(f"{type(stack).__name__} is built under no arm")
+    return stack.build_under(arm, workload, size, contract)
 
 
 class Unavailable(Exception):

@@ -62,10 +62,10 @@ def history(
     """The series of every cell that matches, over the newest ``sessions`` sessions that have one.
 
     ``stack`` is the row's name (``jax``); the second rows of A/A pairs (``jax#aa``) come only when asked
-    for by name. ``cell`` matches the beginning of a cell's key (``gpt2/paper/train-step/fp32``). Only
-    processes that ended well count, and no row that was judged void. Answers from the index alone: a
-    million samples take less than 100 ms (benchmarks/history.py). A session that cannot be read is told to ``bad``
-    and left out.
+    for by name, and so do rows under an arm (``jax[donation=off]``). ``cell`` matches the beginning of a
+    cell's key (``gpt2/paper/train-step/fp32``). Only processes that ended well count, and no row that was
+    judged void. Answers from the index alone: a million samples take less than 100 ms
+    (benchmarks/history.py). A session that cannot be read is told to ``bad`` and left out.
     """
     with reading(store.engine) as connection:
         tell_insane(connection, bad)
@@ -137,7 +137,7 @@ def _medians(
     if stack is not None:
         query = query.where(p.label == stack)
     elif cell is None:
-        query = query.where(p.label.not_like("%#aa"))
+        query = query.where(p.label.not_like("%#aa"), p.label.not_like("%[%=%]%"))
     if cell is not None:
         query = query.where(p.cell.startswith(cell, autoescape=True))
     found: dict[str, _Medians] = {}

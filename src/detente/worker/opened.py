@@ -15,7 +15,7 @@ import numpy as np
 from detente.records.evidence import CacheState
 from detente.records.job import Job
 from detente.stacks.catalogue import find_entry, make_stack
-from detente.stacks.protocol import Capture, Running, Stack
+from detente.stacks.protocol import Capture, Running, Stack, build
 from detente.worker.clock import now
 from detente.worker.events import Events
 from detente.worker.prepared import knowing, map_batches, map_weights
@@ -99,7 +99,7 @@ def open_job(job: Job, events: Events) -> Opened:
     workload = find_workload(job.cell.workload)
     with _undrawn():
         size = knowing(find_size(workload, job.cell.size), Path(job.prepared))
-        running = stack.build(workload, size, job.cell.contract)
+        running = build(stack, job.cell.arm, workload, size, job.cell.contract)
     weights = map_weights(Path(job.prepared))
     running.load(weights)
     build_s = now() - begun

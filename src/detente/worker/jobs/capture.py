@@ -1,9 +1,11 @@
-"""Capture: the stack's programs of one step, kept as files."""
+"""Capture: the stack's programs of one step, kept as files, and what an arm's check reads of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from detente.programs.built import built_facts
+from detente.programs.count import READERS
 from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.worker.artefacts import keep_programs
@@ -19,4 +21,12 @@ def run(job: Job, events: Events) -> Evidence:
     loss = opened.running.loss(handle)
     events.phase("capture")
     programs = keep_programs(Path(job.artefacts), opened.captures)
-    return Evidence("ok", "done", losses=(loss,), programs=programs, versions=opened.stack.versions())
+    built = built_facts((c.form, c.data) for c in opened.captures if c.form in READERS)
+    return Evidence(
+        "ok",
+        "done",
+        losses=(loss,),
+        programs=programs,
+        versions=opened.stack.versions(),
+        probes={"built": built},
+    )

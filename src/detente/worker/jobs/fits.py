@@ -24,6 +24,8 @@ def run(job: Job, events: Events) -> Evidence:
     form of the row; a row that has one form only has the name ``""``."""
     events.phase("import")
     chip = find_chip(job.cell.device)
+    if job.cell.arm:
+        raise Unavailable("no stack is planned for a chip under an arm")
     stack: Any = make_stack(find_entry(job.cell.stack))
     stack.start("cpu", job.cell.contract.precision, job.threads)
     if not hasattr(stack, "plans_on"):

@@ -19,6 +19,8 @@ def run(job: Job, events: Events) -> Evidence:
     """``planned_*`` by label, and ``planned_process``: the peak beside what the process holds without its tensors,
     which is what this one holds: interpreter, libraries, what a compiler leaves behind."""
     events.phase("import")
+    if job.cell.arm:
+        raise Unavailable("no stack plans itself under an arm")
     stack = make_stack(find_entry(job.cell.stack))
     platform = stack.start(job.cell.device, job.cell.contract.precision, job.threads)
     workload = find_workload(job.cell.workload)

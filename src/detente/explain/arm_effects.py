@@ -1,0 +1,60 @@
+"""What each arm of a session is worth by itself: the paired log ratio of its row over the row without it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from detente.explain.rows import Rows, label_of
+from detente.explain.waterfall import Effect
+from detente.judge.statistics import ALPHA, corrected, interval, paired
+from detente.records.arm import Arm
+from detente.stacks.factors import Row, bases_of
+
+State = Literal["measured", "below noise", "dropped", "untested"]
+
+
+@dataclass(frozen=True)
+class ArmEffect:
+    """One factor of one row. ``effect`` above 0: the step takes longer under the arm. ``below noise``: its interval
+    holds 0, or does not reach beyond what equal programs lie apart by. Dropped and untested ones have a ``reason``."""
+
+    factor: str
+    row: str
+    against: str
+    state: State
+    effect: Effect | None = None
+    reason: str = ""
+
+
+def arm_effects(rows: Rows, planned: tuple[Row, ...] = ()) -> tuple[ArmEffect, ...]:
+    """The effect of every factor of every row under an arm: those that were measured, those that were refused, and the
+    ``planned`` ones that never ran. The interval is corrected for the number of effects."""
+    wanted = [r for r in dict.fromkeys((*rows.medians, *rows.refused, *planned)) if r[1]]
+    pairs = [(row, factor, _against(row, factor)) for row in wanted for factor in row[1].factors]
+    return tuple(_one(rows, row, factor, base, len(pairs)) for row, factor, base in pairs)
+
+
+def _against(row: Row, factor: str) -> Row:
+    """The same row without the factor; of a foreign program the stack's own, through the same door."""
+    stack, arm = row
+    if factor != "program":
+        return bases_of(stack, arm)[factor]
+    own = Arm(tuple((f, stack if f == factor else s) for f, s in arm.settings))
+    return (stack, own) if own != arm else (stack, arm.only(f for f in arm.factors if f != factor))
+
+
+def _one(rows: Rows, row: Row, factor: str, base: Row, pairs: int) -> ArmEffect:
+    name, against = label_of(row), label_of(base)
+    for one in (row, base):
+        if why := rows.why_not(one):
+            refused = one in rows.refused
+            return ArmEffect(factor, name, against, "dropped" if refused else "untested", None, why)
+    pair = paired(rows.medians[row], rows.medians[base], rows.blocks)
+    if not pair.n:
+        return ArmEffect(factor, name, against, "untested", None, "no block holds both")
+    effect = Effect(pair.mean, interval(pair, corrected(ALPHA, pairs, rows.share)))
+    found = effect.interval
+    clear = found is not None and found.beyond(math.expm1(rows.log_noise))
+    return ArmEffect(factor, name, against, "measured" if clear else "below noise", effect)

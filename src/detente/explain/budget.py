@@ -1,0 +1,75 @@
+"""Which causes are tested in the time that there is: those that promise most for what they cost. The rest is listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from detente.explain.causes import Cause, Path, rows_between
+from detente.stacks.factors import Row
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """``path`` holds the causes that are tested, ``rows`` what has to run for them in every block, the two ends among
+    them, ``seconds`` what that takes; ``untested`` maps a cause to why it is not."""
+
+    path: Path
+    rows: tuple[Row, ...]
+    seconds: float
+    untested: dict[str, str] = field(default_factory=dict)
+
+
+def choose(
+    path: Path,
+    cost_s: Callable[[Row], float],
+    blocks: int,
+    budget_s: float | None = None,
+    expected: Callable[[Cause], float] = lambda cause: cause.guess,
+) -> Chosen:
+    """The causes of ``path`` that ``blocks`` blocks within ``budget_s`` hold, by what they are expected to move (a log
+    ratio) over what they cost. ``cost_s``: seconds of a row's process. Each further cause doubles the rows, so a cause
+    that is left out may be followed by none. A runtime comes and goes with the program that it runs."""
+    chosen = replace(path, causes=())
+    untested: dict[str, str] = {}
+    waiting = list(_units(path))
+    while waiting:
+
+        def worth(unit: tuple[Cause, ...], chosen: Path = chosen) -> float:
+            more = _seconds(_with(path, chosen, unit), cost_s, blocks) - _seconds(chosen, cost_s, blocks)
+            return sum(abs(expected(c)) for c in unit) / max(more, 1e-9)
+
+        unit = max(waiting, key=worth)
+        waiting.remove(unit)
+        longer = _with(path, chosen, unit)
+        seconds = _seconds(longer, cost_s, blocks)
+        if budget_s is None or seconds <= budget_s:
+            chosen = longer
+            continue
+        why = f"with it {blocks} blocks take {seconds:.0f} s, and the budget is {budget_s:.0f} s"
+        untested |= {c.code: why for c in unit}
+    return Chosen(chosen, _rows(chosen), _seconds(chosen, cost_s, blocks), untested)
+
+
+def _units(path: Path) -> list[tuple[Cause, ...]]:
+    """The causes, those that only make sense together as one."""
+    first = tuple(c for c in path.causes if c.first)
+    rest = [c for c in path.causes if not c.first]
+    if first and rest:
+        return [(*first, rest[0]), *((c,) for c in rest[1:])]
+    return [(c,) for c in path.causes]
+
+
+def _with(path: Path, chosen: Path, unit: tuple[Cause, ...]) -> Path:
+    """In the order in which the path has them."""
+    wanted = {c.code for c in (*chosen.causes, *unit)}
+    return replace(path, causes=tuple(c for c in path.causes if c.code in wanted))
+
+
+def _rows(path: Path) -> tuple[Row, ...]:
+    between = rows_between(path, path.orders()).values() if path.causes else ()
+    return tuple(dict.fromkeys((path.a, path.b, *between)))
+
+
+def _seconds(path: Path, cost_s: Callable[[Row], float], blocks: int) -> float:
+    return blocks * sum(cost_s(row) for row in _rows(path))

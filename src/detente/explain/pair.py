@@ -1,0 +1,101 @@
+"""Why one row is faster than another: the waterfall from A to B, where their gap is settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from detente.explain.causes import PROGRAM, Cause, Path, rows_between
+from detente.explain.rows import Rows, label_of
+from detente.explain.waterfall import Arm as Switched
+from detente.explain.waterfall import Waterfall, waterfall
+from detente.judge.pairs import NOISE_UNKNOWN
+from detente.judge.statistics import MARGIN, paired
+from detente.judge.verdicts import judge_pair
+from detente.records.verdict import Verdict
+from detente.stacks.factors import Row
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A pair, explained or not.
+
+    verdict    of A against B, as the one pair that was asked about; None where one of them has no figures
+    waterfall  None where the gap is not settled; without bars where there is nothing to switch
+    reason     why there are no bars, in words; empty where there are
+    dropped    cause -> why it has no bar: its share is in what is left
+    """
+
+    a: str
+    b: str
+    verdict: Verdict | None
+    waterfall: Waterfall | None
+    reason: str = ""
+    dropped: dict[str, str] = field(default_factory=dict)
+
+
+def explain_pair(rows: Rows, path: Path) -> Explanation:
+    """The waterfall from ``path.a`` to ``path.b``. A cause whose rows were not measured, not proved, or did not do what
+    they say has no bar, and the reason stands beside it."""
+    a, b = label_of(path.a), label_of(path.b)
+    for end in (path.a, path.b):
+        if why := rows.why_not(end):
+            return Explanation(a, b, None, None, why)
+    if path.a == path.b:
+        times = rows.medians[path.a]
+        again = rows.twins.get(path.a) or times
+        found = waterfall({frozenset(): times}, times, again, [()], rows.log_noise)
+        return Explanation(a, b, None, found, "one row under two names: there is nothing to switch")
+    if rows.unsure:
+        return Explanation(a, b, None, None, f"the gap is not settled: {rows.unsure}")
+    verdict = _verdict(rows, path)
+    if verdict.word not in ("FASTER", "SLOWER"):
+        said = {"SAME": "there is no gap", "LEANS": "the gap is not settled"}
+        why = said.get(verdict.word, "the gap is not settled")
+        return Explanation(a, b, verdict, None, f"{why}: {verdict.reason}")
+    path, dropped = _measured(rows, path)
+    # Where no cause is left, all of the gap is.
+    orders = path.orders() if path.causes else ((),)
+    between = rows_between(path, orders) if path.causes else {frozenset[str](): path.a}
+    times = {switched: rows.medians[row] for switched, row in between.items()}
+    found = waterfall(times, rows.medians[path.a], rows.medians[path.b], orders, rows.log_noise)
+    return Explanation(a, b, verdict, found, "" if found.bars else "no cause was tested", dropped)
+
+
+def _verdict(rows: Rows, path: Path) -> Verdict:
+    """Of A against B. Rows under arms are means to an end: the correction counts the pair that was asked about."""
+    a, b = rows.medians[path.a], rows.medians[path.b]
+    unsure = "" if rows.noise is not None else NOISE_UNKNOWN
+    bound = max(MARGIN, rows.noise or 0.0)
+    pair = paired(a, b, rows.blocks)
+    return judge_pair(rows.group, label_of(path.a), label_of(path.b), pair, bound, 1, rows.share, unsure)
+
+
+def _measured(rows: Rows, path: Path) -> tuple[Path, dict[str, str]]:
+    """The path over the causes that were measured, and why the others were not. What A's own runtime does is no cause
+    where its program cannot be run by another: everything would be."""
+    dropped: dict[str, str] = {}
+    while path.causes:
+        between = rows_between(path, path.orders())
+        missing = {row: why for row in between.values() if (why := rows.why_not(row))}
+        if not missing:
+            break
+        blamed = max(path.causes, key=lambda c: (_share(c, between, missing), -c.guess))
+        mine = [row for row in missing if set(row[1].settings) & {*blamed.as_a, *blamed.as_b}]
+        dropped[blamed.code] = missing[min(mine or missing, key=lambda row: len(row[1].settings))]
+        path = path.without(blamed.code)
+        if blamed.code == PROGRAM:
+            for cause in [c for c in path.causes if c.first]:
+                dropped[cause.code] = dropped[PROGRAM]
+                path = path.without(cause.code)
+    return path, dropped
+
+
+def _share(cause: Cause, between: Mapping[Switched, Row], missing: Mapping[Row, str]) -> float:
+    """Of the rows in which the cause is one way or the other, the share that is missing, of the worse way: where it is
+    to blame, all of them are."""
+    shares = [0.0]
+    for settings in filter(None, (cause.as_a, cause.as_b)):
+        mine = [row for row in between.values() if set(settings) <= set(row[1].settings)]
+        shares.append(sum(row in missing for row in mine) / len(mine) if mine else 0.0)
+    return max(shares)

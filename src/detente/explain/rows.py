@@ -1,0 +1,100 @@
+"""The rows of a session as explaining sees them: what may be compared, block by block, and why the rest may not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from detente.explain.waterfall import Medians
+from detente.judge.judgement import judge
+from detente.judge.looks import looks_of
+from detente.judge.rows import block_medians, make_row
+from detente.judge.statistics import MARGIN
+from detente.records.session import Session
+from detente.stacks.factors import Facts, Row, failed_checks
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One group of a session. A row is a stack and its arm.
+
+    medians  seconds per step by block, of every row that ran well, was proved and, under an arm, did what it says
+    refused  row -> why its figures are not used
+    noise    how far equal programs may lie apart, relative, as the A/A pair says; None where nobody knows
+    blocks   the whole ones
+    share    what a look at this session may spend of alpha
+    unsure   why no gap of this session is settled; empty where that may be said
+    twins    the A/A twin's figures, under the row that it repeats
+    """
+
+    group: str
+    medians: Mapping[Row, Medians]
+    refused: Mapping[Row, str]
+    noise: float | None
+    blocks: tuple[int, ...]
+    share: float = 1.0
+    unsure: str = ""
+    twins: Mapping[Row, Medians] = field(default_factory=dict)
+
+    def why_not(self, row: Row) -> str:
+        """Why a row has no figures; empty where it has."""
+        if row in self.medians:
+            return ""
+        return self.refused.get(row, f"{label_of(row)} was not measured")
+
+    @property
+    def log_noise(self) -> float:
+        """``noise`` as a log ratio; the margin where nobody knows it."""
+        return math.log1p(max(MARGIN, self.noise or 0.0))
+
+
+def rows_of(session: Session, group: str) -> Rows:
+    """The rows of a group. Every rule, proof and check is asked again, of the evidence: what a session says of itself
+    is no reason to believe it. An A/A twin is no row of its own."""
+    result = judge(session)
+    said = {(c.group, c.label): (c.status, c.reason) for c in result.cells}
+    facts = _facts(session, group)
+    twin = session.aa[1] if session.aa else None
+    medians: dict[Row, Medians] = {}
+    refused: dict[Row, str] = {}
+    twins: dict[Row, Medians] = {}
+    for cell in session.planned:
+        row = (cell.stack, cell.arm)
+        if cell.group != group or (row in medians and cell.label != twin):
+            continue
+        status, reason = said.get((group, cell.label), ("skipped", "not measured"))
+        why = "" if status == "ok" else f"{cell.label} is {status}: {reason}"
+        why = why or "; ".join(failed_checks(*row, facts))
+        if not why:
+            kept = twins if cell.label == twin else medians
+            kept[row] = block_medians(make_row(session, cell))
+        elif cell.label != twin:
+            refused[row] = why
+    noise = result.session.noise.get(group)
+    drifting = result.session.state == "drifting"
+    return Rows(
+        group,
+        medians,
+        {row: why for row, why in refused.items() if row not in medians},
+        noise.bound if noise is not None and noise.known else None,
+        session.whole_blocks(),
+        looks_of(session).share,
+        "the session is drifting: its A/A pair lies apart" if drifting else "",
+        twins,
+    )
+
+
+def _facts(session: Session, group: str) -> dict[Row, Facts]:
+    """What the compiler made of every row that was captured; of several captures the last."""
+    return {
+        (p.cell.stack, p.cell.arm): p.evidence.probes.get("built", {})
+        for p in session.processes
+        if p.kind == "capture" and p.cell.group == group and p.evidence.status == "ok"
+    }
+
+
+def label_of(row: Row) -> str:
+    """``jax[donation=off]``."""
+    stack, arm = row
+    return arm.label(stack)

@@ -1,0 +1,73 @@
+"""What a compiler made of a step, in the numbers that an arm's check reads: whether a cause was really switched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from detente.programs.count import live, read_program
+from detente.programs.module import Computation, Module
+from detente.programs.products import is_product
+
+# Written in a program and run by nobody.
+_FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while"})
+
+
+def built_facts(captures: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
+    """The facts of a step's programs, given as (form, bytes); those of optimised programs are absent where a stack
+    gives none away.
+
+    executables  optimised programs that a step runs
+    kernels      what they call one by one: fusions, calls of libraries, copies and operations of their own; the body of
+                 a loop counts once
+    products     dots and convolutions among the kernels: those that neither a fusion nor a library took in
+    loops        of the optimised programs
+    alias_bytes  of arguments whose buffer a result takes over
+    program      the hash of what was handed to the compiler
+
+    Raises ProgramError for unreadable bytes.
+    """
+    captures = tuple(captures)
+    optimised = [read_program(data, form) for form, data in captures if form == "hlo-optimised"]
+    before = [read_program(data, form) for form, data in captures if form == "hlo"]
+    facts: dict[str, Any] = {"program": "+".join(m.sha256 for m in before)} if before else {}
+    if not optimised:
+        return facts
+    found = [kind for module in optimised for kind in _kernels(module)]
+    return {
+        "executables": len(optimised),
+        "kernels": len(found),
+        "products": found.count("product"),
+        "loops": sum(_loops(module) for module in optimised),
+        "alias_bytes": sum(module.aliased for module in optimised),
+        **facts,
+    }
+
+
+def _run(module: Module) -> list[Computation]:
+    """The computations whose instructions are kernels: the entry, what it calls, and what loops and branches run."""
+    found: dict[str, Computation] = {}
+    wanted = [module.entry]
+    while wanted:
+        name = wanted.pop()
+        if name in found:
+            continue
+        home = found[name] = module.computations[name]
+        for at in live(home):
+            if home.instructions[at].opcode in ("while", "call", "conditional"):
+                wanted += home.instructions[at].called
+    return list(found.values())
+
+
+def _kernels(module: Module) -> list[str]:
+    """A word for each kernel."""
+    return [
+        "product" if is_product(one) else "other"
+        for home in _run(module)
+        for at in sorted(live(home))
+        if (one := home.instructions[at]).opcode not in _FREE and one.opcode not in ("call", "conditional")
+    ]
+
+
+def _loops(module: Module) -> int:
+    return sum(home.instructions[at].opcode == "while" for home in _run(module) for at in live(home))

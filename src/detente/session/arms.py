@@ -1,0 +1,64 @@
+"""Arms before anything of them is timed: each must have changed what it says, or its row is skipped with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from detente.records.arm import Arm
+from detente.records.cell import Cell
+from detente.records.evidence import Evidence
+from detente.session.layout import missing_reason
+from detente.session.underway import Underway
+from detente.stacks.catalogue import find_entry
+from detente.stacks.factors import Facts, Row, bases_of, failed_checks
+
+# The key under which a capture brings back what the compiler made (programs/built.py).
+BUILT = "built"
+
+
+def check_arms(under: Underway, cells: Sequence[Cell]) -> None:
+    """Skip every row whose arm cannot be built here, or does not do what it says. One capture each, of the arm and of
+    what its checks compare with; their weights are there already."""
+    for cell in cells:
+        if not cell.arm or cell.key in under.ledger.session.skipped:
+            continue
+        why = _why_not(under, cell)
+        if why:
+            own = (cell.stack, cell.arm, cell.group)
+            same = [c for c in under.layout.cells if (c.stack, c.arm, c.group) == own]
+            under.ledger.skip(same, why)
+            under.tally.tell("note", f"{cell.label} is skipped: {why}", cell=cell.key)
+
+
+def _why_not(under: Underway, cell: Cell) -> str:
+    facts: dict[Row, Facts] = {}
+    for stack, arm in ((cell.stack, cell.arm), *bases_of(cell.stack, cell.arm).values()):
+        evidence = captured(under, row_of(cell, stack, arm))
+        if evidence.status != "ok":
+            # The reason of a row itself says enough; of another one it says whose it is.
+            whose = "" if (stack, arm) == (cell.stack, cell.arm) else f"{arm.label(stack)}: "
+            return f"{whose}{evidence.reason}"
+        facts[stack, arm] = evidence.probes.get(BUILT, {})
+    return "; ".join(failed_checks(cell.stack, cell.arm, facts))
+
+
+def row_of(cell: Cell, stack: str, arm: Arm) -> Cell:
+    """The row of a stack under an arm that belongs to the same comparison as ``cell``."""
+    if (stack, arm) == (cell.stack, cell.arm):
+        return cell
+    name = cell.label.partition("[")[0] if stack == cell.stack else stack
+    return replace(cell, stack=stack, arm=arm, label=arm.label(name))
+
+
+def captured(under: Underway, cell: Cell) -> Evidence:
+    """The programs of a row and what the compiler made of them: from this session where it has them."""
+    known = [p for p in under.ledger.session.every(cell, "capture") if not p.evidence.killed]
+    if known:
+        return known[-1].evidence
+    missing = missing_reason(find_entry(cell.stack))
+    if missing:
+        return Evidence("skipped", "start", missing)
+    process = under.process("capture", cell)
+    under.ledger.keep(process)
+    return process.evidence

@@ -1,0 +1,213 @@
+"""The table of factors: what an arm may set, what that changes, and how it is known that it was changed.
+
+A row of the table is a description; how a stack builds its step under it stands in the stack. A factor that is switched
+off may do nothing at all: of XLA's passes, ``fusion`` takes a GPT-2 from 326 kernels to 1032, and ``cpu-fusion``,
+``cpu-instruction-fusion`` and ``multi-output-fusion`` are names that it takes in silence. So every factor has a check,
+a rule over what the compiler made (programs/built.py), and an arm that fails it is no arm.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from detente.records.arm import NO_ARM, Arm
+from detente.records.fault import UsageFault
+
+# What a compiler made, as programs/built.py tells it.
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """That a fact of the step moved, from ``before`` the factor was set to ``after``. For ``program``, ``before`` is
+    the stack that the program is taken from.
+
+    fact   key of the facts
+    title  how the fact is called, in words
+    must   what it has to do, in words
+    holds  whether it did
+    """
+
+    fact: str
+    title: str
+    must: str
+    holds: Callable[[Any, Any], bool]
+
+    def failure(self, before: Facts, after: Facts) -> str:
+        """Why the factor was not switched, with the figures; empty where it was."""
+        if self.fact not in before or self.fact not in after:
+            return f"nobody knows the {self.title}: there is no captured program"
+        old, new = before[self.fact], after[self.fact]
+        if self.holds(old, new):
+            return ""
+        return f"the {self.title} must {self.must}: {_shown(old)} before, {_shown(new)} under the arm"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)[:12] or "none"
+
+
+# By how much kernels must become more: less than that is what any change of a program does.
+_MORE = 1.05
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One factor.
+
+    code      as an arm names it
+    title     the cause, as a waterfall's bar is called
+    what      what a setting changes
+    settings  which ones there are; ``STACK`` stands for the name of a stack that gives its program away
+    stacks    which can be run under it; what one of them cannot build after all, it says when it is asked to
+    regions   of the contract, in which there is something to switch
+    check     that it was switched
+    guess     by which log ratio a step's time moves, roughly: to order arms with that nobody measured
+    measured  where the guess comes from
+    """
+
+    code: str
+    title: str
+    what: str
+    settings: tuple[str, ...]
+    stacks: tuple[str, ...]
+    check: Check
+    guess: float
+    measured: str
+    regions: tuple[str, ...] = ("forward", "gradient", "train-step")
+
+
+STACK = "STACK"
+_TRAIN = ("train-step",)
+_XLA = ("jax", "jax-scan")
+
+FACTORS: dict[str, Factor] = {
+    f.code: f
+    for f in (
+        Factor(
+            "program",
+            "the program",
+            "the stack's runtime compiles and runs the program that another stack handed to its own compiler; with the "
+            "stack's own name it is the control, the same program through the same door",
+            (STACK,),
+            ("jax",),
+            Check(
+                "program", "program that was handed to the compiler", "be that stack's", lambda a, b: a == b
+            ),
+            0.05,
+            "a GPT's step by torch_xla and by JAX on one runtime: 1916 and 1910 us",
+            _TRAIN,
+        ),
+        Factor(
+            "fusion",
+            "fusion",
+            "XLA's pass `fusion` does not run: every operation is a kernel of its own and writes its result to memory",
+            ("off",),
+            _XLA,
+            Check("kernels", "number of kernels", "grow by a twentieth", lambda a, b: b >= _MORE * a),
+            0.79,
+            "a GPT's step: 1910 us with it, 4217 without",
+        ),
+        Factor(
+            "library-kernels",
+            "library kernels",
+            "XLA's passes `dot-library-rewriter` and `library-rewriter` do not run: products are XLA's own code",
+            ("off",),
+            _XLA,
+            Check("products", "number of products outside of libraries", "grow", lambda a, b: b > a),
+            0.1,
+            "no clear change of a GPT's step on a CPU",
+        ),
+        Factor(
+            "donation",
+            "donation",
+            "the step takes over none of its arguments: parameters and optimizer state are written to new memory",
+            ("off",),
+            _XLA,
+            Check(
+                "alias_bytes",
+                "bytes that results take over",
+                "go from some to none",
+                lambda a, b: a > 0 and b == 0,
+            ),
+            0.03,
+            "a GPT's step: 1088 us with it, 1037 without",
+        ),
+        Factor(
+            "optimizer",
+            "optimizer in the program",
+            "loss and gradients are one executable and the update is another: gradients go through memory",
+            ("outside",),
+            _XLA,
+            Check("executables", "number of executables of a step", "grow", lambda a, b: b > a),
+            0.05,
+            "a guess: gradients are written and read once more",
+            _TRAIN,
+        ),
+        Factor(
+            "loop",
+            "loop over layers",
+            "repeated layers run in one loop (`scan`), or are written out one by one (`unrolled`)",
+            ("scan", "unrolled"),
+            _XLA,
+            Check("loops", "number of loops", "be another one", lambda a, b: a != b),
+            0.1,
+            "a guess",
+        ),
+    )
+}
+
+
+def find_factor(code: str) -> Factor:
+    """The factor of that code. Raises UsageFault with the nearest code when there is none."""
+    if code in FACTORS:
+        return FACTORS[code]
+    near = difflib.get_close_matches(code, FACTORS, n=1, cutoff=0.4)
+    raise UsageFault(
+        f"no factor is called {code!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+        f"there are {', '.join(FACTORS)}",
+    )
+
+
+def check_settings(arm: Arm) -> None:
+    """Raises UsageFault for a factor or a setting that there is not."""
+    for code, setting in arm.settings:
+        factor = find_factor(code)
+        if STACK not in factor.settings and setting not in factor.settings:
+            raise UsageFault(
+                f"{code} cannot be {setting!r}",
+                f"{code} can be {' or '.join(factor.settings)}: {factor.what}",
+            )
+
+
+Row = tuple[str, Arm]
+
+
+def bases_of(stack: str, arm: Arm) -> dict[str, Row]:
+    """Factor -> the stack and the arm that its check compares with: the same without the factor, and of a program the
+    stack that it is taken from.
+
+    >>> from detente.records.arm import arm_of
+    >>> [(code, base.name) for code, (_, base) in bases_of("jax", arm_of({"donation": "off", "fusion": "off"})).items()]
+    [('donation', 'fusion=off'), ('fusion', 'donation=off')]
+    """
+    return {
+        code: (setting, NO_ARM)
+        if code == "program"
+        else (stack, arm.only(f for f in arm.factors if f != code))
+        for code, setting in arm.settings
+    }
+
+
+def failed_checks(stack: str, arm: Arm, facts: Mapping[Row, Facts]) -> tuple[str, ...]:
+    """What an arm claims to change and did not, a line for each factor; empty where every check holds. ``facts`` are
+    those of the row itself and of every row in ``bases_of``."""
+    found = []
+    for code, base in bases_of(stack, arm).items():
+        why = find_factor(code).check.failure(facts.get(base, {}), facts.get((stack, arm), {}))
+        if why:
+            found.append(f"{code}={arm.get(code)} is not what it says: {why}")
+    return tuple(found)

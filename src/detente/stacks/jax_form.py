@@ -1,0 +1,71 @@
+"""How a JAX step is built: as the stack has it, or under an arm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from detente.records.arm import Arm
+from detente.stacks.protocol import Unavailable
+
+
+@dataclass(frozen=True)
+class JaxForm:
+    """donates   whether the step takes over its arguments
+    outside   whether the update is an executable of its own
+    scan      layers in ``lax.scan``; None: as the stack has it
+    disabled  XLA's passes that do not run. XLA takes them by name, and a name that it does not know in silence: the
+              factor's check (stacks/factors.py) is what tells
+    program   the stack whose program is run; empty: the definition's own
+    """
+
+    donates: bool = True
+    outside: bool = False
+    scan: bool | None = None
+    disabled: tuple[str, ...] = ()
+    program: str = ""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """XLA's, for every executable of the step."""
+        return {"xla_disable_hlo_passes": ",".join(self.disabled)} if self.disabled else {}
+
+    def jit(
+        self, jax: Any, function: Callable[..., Any], donated: tuple[int, ...]
+    ) -> tuple[Any, tuple[int, ...]]:
+        """The function, jitted in this form, and the positions that it donates."""
+        kept = donated if self.donates else ()
+        return jax.jit(function, donate_argnums=kept, compiler_options=self.options or None), kept
+
+
+AS_IT_IS = JaxForm()
+
+Forms = Mapping[tuple[str, str], Callable[[JaxForm], JaxForm]]
+
+
+def without(*passes: str) -> Callable[[JaxForm], JaxForm]:
+    """The form with these of XLA's passes switched off, too."""
+    return lambda form: replace(form, disabled=(*form.disabled, *passes))
+
+
+FORMS: Forms = {
+    ("donation", "off"): lambda form: replace(form, donates=False),
+    ("fusion", "off"): without("fusion"),
+    ("library-kernels", "off"): without("dot-library-rewriter", "library-rewriter"),
+    ("loop", "scan"): lambda form: replace(form, scan=True),
+    ("loop", "unrolled"): lambda form: replace(form, scan=False),
+    ("optimizer", "outside"): lambda form: replace(form, outside=True),
+}
+
+
+def form_of(stack: str, arm: Arm, forms: Forms = FORMS) -> JaxForm:
+    """The form of an arm. Raises Unavailable for a factor or a setting that this stack cannot be built under."""
+    form = JaxForm(program=arm.get("program") or "")
+    for factor, setting in arm.settings:
+        if factor == "program":
+            continue
+        if (factor, setting) not in forms:
+            raise Unavailable(f"{stack} cannot be built under {factor}={setting}")
+        form = forms[factor, setting](form)
+    return form

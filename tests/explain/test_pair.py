@@ -1,0 +1,188 @@
+"""Pairs whose causes are known: what is switched is found, what was not measured has no bar, what is open says so."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from detente.explain.arm_effects import arm_effects
+from detente.explain.budget import choose
+from detente.explain.causes import Cause, Path, between, rows_between, switched_off
+from detente.explain.pair import explain_pair
+from detente.explain.rows import Rows
+from detente.records.arm import NO_ARM, arm_of
+from detente.stacks.factors import Row
+
+BLOCKS = tuple(range(10))
+JAX: Row = ("jax", NO_ARM)
+XLA: Row = ("torch-xla", NO_ARM)
+
+
+def seconds_of(row: Row) -> float:
+    """torch-xla traces for 11 ms, and its program takes as long as JAX's; fusion is worth 2.2 and donation 1.1."""
+    stack, arm = row
+    if stack == "torch-xla":
+        return 13.5e-3
+    worth = 2e-3
+    worth *= 1.01 if arm.get("program") == "torch-xla" else 1.0
+    worth *= 2.2 if arm.get("fusion") == "off" else 1.0
+    worth *= 1.1 if arm.get("donation") == "off" else 1.0
+    return worth
+
+
+def rows(
+    wanted: Mapping[Row, str] | list[Row],
+    seconds: Callable[[Row], float] = seconds_of,
+    *,
+    spread: float = 0.002,
+    noise: float | None = 0.02,
+    unsure: str = "",
+    seed: int = 0,
+) -> Rows:
+    """Rows that ran in BLOCKS; those of a mapping with a reason were refused for it."""
+    drawn = random.Random(seed)
+    refused = {r: why for r, why in dict(wanted).items() if why} if isinstance(wanted, Mapping) else {}
+    speed = {b: 1 + 0.3 * drawn.random() for b in BLOCKS}
+    medians = {
+        r: {b: seconds(r) * speed[b] * math.exp(drawn.gauss(0, spread)) for b in BLOCKS}
+        for r in wanted
+        if r not in refused
+    }
+    twins = {r: {b: s * math.exp(drawn.gauss(0, spread)) for b, s in m.items()} for r, m in medians.items()}
+    return Rows("gpt2/paper/train-step/fp32/cpu", medians, refused, noise, BLOCKS, 1.0, unsure, twins)
+
+
+def every_row(path: Path) -> list[Row]:
+    return list(dict.fromkeys((path.a, path.b, *rows_between(path, path.orders()).values())))
+
+
+def test_the_runtime_takes_the_gap_and_the_program_almost_nothing() -> None:
+    path = between("torch-xla", "jax")
+    found = explain_pair(rows(every_row(path)), path)
+    assert found.waterfall is not None and found.verdict is not None and found.verdict.word == "SLOWER"
+    runtime, program = found.waterfall.bars
+    assert (runtime.cause, program.cause) == ("runtime", "program")
+    assert runtime.effect.ratio == pytest.approx(2.02 / 13.5, rel=0.01) and not runtime.below_noise
+    assert program.effect.ratio == pytest.approx(1 / 1.01, rel=0.01) and program.below_noise
+    assert found.waterfall.explained and abs(found.waterfall.residual.mean) < 0.01
+
+
+def test_factors_beside_the_program_share_the_gap() -> None:
+    path = between("torch-xla", "jax", ["donation"])
+    assert len(every_row(path)) == 6  # the two ends, and 2 x 2 on the runtime of jax
+    found = explain_pair(rows(every_row(path)), path)
+    assert found.waterfall is not None
+    bars = {b.cause: b for b in found.waterfall.bars}
+    assert bars["donation"].effect.ratio == pytest.approx(1 / 1.1, rel=0.01)
+    total = sum(b.effect.mean for b in bars.values()) + found.waterfall.residual.mean
+    assert total == pytest.approx(found.waterfall.gap.mean)
+
+
+def test_what_factors_are_worth_on_one_stack() -> None:
+    path = switched_off("jax", ["fusion", "donation"])
+    found = explain_pair(rows(every_row(path)), path)
+    assert found.a == "jax[donation=off+fusion=off]" and found.b == "jax" and found.waterfall is not None
+    worth = {b.cause: b.effect.ratio for b in found.waterfall.bars}
+    assert worth == pytest.approx({"fusion": 1 / 2.2, "donation": 1 / 1.1}, rel=0.01)
+
+
+def test_one_row_against_itself_has_an_empty_waterfall_in_every_seed() -> None:
+    for seed in range(20):
+        found = explain_pair(rows([JAX], seed=seed), between("jax", "jax"))
+        assert found.waterfall is not None and found.waterfall.bars == () and found.dropped == {}
+        assert "nothing to switch" in found.reason
+        assert abs(found.waterfall.gap.mean) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seconds": lambda row: 2e-3}, "there is no gap"),
+        ({"seconds": lambda row: 2e-3 * (1.2 if row == XLA else 1), "spread": 0.3}, "the gap is not settled"),
+        ({"noise": 20.0}, "the gap is not settled: too noisy"),
+        ({"unsure": "the session is drifting"}, "the gap is not settled: the session is drifting"),
+    ],
+)
+def test_a_gap_that_is_not_settled_has_no_bars(changes: dict[str, object], says: str) -> None:
+    path = between("torch-xla", "jax")
+    found = explain_pair(rows(every_row(path), **changes), path)  # type: ignore[arg-type]
+    assert found.waterfall is None and found.reason.startswith(says), found.reason
+
+
+def test_an_end_that_is_void_explains_nothing() -> None:
+    path = between("torch-xla", "jax")
+    wanted = {row: "" for row in every_row(path)} | {XLA: "torch-xla is void: wrong numbers"}
+    found = explain_pair(rows(wanted), path)
+    assert (found.waterfall, found.reason) == (None, "torch-xla is void: wrong numbers")
+
+
+def test_a_cause_whose_check_failed_is_dropped_and_the_others_stand() -> None:
+    path = between("torch-xla", "jax", ["donation", "fusion"])
+    idle = {row: "fusion=off is not what it says" if row[1].get("fusion") else "" for row in every_row(path)}
+    found = explain_pair(rows(idle), path)
+    assert found.dropped == {"fusion": "fusion=off is not what it says"}
+    assert found.waterfall is not None
+    assert [b.cause for b in found.waterfall.bars] == ["runtime", "program", "donation"]
+
+
+def test_without_its_program_nothing_can_be_said_of_a_runtime() -> None:
+    path = between("torch-xla", "jax", ["donation"])
+    gone = {row: "no such program" if row[1].get("program") == "torch-xla" else "" for row in every_row(path)}
+    found = explain_pair(rows({**gone, ("jax", arm_of({"donation": "off"})): ""}), path)
+    assert found.dropped == {"program": "no such program", "runtime": "no such program"}
+    assert found.waterfall is not None and [b.cause for b in found.waterfall.bars] == ["donation"]
+    # Who was not tested is in what is left, and the picture does not claim to be whole.
+    assert not found.waterfall.explained
+
+
+def test_effects_of_arms_one_by_one() -> None:
+    fusion, donation = arm_of({"fusion": "off"}), arm_of({"donation": "off"})
+    own, foreign = arm_of({"program": "jax"}), arm_of({"program": "torch-xla"})
+    wanted: dict[Row, str] = {JAX: "", **{("jax", arm): "" for arm in (fusion, own, foreign)}}
+    found = rows({**wanted, ("jax", donation): "donation=off is not what it says"})
+    never: Row = ("jax", arm_of({"optimizer": "outside"}))
+    effects = {e.row: e for e in arm_effects(found, (never,))}
+    assert effects["jax[fusion=off]"].state == "measured"
+    assert effects["jax[fusion=off]"].effect is not None
+    assert effects["jax[fusion=off]"].effect.ratio == pytest.approx(2.2, rel=0.01)
+    assert effects["jax[program=torch-xla]"].against == "jax[program=jax]"
+    assert effects["jax[program=torch-xla]"].state == "below noise"
+    assert effects["jax[program=jax]"].against == "jax"
+    assert effects["jax[donation=off]"].state == "dropped"
+    assert effects["jax[donation=off]"].reason == "donation=off is not what it says"
+    assert effects["jax[optimizer=outside]"].state == "untested"
+
+
+def test_a_budget_takes_what_promises_most_and_lists_the_rest() -> None:
+    path = switched_off("jax", ["fusion", "donation", "library-kernels"])
+    everything = choose(path, lambda row: 10.0, blocks=5)
+    assert len(everything.rows) == 8 and everything.seconds == 400 and everything.untested == {}
+    some = choose(path, lambda row: 10.0, blocks=5, budget_s=250)
+    assert [c.code for c in some.path.causes] == ["fusion", "library-kernels"] and some.seconds <= 250
+    assert "budget is 250 s" in some.untested["donation"]
+    other = choose(path, lambda row: 10.0, 5, 250, lambda c: {"donation": 1.0}.get(c.code, 0.1))
+    assert "donation" in {c.code for c in other.path.causes}
+
+
+def test_a_runtime_is_tested_with_its_program_or_not_at_all() -> None:
+    path = between("torch-xla", "jax", ["donation"])
+    some = choose(path, lambda row: 10.0, blocks=5, budget_s=200)
+    assert [c.code for c in some.path.causes] == ["runtime", "program"]
+    assert some.rows == (
+        XLA,
+        JAX,
+        ("jax", arm_of({"program": "torch-xla"})),
+        ("jax", arm_of({"program": "jax"})),
+    )
+    none = choose(path, lambda row: 10.0, blocks=5, budget_s=100)
+    assert none.path.causes == () and none.untested.keys() == {"runtime", "program", "donation"}
+
+
+def test_more_causes_than_four_run_in_some_orders_only() -> None:
+    causes = tuple(Cause(f"c{k}", "", ((f"c{k}", "off"),)) for k in range(6))
+    path = Path(("jax", NO_ARM), ("jax", NO_ARM), (Cause("runtime", "", first=True), *causes))
+    assert all(order[0] == "runtime" for order in path.orders())
+    assert len(path.orders()) == 12 and len(rows_between(path, path.orders())) < 2**6

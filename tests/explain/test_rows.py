@@ -1,0 +1,110 @@
+"""Rows of a whole session: what is void, unproved or did not do what it says has no figures here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detente.explain.arm_effects import arm_effects
+from detente.explain.causes import switched_off
+from detente.explain.pair import explain_pair
+from detente.explain.rows import rows_of
+from detente.records.arm import NO_ARM, arm_of
+from detente.records.cell import Cell
+from detente.records.evidence import Evidence
+from detente.records.session import Process, Session
+from tests.judge.planted_sessions import Change, make_session, probe
+
+OFF, UNFUSED = arm_of({"donation": "off"}), arm_of({"fusion": "off"})
+BUILT = {"executables": 1, "kernels": 300, "products": 10, "loops": 0, "alias_bytes": 1 << 20, "program": "a"}
+JAX, STEP = ("jax", NO_ARM), 0.100
+NAMES = {"jax#1": ("jax[donation=off]", OFF), "jax#2": ("jax[fusion=off]", UNFUSED)}
+
+
+def session(
+    undonated: Change | None = None,
+    kernels: int = 900,
+    steps: tuple[float, float] = (1.1, 2.0),
+    **planted: float,
+) -> Session:
+    """jax, its twin, and two arms of it that take ``steps`` times as long; ``kernels``: those without fusion."""
+    times = {"jax": STEP, **{x: STEP * s for x, s in zip(NAMES, steps, strict=True)}}
+    plant = {"jax#1": undonated} if undonated else None
+    made = make_session(8, steps=times, plant=plant, **planted)  # type: ignore[arg-type]
+    given = {label: (name, arm) for label, (name, arm) in NAMES.items()}
+
+    def under(cell: Cell) -> Cell:
+        name, arm = given.get(cell.label, (cell.label, NO_ARM))
+        return replace(cell, label=name, arm=arm)
+
+    cells = tuple(under(c) for c in made.planned)
+    built = {
+        NO_ARM: BUILT,
+        OFF: {**BUILT, "alias_bytes": 0},
+        UNFUSED: {**BUILT, "kernels": kernels},
+    }
+    captures = tuple(
+        Process(c, "capture", -1, 0, 1.0, 1.0, 0.0, Evidence("ok", "done", probes={"built": built[c.arm]}))
+        for c in cells
+        if not c.label.endswith("#aa")
+    )
+    return replace(
+        made,
+        planned=cells,
+        processes=(*captures, *(replace(p, cell=under(p.cell)) for p in made.processes)),
+    )
+
+
+def group(made: Session) -> str:
+    return made.planned[0].group
+
+
+def test_rows_under_arms_have_figures_and_the_twin_is_no_row() -> None:
+    made = session()
+    found = rows_of(made, group(made))
+    assert found.medians.keys() == {JAX, ("jax", OFF), ("jax", UNFUSED)} and not found.refused
+    assert len(found.twins[JAX]) == 8 and found.noise is not None and found.noise < 0.05
+    effects = {e.factor: e for e in arm_effects(found)}
+    assert {e.state for e in effects.values()} == {"measured"}
+    assert 1.9 < effects["fusion"].effect.ratio < 2.1  # type: ignore[union-attr]
+
+
+def test_what_an_arm_is_for_is_no_fault_of_it_and_all_else_is() -> None:
+    undonated = probe("program", alias_bytes=0)
+    made = session(undonated)
+    assert ("jax", OFF) in rows_of(made, group(made)).medians
+    # The same program without the arm is void, and so is an arm that has a fault beside.
+    assert (
+        "state-not-donated"
+        in rows_of(make_session(plant={"jax": undonated}), group(make_session())).refused[JAX]
+    )
+    wrong = session(probe("program", flops=1.0))
+    assert "void" in rows_of(wrong, group(wrong)).refused["jax", OFF]
+
+
+def test_an_arm_that_did_nothing_is_refused_with_the_figures() -> None:
+    made = session(kernels=301)
+    found = rows_of(made, group(made))
+    assert "300 before, 301 under the arm" in found.refused["jax", UNFUSED]
+    (explained,) = [explain_pair(found, switched_off("jax", ["fusion"]))]
+    assert explained.waterfall is None and "300 before, 301" in explained.reason
+
+
+def test_an_arm_that_nobody_checked_is_refused() -> None:
+    made = session()
+    unchecked = replace(made, processes=tuple(p for p in made.processes if p.kind != "capture"))
+    assert "there is no captured program" in rows_of(unchecked, group(made)).refused["jax", UNFUSED]
+
+
+def test_a_waterfall_of_a_session() -> None:
+    made = session()
+    found = explain_pair(rows_of(made, group(made)), switched_off("jax", ["fusion"]))
+    assert found.waterfall is not None and found.verdict is not None and found.verdict.word == "SLOWER"
+    (bar,) = found.waterfall.bars
+    assert bar.cause == "fusion" and 0.45 < bar.effect.ratio < 0.55
+    assert abs(found.waterfall.residual.mean) < 1e-9
+
+
+def test_a_drifting_session_has_no_bars() -> None:
+    made = session(twin=1.2)
+    found = explain_pair(rows_of(made, group(made)), switched_off("jax", ["fusion"]))
+    assert found.waterfall is None and "drifting" in found.reason

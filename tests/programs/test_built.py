@@ -1,0 +1,64 @@
+"""Kernels are what a step calls one by one: what is inside of a fusion is none, what a loop runs is."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from detente.programs import built
+from detente.programs.module import Computation, Instruction, Module, Shape
+from tests.programs.build import parameter, program
+
+GOLDEN = Path(__file__).parents[1] / "golden/programs"
+F = (Shape("f32", (4, 4)),)
+
+
+def facts(*modules: Module, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    forms = {bytes([k]): m for k, m in enumerate(modules)}
+    monkeypatch.setattr(built, "read_program", lambda data, form: forms[data])
+    return built.built_facts([("hlo-optimised", data) for data in forms])
+
+
+INNER = Computation(
+    "inner", (parameter(0, 4, 4), Instruction("add", F, (0, 0)), Instruction("exponential", F, (1,))), 2
+)
+
+
+def test_a_fusion_is_one_kernel_and_a_loop_runs_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = program([parameter(0, 4, 4), Instruction("fusion", F, (0,), ("inner",))], INNER)
+    looped = program([parameter(0, 4, 4), Instruction("while", F, (0,), ("inner", "inner"))], INNER)
+    assert facts(fused, monkeypatch=monkeypatch)["kernels"] == 1
+    found = facts(looped, monkeypatch=monkeypatch)
+    assert (found["kernels"], found["loops"]) == (2, 1)
+
+
+def test_what_nothing_reads_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = program([parameter(0, 4, 4), Instruction("add", F, (0, 0)), Instruction("negate", F, (0,))])
+    assert facts(dead, monkeypatch=monkeypatch)["kernels"] == 1
+
+
+def test_several_programs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = program([parameter(0, 4, 4), Instruction("dot", F, (0, 0))], aliased=64)
+    other = program([parameter(0, 4, 4), Instruction("custom-call", F, (0,), target="gemm")], aliased=32)
+    found = facts(one, other, monkeypatch=monkeypatch)
+    assert found == {"executables": 2, "kernels": 2, "products": 1, "loops": 0, "alias_bytes": 96}
+
+
+def golden(name: str) -> bytes:
+    return gzip.decompress((GOLDEN / f"{name}.hlo.pb.gz").read_bytes())
+
+
+def test_a_stack_that_gives_no_optimised_program_away_has_its_program_alone() -> None:
+    found = built.built_facts([("hlo", golden("gpt2-tiny-torch-xla"))])
+    assert found.keys() == {"program"} and len(str(found["program"])) == 64
+    assert built.built_facts([]) == {}
+
+
+def test_a_loop_over_layers_is_seen_in_what_xla_made_of_it() -> None:
+    found = built.built_facts(
+        [("hlo", golden("gpt2-tiny-jax-scan")), ("hlo-optimised", golden("gpt2-tiny-jax-scan.optimised"))]
+    )
+    assert found["loops"] == 2 and found["executables"] == 1 and found["alias_bytes"] > 0
+    assert 100 < found["kernels"] < 1000
