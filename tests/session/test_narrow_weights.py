@@ -40,24 +40,28 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pat
     return json.loads(done.stdout), home
 
 
+@pytest.mark.long
 def test_every_row_is_proved_with_narrow_weights(found: tuple[dict[str, Any], Path]) -> None:
     for cell in found[0]["cells"][:2]:
         assert cell["status"] == "ok", cell["reason"]
         assert (cell["parity"]["same_function"], cell["parity"]["same_precision"]) == ("passed", "passed")
 
 
+@pytest.mark.long
 def test_a_row_that_runs_wide_is_void(found: tuple[dict[str, Any], Path]) -> None:
     wide = found[0]["cells"][2]
     assert wide["status"] == "void"
     assert "product-dtypes-differ" in {f["rule"] for f in wide["findings"] if f["severity"] == "void"}
 
 
+@pytest.mark.long
 def test_float32_weights_under_bf16_products_are_other_weights(found: tuple[dict[str, Any], Path]) -> None:
     held = found[0]["cells"][3]
     assert held["status"] == "void"
     assert "weights-differ" in {f["rule"] for f in held["findings"] if f["severity"] == "void"}, held
 
 
+@pytest.mark.long
 def test_the_weights_are_written_in_two_bytes(found: tuple[dict[str, Any], Path]) -> None:
     files = list(found[1].rglob("weights.safetensors"))
     kinds = {all(is_narrow(a) for a in map_tensors(file).values() if a.dtype.kind != "i") for file in files}

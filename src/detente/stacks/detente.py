@@ -43,7 +43,13 @@ class DetenteRunning:
         self.region: Any = None  # made by the first step
 
     def _module(self, size: Size) -> Any:
-        return self.definition.build(size)
+        before = self.torch.get_default_dtype()
+        # Of narrow weights no wide ones are made first: 8 billion of them would take 32 GB, to be halved.
+        self.torch.set_default_dtype(self.dtype if self.precision.narrow else before)
+        try:
+            return self.definition.build(size)
+        finally:
+            self.torch.set_default_dtype(before)
 
     def loss_and_outputs(self) -> Callable[[Any, Any], Any]:
         """The definition's loss at the contract's precision. It holds the definition and a dtype and nothing else:
