@@ -26,6 +26,7 @@ PAGES = {
     ROOT / "docs/results/gpt2-kept-memory.md": ROOT / "docs/results/gpt2-kept-memory.jsonl",
     ROOT / "docs/results/four-models-cpu.md": ROOT / "docs/results/four-models-cpu.jsonl",
     ROOT / "docs/results/torch-xla-cpu.md": ROOT / "docs/results/torch-xla-cpu.jsonl",
+    ROOT / "docs/results/llama-8b-cpu.md": ROOT / "docs/results/llama-8b-cpu.jsonl",
     ROOT / "docs/results/nine-tiny-cpu.md": ROOT / "docs/results/nine-tiny-cpu.jsonl",
 }
 BEGIN, END = "<!-- the stored session -->\n", "<!-- end of the stored session -->\n"
