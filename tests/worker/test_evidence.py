@@ -55,6 +55,7 @@ ELSEWHERE = {
     "processes": "museum:blocks:OnlyOnce",
     "floor": "tests/judge/test_physical_floor.py",
     "memory process": "tests/judge/test_judgement.py",
+    "compiled.product_dtypes": "tests/worker/test_compiled_products.py",
 }
 
 

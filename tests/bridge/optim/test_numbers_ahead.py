@@ -114,6 +114,48 @@ def test_what_depends_on_a_tensor_stays_with_its_parameter() -> None:
     assert split(Graph(graph.inputs, graph.nodes[2:3], (Output("out", "param", Ref(5)),))) is None
 
 
+def test_what_depends_on_the_group_alone_stays_too() -> None:
+    """SGD's ``-lr``: a stack of layers has no row of it for each."""
+    scalar, tensor = Aval((), "float64"), Aval((3,), "float32")
+    graph = Graph(
+        (
+            Input(0, "x", "grad", tensor),
+            Input(1, "x", "hyper.lr", scalar),
+            Input(2, "x", "state.step", scalar),
+        ),
+        (
+            Node(3, "number.neg", (Ref(1),), (), scalar),
+            Node(4, "number.add", (Ref(2), Ref(3)), (), scalar),
+            Node(5, "symbolic.aten.mul.Tensor", (Ref(0), Ref(3)), (), tensor),
+        ),
+        (Output("out", "param", Ref(5)), Output("out", "step", Ref(4))),
+    )
+    halves = split(graph)
+    assert halves is not None
+    assert [n.op for n in halves.ahead.nodes] == ["number.neg", "number.add"]  # needed on both sides
+    assert [n.op for n in halves.rest.nodes] == ["number.neg", "symbolic.aten.mul.Tensor"]
+    assert split(Graph(graph.inputs[:2], (graph.nodes[0], graph.nodes[2]), graph.outputs[:1])) is None
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.NAdam])
+def test_a_stack_of_layers_trains_as_eager_does(kind: type[torch.optim.Optimizer]) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        *(torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh()) for _ in range(8))
+    )
+    eager, x = copy.deepcopy(model), torch.randn(4, 6)
+    step = detente.compile(model, loss, kind(model.parameters(), lr=1e-2), example_batch=x, form="rolled")
+    optimizer = kind(eager.parameters(), lr=1e-2)
+    for _ in range(3):
+        step(x)
+        optimizer.zero_grad()
+        loss(eager, x).backward()
+        optimizer.step()
+    step.sync_to_torch()
+    for mine, right in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-6)
+
+
 def test_equal_arithmetic_is_one_graph_wherever_it_stands() -> None:
     def made(first: int, line: int) -> Graph:
         scalar = Aval((), "float64")

@@ -21,22 +21,34 @@ class Split:
 
 
 def split(graph: Graph) -> Split | None:
-    """None where no number is computed from others."""
-    numbers = {i.id for i in graph.inputs if i.name.startswith(("hyper.", "state.")) and i.aval.shape == ()}
-    apart: list[Node] = []
+    """None where no number is computed from the state's. What depends on ``hyper.*`` alone stays where it is: it is one
+    number for a whole group, and a stack of layers has no row of it for each."""
+    states, numbers = (
+        {i.id for i in graph.inputs if i.name.startswith(start) and i.aval.shape == ()}
+        for start in ("state.", ("hyper.", "state."))
+    )
+    of_numbers: list[Node] = []
+    moved: set[int] = set()  # those that depend on the state
     for node in graph.nodes:
-        if _is_number(node) and {ref.id for ref in node_refs(node)} <= numbers:
+        read = {ref.id for ref in node_refs(node)}
+        if _is_number(node) and read <= numbers:
             numbers.add(node.id)
-            apart.append(node)
-    made = {node.id for node in apart}
-    left = [node for node in graph.nodes if node.id not in made]
+            of_numbers.append(node)
+            if read & (states | moved):
+                moved.add(node.id)
+    left = [node for node in graph.nodes if node.id not in moved]
     wanted = {ref.id for node in left for ref in node_refs(node)}
     wanted |= {ref.id for output in graph.outputs for ref in refs(output.value)}
-    given = [node for node in apart if node.id in wanted]
+    given = [node for node in of_numbers if node.id in moved & wanted]
     if not given:
         return None
-    read = {ref.id for node in apart for ref in node_refs(node)}
-    inputs = tuple(i for i in graph.inputs if i.id in read)
+    # With what they are made of, which may be needed on both sides.
+    needed, apart = {node.id for node in given}, []
+    for node in reversed(of_numbers):
+        if node.id in needed:
+            needed |= {ref.id for ref in node_refs(node)}
+            apart.insert(0, node)
+    inputs = tuple(i for i in graph.inputs if i.id in needed)
     outputs = tuple(Output("ahead", f"{AHEAD}{i}", Ref(node.id)) for i, node in enumerate(given))
     more = tuple(Input(node.id, "ahead", f"{AHEAD}{i}", _aval(node)) for i, node in enumerate(given))
     return Split(

@@ -1,0 +1,42 @@
+"""What a compiler makes of narrow products is read from the program that it made."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from detente.records.cell import Cell
+from detente.records.contract import CONTRACTS
+from detente.worker.probes.compiled import probe
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+
+def opened(precision: str, lowered: Any) -> Any:
+    from detente.stacks.jax_jit import captures_of
+
+    cell = Cell("ffn", "tiny", "jax", CONTRACTS["forward"].at(precision), "cpu", "jax")
+    return SimpleNamespace(job=SimpleNamespace(cell=cell), captures=captures_of("step", lowered))
+
+
+def lowered(dtype: Any) -> Any:
+    x = jax.ShapeDtypeStruct((64, 64), dtype)
+    return jax.jit(lambda a, b: a @ b).lower(x, x)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-true"])
+def test_the_dtypes_are_those_of_the_optimised_program(precision: str) -> None:
+    program = lowered(jax.numpy.bfloat16)
+    text = program.compile().as_text()
+    made = re.findall(r"= (\w+)\[[^ ]* dot\(", text)
+    assert made, text
+    found = probe(opened(precision, program), ())["compiled"]["product_dtypes"]
+    # Of a product as the program before it says nothing: there both operands are bf16.
+    assert found.keys() == set(made) and sum(found.values()) == len(made)
+
+
+def test_wide_products_are_not_asked_about() -> None:
+    assert probe(opened("fp32", lowered(jax.numpy.float32)), ()) == {}
