@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from detente.records.cell import Cell
-from detente.session.arms import check_arms
 from detente.session.first_rows import FEWEST, chosen_rows
 from detente.session.layout import is_twin
 from detente.session.memory_runs import memory_cells
-from detente.session.proving import prepare, prove
+from detente.session.ready import make_ready
 from detente.session.replaying import Turns
 from detente.session.resting import after_all, turn
 from detente.session.underway import Underway
@@ -54,9 +53,7 @@ def _ordered(under: Underway, block: int, cells: Sequence[Cell]) -> list[Cell]:
 def _one_block(under: Underway, block: int, cells: Sequence[Cell], turns: Turns) -> None:
     late = [c for c in cells if not under.ledger.session.every(c)]
     if late:  # rows that let others go first are proved and prepared now; the others have been
-        prove(under, late)
-        prepare(under, late)
-        check_arms(under, late)
+        make_ready(under, late)
         alive = under.alive()
         cells = [c for c in cells if c in alive]
     for order, cell in enumerate(cells):

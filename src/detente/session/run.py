@@ -9,9 +9,7 @@ from pathlib import Path
 from detente.records.fault import MachineFault, UsageFault
 from detente.records.folders import data_folder
 from detente.records.session import Fingerprint, Session
-from detente.session.arms import check_arms
 from detente.session.asked import settings_of
-from detente.session.beyond import leave_out
 from detente.session.blocks import UNJUDGED_BLOCKS, run_blocks
 from detente.session.budget import Budget
 from detente.session.fingerprint import differences, take_fingerprint
@@ -22,8 +20,8 @@ from detente.session.lock import MachineLock
 from detente.session.memory_runs import run_memory
 from detente.session.plans import run_plans
 from detente.session.progress import Sink
-from detente.session.proving import prepare, prove
 from detente.session.quiet import Quiet
+from detente.session.ready import make_ready
 from detente.session.request import Request
 from detente.session.resting import rest_before
 from detente.session.smallest_memory import run_smallest
@@ -100,10 +98,7 @@ def _stages(under: Underway) -> Session:
         _plan(under)
         rest_before(under)
         cells = [c for c in under.layout.runnable() if c.key not in under.ledger.session.rested]
-        cells = leave_out(under, cells)
-        prove(under, cells)
-        prepare(under, cells)
-        check_arms(under, cells)
+        make_ready(under, cells)
         if under.unmade and not under.alive():
             under.ledger.end("nothing could be prepared")
             raise under.unmade.fault()
