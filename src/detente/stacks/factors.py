@@ -8,13 +8,13 @@ a rule over what the compiler made (programs/built.py), and an arm that fails it
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from detente.records.arm import NO_ARM, Arm
 from detente.records.fault import UsageFault
+from detente.records.nearest import did_you_mean
 
 # What a compiler made, as programs/built.py tells it.
 Facts = Mapping[str, Any]
@@ -165,9 +165,8 @@ def find_factor(code: str) -> Factor:
     """The factor of that code. Raises UsageFault with the nearest code when there is none."""
     if code in FACTORS:
         return FACTORS[code]
-    near = difflib.get_close_matches(code, FACTORS, n=1, cutoff=0.4)
     raise UsageFault(
-        f"no factor is called {code!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+        f"no factor is called {code!r}" + did_you_mean(code, FACTORS),
         f"there are {', '.join(FACTORS)}",
     )
 

@@ -17,14 +17,12 @@ class JaxForm:
     scan      layers in ``lax.scan``; None: as the stack has it
     disabled  XLA's passes that do not run. XLA takes them by name, and a name that it does not know in silence: the
               factor's check (stacks/factors.py) is what tells
-    program   the stack whose program is run; empty: the definition's own
     """
 
     donates: bool = True
     outside: bool = False
     scan: bool | None = None
     disabled: tuple[str, ...] = ()
-    program: str = ""
 
     @property
     def options(self) -> dict[str, str]:
@@ -61,10 +59,8 @@ FORMS: Forms = {
 
 def form_of(stack: str, arm: Arm, forms: Forms = FORMS) -> JaxForm:
     """The form of an arm. Raises Unavailable for a factor or a setting that this stack cannot be built under."""
-    form = JaxForm(program=arm.get("program") or "")
+    form = AS_IT_IS
     for factor, setting in arm.settings:
-        if factor == "program":
-            continue
         if (factor, setting) not in forms:
             raise Unavailable(f"{stack} cannot be built under {factor}={setting}")
         form = forms[factor, setting](form)

@@ -212,6 +212,10 @@ class JaxRunning:
         # A copy: a zero-copy view of a CPU buffer would keep it alive and so forbid its donation.
         return self._widened(np.array(array, copy=True))
 
+    def _copied(self, array: Any) -> np.ndarray:
+        """In its own dtype."""
+        return of_numpy(np.array(array, copy=True))
+
     def _held(self, array: Any) -> np.ndarray:
         """In its own dtype, on the CPU a view."""
         return of_numpy(np.asarray(array))
@@ -224,8 +228,7 @@ class JaxRunning:
     def tensors(self) -> dict[str, np.ndarray]:
         if self._shapes_alone:
             self._draw()
-        copied = lambda array: of_numpy(np.array(array, copy=True))  # noqa: E731
-        return to_canonical(self.rules, self._flat(self.params, self.rest, read=copied))
+        return to_canonical(self.rules, self._flat(self.params, self.rest, read=self._copied))
 
     def state(self) -> dict[str, np.ndarray]:
         if self._shapes_alone:
@@ -341,13 +344,13 @@ class JaxRunning:
     def programs(self) -> tuple[Capture, ...]:
         if self._example is None:
             return ()
-        return captures_of("step", self.jitted.lower(*self._arguments()))
+        lowered = self.jitted.lower(*self._arguments())
+        return captures_of("step", lowered, lowered.compile())
 
 
-def captures_of(name: str, lowered: Any) -> tuple[Capture, ...]:
+def captures_of(name: str, lowered: Any, compiled: Any) -> tuple[Capture, ...]:
     """What one of JAX's programs gives away."""
     before = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
-    compiled = lowered.compile()
     after = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
     plan = read_plan(compiled.memory_analysis())
     return (

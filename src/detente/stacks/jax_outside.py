@@ -51,4 +51,6 @@ class OutsideRunning(JaxRunning):
         if self._example is None:
             return ()
         first, second = self._lowered()
-        return captures_of("gradient", first) + captures_of("update", second)
+        return captures_of("gradient", first, first.compile()) + captures_of(
+            "update", second, second.compile()
+        )
