@@ -122,6 +122,15 @@ def node_refs(node: Node) -> Iterator[Ref]:
         yield from refs(value)
 
 
+def graphs_in(value: Any) -> Iterator[Graph]:
+    """The sub-graphs inside nested arguments."""
+    if isinstance(value, Graph):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from graphs_in(item)
+
+
 def without_dead(graph: Graph) -> Graph:
     """The graph without nodes and constants that no output depends on. Other inputs stay: they are the
     signature. Draw ordinals were fixed at capture, so nothing is renumbered."""

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from detente.bridge.graph import Aval, Graph, Node, Ref, node_refs, refs
+from detente.bridge.graph import Aval, Graph, Node, Ref, graphs_in, node_refs, refs
 from detente.bridge.lower.dtypes import NotForComplex
 from detente.bridge.lower.faults import NO_FAULT, Sites
 from detente.bridge.lower.table import TABLE
@@ -44,15 +44,6 @@ def load_table() -> None:
         importlib.import_module(f"{ops.__name__}.{module.name}")
     importlib.import_module("detente.bridge.lower.function")  # detente.function
     importlib.import_module("detente.bridge.lower.derivative")  # detente.derivative, detente.vmap
-
-
-def graphs_in(value: Any) -> Iterable[Graph]:
-    """The sub-graphs inside nested arguments."""
-    if isinstance(value, Graph):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from graphs_in(item)
 
 
 def every_node(graph: Graph) -> Iterable[Node]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref, Where, node_refs, refs
+from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref, Where, graphs_in, node_refs, refs
 
 AHEAD = "ahead."
 
@@ -23,10 +22,8 @@ class Split:
 def split(graph: Graph) -> Split | None:
     """None where no number is computed from the state's. What depends on ``hyper.*`` alone stays where it is: it is one
     number for a whole group, and a stack of layers has no row of it for each."""
-    states, numbers = (
-        {i.id for i in graph.inputs if i.name.startswith(start) and i.aval.shape == ()}
-        for start in ("state.", ("hyper.", "state."))
-    )
+    states = _numbers_of(graph, "state.")
+    numbers = states | _numbers_of(graph, "hyper.")
     of_numbers: list[Node] = []
     moved: set[int] = set()  # those that depend on the state
     for node in graph.nodes:
@@ -43,18 +40,23 @@ def split(graph: Graph) -> Split | None:
     if not given:
         return None
     # With what they are made of, which may be needed on both sides.
-    needed, apart = {node.id for node in given}, []
+    needed: set[int] = {node.id for node in given}
     for node in reversed(of_numbers):
         if node.id in needed:
             needed |= {ref.id for ref in node_refs(node)}
-            apart.insert(0, node)
+    apart = tuple(node for node in of_numbers if node.id in needed)
     inputs = tuple(i for i in graph.inputs if i.id in needed)
     outputs = tuple(Output("ahead", f"{AHEAD}{i}", Ref(node.id)) for i, node in enumerate(given))
     more = tuple(Input(node.id, "ahead", f"{AHEAD}{i}", _aval(node)) for i, node in enumerate(given))
     return Split(
-        _renumbered(Graph(inputs, tuple(apart), outputs)),
+        _renumbered(Graph(inputs, apart, outputs)),
         replace(graph, inputs=(*graph.inputs, *more), nodes=tuple(left)),
     )
+
+
+def _numbers_of(graph: Graph, start: str) -> set[int]:
+    """Inputs of no dimension whose names begin so."""
+    return {i.id for i in graph.inputs if i.name.startswith(start) and i.aval.shape == ()}
 
 
 def _is_number(node: Node) -> bool:
@@ -62,17 +64,13 @@ def _is_number(node: Node) -> bool:
         isinstance(node.out, Aval)
         and node.out.shape == ()
         and node.draw is None
-        and not _holds_graph((node.args, tuple(v for _, v in node.kwargs)))
+        and not any(True for _ in graphs_in((node.args, tuple(v for _, v in node.kwargs))))
     )
 
 
 def _aval(node: Node) -> Aval:
     assert isinstance(node.out, Aval)
     return node.out
-
-
-def _holds_graph(values: Iterable[Any]) -> bool:
-    return any(isinstance(v, Graph) or (isinstance(v, tuple | list) and _holds_graph(v)) for v in values)
 
 
 def _renumbered(graph: Graph) -> Graph:

@@ -27,29 +27,21 @@ from detente.bridge.lower.faults import Sites
 from detente.bridge.optim.halves import Split
 
 
-def all_ahead(
-    wanted: Sequence[tuple[Split, Mapping[str, Any], jax.Array, bool]],
-) -> list[tuple[Any, ...]]:
-    """What each one's ``rest`` is given. Of each: its split, its state's entries, the numbers of its group by name
-    under ``hyper.``, and whether it is a stack of layers, whose entries have an axis in front. Under x64."""
-    found: list[tuple[Any, ...]] = [()] * len(wanted)
-    groups: dict[Graph, list[int]] = {}
-    for at, (one, *_) in enumerate(wanted):
-        groups.setdefault(one.ahead, []).append(at)
+def all_ahead(wanted: Mapping[str, tuple[Split, Mapping[str, Any], bool]]) -> dict[str, tuple[Any, ...]]:
+    """What each parameter's ``rest`` is given, by its name. Of each: its split, the values of its inputs by name, and
+    whether it is a stack of layers, whose state has an axis in front. Under x64."""
+    found: dict[str, tuple[Any, ...]] = {}
+    groups: dict[Graph, list[str]] = {}
+    for name, (one, *_) in wanted.items():
+        groups.setdefault(one.ahead, []).append(name)
     for graph, members in groups.items():
-        taken = [_taken(graph, *wanted[at][1:3]) for at in members]
-        stacked = [wanted[at][3] for at in members]
+        taken = [tuple(jnp.asarray(wanted[name][1][i.name]) for i in graph.inputs) for name in members]
+        stacked = [wanted[name][2] for name in members]
         results = lax.platform_dependent(
             taken, cpu=partial(_apart, graph, stacked), default=partial(_together, graph, stacked)
         )
-        for at, result in zip(members, results, strict=True):
-            found[at] = result
+        found |= zip(members, results, strict=True)
     return found
-
-
-def _taken(graph: Graph, values: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[jax.Array, ...]:
-    """The graph's inputs."""
-    return tuple(jnp.asarray(values[i.name] if i.name in values else numbers[i.name]) for i in graph.inputs)
 
 
 def _apart(graph: Graph, stacked: Sequence[bool], taken: Sequence[tuple[jax.Array, ...]]) -> list[Any]:

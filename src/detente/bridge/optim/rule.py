@@ -20,9 +20,10 @@ from detente.bridge.optim.couple import check_uncoupled
 from detente.bridge.optim.hyper import Stale, encode, literals, numbers, traced_groups
 from detente.bridge.optim.joint_rule import JointRule, across_groups, joint_rule
 from detente.bridge.optim.layout import from_torch, into_torch, leaves_of
+from detente.bridge.optim.numbers_ahead import all_ahead
 from detente.bridge.optim.program import Leaf, Program
 from detente.bridge.optim.recording import aval_of
-from detente.bridge.optim.run import STARTED, ahead_of, born, decode, update
+from detente.bridge.optim.run import STARTED, born, decode, numbers_in, update
 from detente.bridge.optim.tracer import Written, trace_step
 from detente.bridge.refusal import Refused, refuse
 
@@ -258,8 +259,14 @@ class Rule:
 def _ahead(
     work: Sequence[Work], state: State, stacks: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[Any, ...]]:
-    given = ahead_of([(p, state[n], numbers, n in stacks, axis == 0) for n, p, numbers, axis in work])
-    return {name: ahead for (name, *_), ahead in zip(work, given, strict=True)}
+    """By name; nothing for those whose step is not split."""
+    wanted = {
+        name: (program.halves, numbers_in(program, state[name], numbers), name in stacks)
+        for name, program, numbers, _ in work
+        if program.halves is not None
+    }
+    found = all_ahead(wanted)
+    return {name: found.get(name, ()) for name, *_ in work}
 
 
 def trace(

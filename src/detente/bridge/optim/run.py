@@ -19,7 +19,6 @@ from detente.bridge.lower.driver import evaluate
 from detente.bridge.lower.faults import Sites
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.optim.halves import AHEAD
-from detente.bridge.optim.numbers_ahead import all_ahead
 from detente.bridge.optim.program import Path, Program, Trace
 
 STARTED = "#started"  # 0-d bool beside the leaves of a parameter whose first step is a computation of its own
@@ -35,8 +34,7 @@ def update(
 ) -> tuple[jax.Array, dict[str, Any]]:
     """The new parameter and the new state of one parameter; ``numbers`` is its group's row, decoded. ``ahead``: what
     was computed for its ``rest`` (numbers_ahead.py), where it is split. Under x64."""
-    values: dict[str, Any] = {"param": param, "grad": grad, **_named(program, numbers)}
-    values.update(_entries(program, state))
+    values: dict[str, Any] = {"param": param, "grad": grad, **numbers_in(program, state, numbers)}
     halves = program.halves
     if ahead and halves is not None:
         results = _run(halves.rest, values | {f"{AHEAD}{i}": v for i, v in enumerate(ahead)})
@@ -55,23 +53,10 @@ def update(
     return results[0], fresh
 
 
-def ahead_of(
-    wanted: Sequence[tuple[Program, Mapping[str, Any], jax.Array, bool, bool]],
-) -> list[tuple[Any, ...]]:
-    """What ``update`` is given ``ahead``, for all parameters at once; empty for those whose step is not split. Of each:
-    its program, state and numbers, whether it is a stack, and whether its numbers have a row for each layer."""
-    found: list[tuple[Any, ...]] = [()] * len(wanted)
-    places, asked = [], []
-    for at, (program, state, numbers, stacked, rows) in enumerate(wanted):
-        halves = program.halves
-        if halves is None:
-            continue
-        named = {f"hyper.{n}": numbers[:, i] if rows else numbers[i] for i, n in enumerate(program.hyper)}
-        places.append(at)
-        asked.append((halves, _entries(program, state), named, stacked))
-    for at, given in zip(places, all_ahead(asked), strict=True):
-        found[at] = given
-    return found
+def numbers_in(program: Program, state: Mapping[str, Any], numbers: jax.Array) -> dict[str, Any]:
+    """What a step takes besides the parameter and its gradient, by the names of its graph's inputs. ``numbers`` may
+    have a row for each layer of a stack."""
+    return {**_named(program, numbers), **{f"state.{leaf.key}": state[leaf.key] for leaf in program.leaves}}
 
 
 def born(program: Program, param: jax.Array | None, hyper: Any) -> dict[str, Any]:
@@ -99,12 +84,8 @@ def decode(hyper: Any) -> jax.Array:
     return parts[..., 0] + parts[..., 1] + parts[..., 2]
 
 
-def _entries(program: Program, state: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"state.{leaf.key}": state[leaf.key] for leaf in program.leaves}
-
-
 def _named(program: Program, numbers: jax.Array) -> dict[str, Any]:
-    return {f"hyper.{name}": numbers[i] for i, name in enumerate(program.hyper)}
+    return {f"hyper.{name}": numbers[..., i] for i, name in enumerate(program.hyper)}
 
 
 def _run(graph: Graph, values: Mapping[str, Any]) -> tuple[Any, ...]:
