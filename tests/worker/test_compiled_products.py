@@ -19,7 +19,9 @@ def opened(precision: str, lowered: Any) -> Any:
     from detente.stacks.jax_jit import captures_of
 
     cell = Cell("ffn", "tiny", "jax", CONTRACTS["forward"].at(precision), "cpu", "jax")
-    return SimpleNamespace(job=SimpleNamespace(cell=cell), captures=captures_of("step", lowered))
+    return SimpleNamespace(
+        job=SimpleNamespace(cell=cell), captures=captures_of("step", lowered, lowered.compile())
+    )
 
 
 def lowered(dtype: Any) -> Any:

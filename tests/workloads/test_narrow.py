@@ -9,8 +9,7 @@ import pytest
 
 from detente.worker.sketch import sketch
 from detente.worker.tensorfile import map_tensors, write_tensors
-from detente.workloads import narrow
-from detente.workloads.narrow import BFLOAT16, of_numpy, of_torch, to_numpy_of, to_torch, widened
+from detente.workloads.narrow import BFLOAT16, is_narrow, of_numpy, of_torch, to_numpy_of, to_torch, widened
 from detente.workloads.weights import Leaves, WeightRule
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -25,7 +24,7 @@ def test_every_number_is_widened_as_torch_does() -> None:
 
 def test_a_tensor_comes_back_bit_for_bit_and_a_view_holds_it() -> None:
     held = to_torch(torch, EVERY)
-    seen = of_torch(held)
+    seen = of_torch(torch, held)
     np.testing.assert_array_equal(seen.view(np.uint16), EVERY.view(np.uint16))
     held.zero_()
     assert not seen["bfloat16"].any(), "a view, no copy"
@@ -58,10 +57,23 @@ def test_a_sketch_sees_the_numbers_and_not_their_bytes() -> None:
     np.testing.assert_array_equal(sketch("w", some, some), np.zeros(256))
 
 
-def test_a_stack_of_layers_is_made_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    canonical = {f"h.{i}.w": EVERY[i : i + 4] for i in range(3)}
+class Counted(dict[str, np.ndarray]):
+    """Counts what is read of it."""
+
+    read = 0
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        self.read += 1
+        return super().__getitem__(name)
+
+
+def test_a_stack_of_layers_is_made_when_it_is_asked_for() -> None:
+    canonical = Counted({f"h.{i}.w": EVERY[i : i + 4] for i in range(3)})
     leaves = Leaves([WeightRule(f"h.{i}.w", ("h", "w"), layer=i) for i in range(3)], canonical)
+    canonical.read = 0
+    assert ("h", "w") in leaves and ("h", "b") not in leaves and len(leaves) == 1
+    assert canonical.read == 0, "to ask whether there is a leaf makes none"
     first, again = leaves[("h", "w")], leaves[("h", "w")]
     assert first.shape == (3, 4) and first.dtype == BFLOAT16 and first is not again
-    assert list(leaves) == [("h", "w")] and len(leaves) == 1
-    assert narrow.is_narrow(first)
+    assert canonical.read == 6
+    assert list(leaves) == [("h", "w")] and is_narrow(first)

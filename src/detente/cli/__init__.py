@@ -15,6 +15,7 @@ from detente.cli.encoding import forgive
 from detente.cli.output import is_lost_output, is_machine, lost_output, machine_words, require_output
 from detente.records.fault import Fault
 from detente.records.folders import state_folder
+from detente.records.nearest import did_you_mean
 
 # Command -> (module, one line for the list). The list is written here so that --help imports none of them.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -56,12 +57,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        import difflib
-
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             raise click.UsageError(
-                f"no command is called {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+                f"no command is called {args[0]!r}" + did_you_mean(args[0], COMMANDS, cutoff=0.6)
             )
         return super().resolve_command(ctx, args)
 

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from detente.cli.live import progress_sink
-from detente.cli.options import Bytes, Duration, Names, format_option
+from detente.cli.options import Bytes, Duration, Names, format_option, precision_option
 from detente.cli.sessions import find_spool
 from detente.cli.text import say
 from detente.records.arm import read_arm
@@ -53,12 +53,7 @@ from detente.store.spool import read_spool
     help="forward, gradient, train-step or train-step-sgd; out-of-the-box adds the rows of the usual recipes "
     "(torch-compile-model).  [default: the workload's first]",
 )
-@click.option(
-    "--precision",
-    default="fp32",
-    show_default=True,
-    help="fp32, tf32, bf16, or bf16-true (weights too; not a training step).",
-)
+@precision_option()
 @click.option(
     "--feed",
     type=click.Choice(["resident", "loader"]),

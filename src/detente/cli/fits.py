@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 
 from detente.cli.live import progress_sink
-from detente.cli.options import Names, format_option
+from detente.cli.options import Names, format_option, precision_option
 from detente.cli.text import say, table
 from detente.records.cell import Cell
 from detente.records.chip import CHIPS
@@ -25,12 +25,7 @@ from detente.records.fault import UsageFault
 @click.option(
     "--contract", help="forward, gradient, train-step or train-step-sgd.  [default: the workload's first]"
 )
-@click.option(
-    "--precision",
-    default="fp32",
-    show_default=True,
-    help="fp32, tf32, bf16, or bf16-true (weights too; not a training step).",
-)
+@precision_option()
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu.")
 @click.option(
     "--chip",

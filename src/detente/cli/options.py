@@ -48,6 +48,16 @@ class Names(click.ParamType):
         return tuple(s.strip() for s in str(value).split(",") if s.strip())
 
 
+def precision_option() -> Callable[[Any], Any]:
+    """``--precision``; which one a contract takes is said where it is not taken."""
+    return click.option(
+        "--precision",
+        default="fp32",
+        show_default=True,
+        help="fp32, tf32, bf16, or bf16-true (weights too; not a training step).",
+    )
+
+
 def format_option(*forms: str) -> Callable[[Any], Any]:
     """``--format``; text is the default."""
     return click.option(

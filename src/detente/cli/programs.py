@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from detente.cli.live import progress_sink
-from detente.cli.options import format_option
+from detente.cli.options import format_option, precision_option
 from detente.programs.count import READERS, count_program
 from detente.programs.module import ProgramError
 from detente.records.codec import dumps
@@ -29,7 +29,7 @@ NAMES = {"hlo": "hlo.pb", "hlo-optimised": "optimised.hlo.pb", "stablehlo": "mli
 @click.option(
     "--contract", help="forward, gradient, train-step or train-step-sgd.  [default: the workload's first]"
 )
-@click.option("--precision", default="fp32", show_default=True, help="fp32, tf32 or bf16.")
+@precision_option()
 @click.option(
     "--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu or a PJRT plugin's name."
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import platform
 import sys
 from dataclasses import dataclass
 
 from detente.records.fault import MachineFault, UsageFault
+from detente.records.nearest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,8 @@ def find_recipe(name: str) -> Recipe:
     """Raises UsageFault with the nearest name when there is none."""
     if name in RECIPES:
         return RECIPES[name]
-    near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.4)
     raise UsageFault(
-        f"no environment is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+        f"no environment is called {name!r}" + did_you_mean(name, RECIPES),
         f"these can be added: {', '.join(RECIPES)}",
     )
 

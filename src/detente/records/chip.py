@@ -7,11 +7,11 @@ large.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from detente.records.fault import UsageFault
+from detente.records.nearest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,7 @@ def find_chip(name: str) -> Chip:
     """Raises UsageFault with the nearest name when there is none."""
     if name in CHIPS:
         return CHIPS[name]
-    near = difflib.get_close_matches(name, CHIPS, n=1, cutoff=0.3)
     raise UsageFault(
-        f"no chip is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+        f"no chip is called {name!r}" + did_you_mean(name, CHIPS, cutoff=0.3),
         f"these can be compiled for: {', '.join(CHIPS)}",
     )

@@ -30,6 +30,11 @@ class Contract:
     feed: Literal["resident", "loader"] = "resident"
     loader_workers: int = 0
 
+    @property
+    def moments(self) -> int:
+        """Tensors as large as the parameters that the optimizer keeps."""
+        return {"adamw": 2, "sgd": 1, None: 0}[self.optimizer]
+
     def at(self, precision: str) -> Contract:
         """The same contract at another precision."""
         return replace(self, precision=precision)

@@ -30,6 +30,11 @@ class Precision:
         return self.parameters == "bfloat16"
 
     @property
+    def narrow_products(self) -> bool:
+        """Whether products have operands of fewer digits than float32's."""
+        return self.compute == "bfloat16"
+
+    @property
     def width(self) -> int:
         """Bytes of a weight."""
         return {"float64": 8, "float32": 4, "bfloat16": 2}[self.parameters]
@@ -48,3 +53,12 @@ PRECISIONS: dict[str, Precision] = {
         Precision("fp64", "float64", "float64", "fp64", 2.0**-52),
     )
 }
+
+# What a user may name, in the order in which they are told.
+NAMED = tuple(name for name in PRECISIONS if name != "fp64")
+
+
+def drawn_at(precision: str) -> str:
+    """The precision at which a workload's weights are drawn and written: float32's, which all share, unless the weights
+    themselves are narrow. Those are others, and gigabytes are not drawn at twice their size."""
+    return precision if PRECISIONS[precision].narrow else "fp32"

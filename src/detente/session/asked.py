@@ -24,7 +24,7 @@ def _costs(cell: Cell) -> dict[str, Any]:
     size = find_size(workload, cell.size)
     region = cell.contract.region
     precision = PRECISIONS[cell.contract.precision]
-    activations = 2 if precision.compute == "bfloat16" else 4
+    activations = 2 if precision.narrow_products else 4
     # The traffic of an update depends on the optimizer: SGD passes over its state fewer times than AdamW.
     traffic = cell.contract.name if cell.contract.optimizer == "sgd" else region
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +10,7 @@ from typing import Any, TypedDict, Unpack
 
 from detente.records.fault import UsageFault
 from detente.records.job import Sampling
+from detente.records.nearest import did_you_mean
 from detente.records.result import Result
 from detente.session.progress import Sink
 from detente.session.request import Request
@@ -107,9 +107,9 @@ def _checked(options: typing.Mapping[str, Any]) -> None:
     known = typing.get_type_hints(Options)
     for name, value in options.items():
         if name not in known:
-            near = difflib.get_close_matches(name, ["stacks", "progress", *known], n=1, cutoff=0.5)
             raise UsageFault(
-                f"compare has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                f"compare has no option {name!r}"
+                + did_you_mean(name, ["stacks", "progress", *known], cutoff=0.5),
                 f"there are stacks, progress, {', '.join(known)}",
             )
         if not _fits(value, known[name]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.util
 import subprocess
@@ -16,7 +15,8 @@ from detente.records.arm import NO_ARM, Arm, read_arm
 from detente.records.cell import Cell
 from detente.records.contract import CONTRACTS, Contract
 from detente.records.fault import UsageFault
-from detente.records.precision import PRECISIONS
+from detente.records.nearest import did_you_mean
+from detente.records.precision import NAMED, PRECISIONS
 from detente.session.request import Request
 from detente.stacks.catalogue import STACKS, StackEntry, find_entry
 from detente.stacks.factors import check_settings
@@ -45,11 +45,8 @@ def lay_out(request: Request) -> Layout:
     """Raises UsageFault on an unknown workload, stack, size, contract or precision, with the nearest name."""
     if not request.workloads:
         raise UsageFault("no workload was named", "`detente workloads` lists them: detente compare gpt2")
-    if request.precision not in PRECISIONS or request.precision == "fp64":
-        raise UsageFault(
-            f"no precision is called {request.precision!r}",
-            f"there are {', '.join(p for p in PRECISIONS if p != 'fp64')}",
-        )
+    if request.precision not in NAMED:
+        raise UsageFault(f"no precision is called {request.precision!r}", f"there are {', '.join(NAMED)}")
     usual = request.contract == OUT_OF_THE_BOX
     asked = [read_arm(n) for n in request.stacks]
     entries = [find_entry(n) for n, _ in asked] or [
@@ -108,9 +105,8 @@ def _contract(workload: Workload, request: Request) -> Contract:
         # No region of its own: the workload's first contract, run by the usual recipes too. Those rows carry the name.
         name = workload.contracts[0]
     if name not in CONTRACTS:
-        near = difflib.get_close_matches(name, (*CONTRACTS, OUT_OF_THE_BOX), n=1, cutoff=0.4)
         raise UsageFault(
-            f"no contract is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            f"no contract is called {name!r}" + did_you_mean(name, (*CONTRACTS, OUT_OF_THE_BOX)),
             f"there are {', '.join((*CONTRACTS, OUT_OF_THE_BOX))}",
         )
     if name not in workload.contracts:

@@ -8,9 +8,6 @@ from detente.records.precision import PRECISIONS
 from detente.session.known_plan import known_plan
 from detente.workloads.catalogue import find_size, find_workload
 
-# Copies of the model: its weights, their gradients, and what the optimizer keeps of each.
-_COPIES = {"forward": 1, "gradient": 2, "train-step": 2}
-_KEPT = {None: 0, "sgd": 1, "adamw": 2}
 # Activations, and tensors on their way to the host, beside the copies of a reference: a judgement, not a measurement.
 _BESIDE = 1.25
 
@@ -28,9 +25,7 @@ def step_bytes(cell: Cell) -> int:
 
 def kept_bytes(cell: Cell) -> int:
     """What it holds from step to step: weights, and what the optimizer keeps of each."""
-    return (
-        parameters_of(cell) * PRECISIONS[cell.contract.precision].width * (1 + _KEPT[cell.contract.optimizer])
-    )
+    return parameters_of(cell) * PRECISIONS[cell.contract.precision].width * (1 + cell.contract.moments)
 
 
 def reference_bytes(cell: Cell) -> int:
@@ -42,4 +37,5 @@ def reference_bytes(cell: Cell) -> int:
 
 
 def _copies(contract: Contract) -> int:
-    return _COPIES[contract.region] + _KEPT[contract.optimizer]
+    """Of the model: its weights, their gradients, and what the optimizer keeps of each."""
+    return 1 + (contract.region != "forward") + contract.moments

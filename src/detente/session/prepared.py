@@ -9,7 +9,7 @@ from pathlib import Path
 from detente.records.cell import Cell
 from detente.records.contract import Contract
 from detente.records.folders import cache_folder
-from detente.records.precision import PRECISIONS
+from detente.records.precision import drawn_at
 from detente.session.fingerprint import hash_files
 from detente.session.sources import Sources, sources_of
 from detente.stacks.catalogue import find_entry, maker_of
@@ -24,7 +24,6 @@ def prepared_folder(cell: Cell, seed: int, batches: int) -> Path:
     """A folder named by everything that its content depends on: workload, size, seed, the source that makes it, and
     the versions of what that source imports. Another workload's files are no part of it."""
     made = sources_of_making(cell.workload)
-    narrow = PRECISIONS[cell.contract.precision].narrow
     key = json.dumps(
         [
             cell.workload,
@@ -32,8 +31,7 @@ def prepared_folder(cell: Cell, seed: int, batches: int) -> Path:
             seed,
             batches,
             cell.device,
-            # Weights of fewer digits are others; all the rest share float32's.
-            PRECISIONS[cell.contract.precision].parameters if narrow else "float32",
+            drawn_at(cell.contract.precision),
             made.versions(),
             hash_files(made.files),
             hash_files(data_of(cell.workload)),

@@ -15,7 +15,7 @@ from detente.records.cell import Cell
 from detente.records.folders import cache_folder, data_folder, state_folder
 from detente.records.job import Job, JobKind
 from detente.records.out_of_memory import asked_bytes
-from detente.records.precision import PRECISIONS
+from detente.records.precision import drawn_at
 from detente.session.disk import writing
 from detente.session.interrupts import Interrupts, Tap
 from detente.session.known_plan import known_plan
@@ -67,8 +67,7 @@ class Workers:
 
     def folder(self, cell: Cell) -> Path:
         """The prepared folder, looked up once: its name holds a hash of the source, which may be edited meanwhile."""
-        narrow = PRECISIONS[cell.contract.precision].narrow
-        key = (cell.workload, cell.size, cell.device, cell.contract.precision if narrow else "")
+        key = (cell.workload, cell.size, cell.device, drawn_at(cell.contract.precision))
         if key not in self._folders:
             self._folders[key] = prepared_folder(cell, self.request.seed, BATCHES)
         return self._folders[key]

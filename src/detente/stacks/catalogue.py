@@ -5,7 +5,6 @@ A stack of your own is ``path/to/file.py:ClassName``; its class attribute ``entr
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from detente.records.fault import UsageFault
+from detente.records.nearest import did_you_mean
 from detente.stacks.protocol import Stack
 from detente.workloads.workload import Workload
 
@@ -199,9 +199,8 @@ def find_entry(name: str) -> StackEntry:
         from detente.stacks.own_entry import own_entry
 
         return own_entry(name)
-    near = difflib.get_close_matches(name, STACKS, n=1, cutoff=0.4)
     raise UsageFault(
-        f"no stack is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+        f"no stack is called {name!r}" + did_you_mean(name, STACKS),
         "`detente stacks` lists them",
     )
 

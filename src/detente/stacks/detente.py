@@ -14,7 +14,7 @@ from detente.records.precision import PRECISIONS
 from detente.stacks.brought_along import by_jax
 from detente.stacks.chips import device_of
 from detente.stacks.installed_versions import installed_versions
-from detente.stacks.jax_jit import JaxJit
+from detente.stacks.jax_jit import JaxJit, captures_of
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import optimizer_for
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
@@ -110,7 +110,7 @@ class DetenteRunning:
 
     def tensors(self) -> dict[str, np.ndarray]:
         if self.region is None:
-            return {n: np.array(self._of_torch(t)) for n, t in self._named()}
+            return {n: np.array(of_torch(self.torch, t)) for n, t in self._named()}
         held = self.region.values()
         return {n: of_numpy(np.array(held[n], copy=True)) for n, _ in self._named()}
 
@@ -151,14 +151,7 @@ class DetenteRunning:
     def programs(self) -> tuple[Capture, ...]:
         if self.region is None:
             return ()
-        lowered, compiled = self.region.lowered, self.region.executable
-        before = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
-        after = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
-        return (
-            Capture("hlo", "step", before, self._plan()),
-            Capture("hlo-optimised", "step", after, self._plan()),
-            Capture("stablehlo", "step", lowered.as_text().encode()),
-        )
+        return captures_of("step", self.region.lowered, self.region.executable)
 
     def plan(self, batch: Arrays) -> dict[str, int]:
         """Compiled as the first step does it. The live module beside the program is memory, too."""
@@ -183,10 +176,6 @@ class DetenteRunning:
         return named + [
             (n, b) for n, b in self.module.named_buffers() if n in self.persistent and b.is_floating_point()
         ]
-
-    def _of_torch(self, tensor: Any) -> np.ndarray:
-        tensor = tensor.detach()
-        return of_torch(tensor) if tensor.dtype is self.torch.bfloat16 else tensor.numpy()
 
     def _to_host(self, array: Any) -> np.ndarray:
         # A copy: a zero-copy view of a CPU buffer would keep it alive and so forbid its donation.

@@ -190,11 +190,11 @@ class TorchRunning:
         return {n: self._to_host(p.grad) for n, p in self.module.named_parameters() if p.grad is not None}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return {name: np.array(self._held(t)) for name, t in self._named()}
+        return {name: np.array(of_torch(self.torch, t)) for name, t in self._named()}
 
     def views(self) -> dict[str, np.ndarray]:
         """``tensors`` without a copy: good until the next step, and as long as somebody holds them."""
-        return {name: self._held(t) for name, t in self._named()}
+        return {name: of_torch(self.torch, t) for name, t in self._named()}
 
     def state(self) -> dict[str, np.ndarray]:
         return {**self.views(), **self._moments()}
@@ -289,12 +289,6 @@ class TorchRunning:
     def _to_host(self, tensor: Any) -> np.ndarray:
         # A copy: on the CPU ``numpy()`` shares the memory that the next step or ``load`` overwrites.
         return np.array(self._widened(tensor))
-
-    def _held(self, tensor: Any) -> np.ndarray:
-        """In its own dtype: gigabytes of bfloat16 weights are not doubled on their way out."""
-        if tensor.dtype is self.torch.bfloat16:
-            return of_torch(tensor.detach().cpu())
-        return self._widened(tensor)
 
     def _widened(self, tensor: Any) -> np.ndarray:
         tensor = tensor.detach().cpu()

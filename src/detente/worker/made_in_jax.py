@@ -13,7 +13,7 @@ import numpy as np
 from detente.records.contract import Contract
 from detente.records.job import Job
 from detente.records.kinks import Kinks
-from detente.records.precision import PRECISIONS
+from detente.records.precision import drawn_at
 from detente.stacks.jax_jit import JaxJit, JaxRunning
 from detente.worker.fair import EVERY_WAY, Arrays, Fair
 from detente.worker.repeats import check_repeats
@@ -34,7 +34,7 @@ class JaxMaker:
         self, job: Job, workload: Workload, size: Size, contract: Contract
     ) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]], Kinks]:
         stack = JaxJit()
-        drawn = contract.precision if PRECISIONS[contract.precision].narrow else "fp32"
+        drawn = drawn_at(contract.precision)
         stack.start("cpu", drawn, job.threads)
         plain = replace(contract, precision=drawn, region="gradient", optimizer=None)
         batches = [workload.batch(size, np.random.default_rng(job.seed + 1 + i)) for i in range(job.batches)]

@@ -15,7 +15,7 @@ import torch
 from detente.records.contract import Contract
 from detente.records.job import Job
 from detente.records.kinks import Kinks
-from detente.records.precision import PRECISIONS
+from detente.records.precision import drawn_at
 from detente.stacks.torch_eager import TorchEagerDefault, TorchRunning
 from detente.worker.fair import Arrays, Fair, fair_runs
 from detente.worker.kinks import AT_ZERO, clear, look
@@ -36,8 +36,7 @@ class TorchMaker:
         self, job: Job, workload: Workload, size: Size, contract: Contract
     ) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]], Kinks]:
         stack = TorchEagerDefault()
-        # As float32 unless the contract's weights are narrow: gigabytes are not drawn at twice their size.
-        drawn = contract.precision if PRECISIONS[contract.precision].narrow else "fp32"
+        drawn = drawn_at(contract.precision)
         stack.start("cpu", drawn, job.threads)
         stack.torch.manual_seed(job.seed)
         plain = replace(contract, precision=drawn, region="gradient", optimizer=None)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 
 from detente.records.fault import UsageFault
+from detente.records.nearest import did_you_mean
 from detente.workloads.overrides import override, split_name
 from detente.workloads.workload import Size, Workload
 
@@ -41,9 +41,8 @@ def find_workload(name: str) -> Workload:
     if is_own(name):
         return importlib.import_module(spec_of(name)).own_workload(name)
     if name not in WORKLOADS:
-        near = difflib.get_close_matches(name, WORKLOADS, n=1, cutoff=0.4)
         raise UsageFault(
-            f"no workload is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            f"no workload is called {name!r}" + did_you_mean(name, WORKLOADS),
             "`detente workloads` lists them; a model of your own is path/to/file.py:function",
         )
     return importlib.import_module(spec_of(name)).WORKLOAD
@@ -61,9 +60,8 @@ def find_size(workload: Workload, name: str | None) -> Size:
     if not plain and given:
         return override(workload, find_size(workload, None), given)
     if plain not in workload.sizes:
-        near = difflib.get_close_matches(plain, workload.sizes, n=1, cutoff=0.4)
         raise UsageFault(
-            f"{workload.name} has no size {plain!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            f"{workload.name} has no size {plain!r}" + did_you_mean(plain, workload.sizes),
             f"its sizes are {', '.join(workload.sizes)}",
         )
     return override(workload, workload.sizes[plain], given)

@@ -36,11 +36,12 @@ def to_torch(torch: Any, array: np.ndarray) -> Any:
     return torch.from_numpy(np.array(array).view(np.uint16)).view(torch.bfloat16)
 
 
-def of_torch(tensor: Any) -> np.ndarray:
-    """A view of a bfloat16 tensor on the host: what it shows changes with the tensor, which it keeps alive."""
-    import torch
-
-    return tensor.detach().contiguous().view(torch.uint16).numpy().view(BFLOAT16)
+def of_torch(torch: Any, tensor: Any) -> np.ndarray:
+    """A tensor in its own dtype: on the host a view, which keeps it alive and changes with it."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype is not torch.bfloat16:
+        return tensor.numpy()
+    return tensor.contiguous().view(torch.uint16).numpy().view(BFLOAT16)
 
 
 def to_numpy_of(array: np.ndarray, dtype: Any) -> np.ndarray:

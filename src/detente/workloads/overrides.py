@@ -7,13 +7,13 @@ and without what the size has anyway.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from detente.records.fault import UsageFault
 from detente.records.limits import LARGEST
+from detente.records.nearest import did_you_mean
 from detente.workloads.workload import Size, Workload
 
 # Of a user's model, whether it drops anything out: 1 as it is written, 0 not at all (`--no-dropout`).
@@ -94,9 +94,8 @@ def with_layers(layers: int) -> Callable[[Size], str]:
 
 def _unknown(workload: Workload, size: Size, key: str) -> UsageFault:
     own = {name: value for name, value in size.dims.items() if name != DROPOUT}
-    near = difflib.get_close_matches(key, own, n=1, cutoff=0.4)
     return UsageFault(
-        f"{workload.name} has no dimension {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+        f"{workload.name} has no dimension {key!r}" + did_you_mean(key, own),
         f"those of its size {size.name} are {_shown(own)}"
         if own
         else "it has none: a model of your own is as large as your function makes it",

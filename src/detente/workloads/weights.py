@@ -145,6 +145,9 @@ class Leaves(Mapping[Path, np.ndarray]):
             raise UsageFault(f"the leaf {path} has no layer {absent[0]}", f"its rules give {sorted(joined)}")
         return np.stack([joined[i] for i in range(len(joined))])
 
+    def __contains__(self, path: object) -> bool:
+        return path in self._rules  # a mapping's own asks for the leaf, which makes it
+
     def __iter__(self) -> Iterator[Path]:
         return iter(self._rules)
 

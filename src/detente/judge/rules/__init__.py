@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-
 from detente.judge.rules import clock, computed, hardware, harness, memory, numerics, warmup, window
 from detente.judge.rules.rule import Rule
 from detente.records.fault import UsageFault
+from detente.records.nearest import did_you_mean
 
 RULES: dict[str, Rule] = {
     rule.code: rule
@@ -29,8 +28,7 @@ def find_rule(name: str) -> Rule:
     number = {alias.lower(): code for alias, code in ALIASES.items()}.get(name.lower())
     if number:
         return RULES[number]
-    near = difflib.get_close_matches(name.lower(), [*RULES, *ALIASES], n=1, cutoff=0.4)
     raise UsageFault(
-        f"no rule is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+        f"no rule is called {name!r}" + did_you_mean(name.lower(), [*RULES, *ALIASES]),
         f"there are {len(RULES)}, from {next(iter(RULES))!r} (P1) on; `detente rule` lists them",
     )

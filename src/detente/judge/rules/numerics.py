@@ -98,10 +98,6 @@ def _widened(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         )
 
 
-def _is_narrow(row: Row) -> bool:
-    return PRECISIONS[row.cell.contract.precision].compute == "bfloat16"
-
-
 def _function(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     parity = row.parity
     if parity is not None and "failed" in (parity.same_function, parity.same_precision):
@@ -236,7 +232,7 @@ RULES = (
         example="dot(bf16, bf16) becomes dot(convert(bf16 -> f32), convert(bf16 -> f32)) on a CPU",
         cpu=True,
         check=each(_widened),
-        applies=_is_narrow,
+        applies=lambda row: PRECISIONS[row.cell.contract.precision].narrow_products,
     ),
     Rule(
         code="not-the-same-function",

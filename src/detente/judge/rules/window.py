@@ -24,7 +24,7 @@ from detente.records.window import Window
 # The largest share of a state's change that a stretch may lie from the reference, whatever two eager runs differ by:
 # one step of eight that is left out is a tenth of it. Where products are rounded to fewer digits, one step of AdamW on
 # noise alone moves more than that.
-CAP = {"fp64": 1e-6, "fp32": 1e-2, "tf32": 5e-2, "bf16": 1e-1, "bf16-true": 1e-1}
+CAP = {"fp64": 1e-6, "fp32": 1e-2, "tf32": 5e-2, "bf16": 1e-1}
 # Drift of a whole change that says nothing, whatever the eager runs differ by.
 LEAST_DRIFT = 1e-3
 # Beyond the cap, what is left to say: a state that was not trained is off by all of its change.

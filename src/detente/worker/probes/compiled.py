@@ -13,7 +13,7 @@ from detente.worker.opened import Opened
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``compiled``: ``product_dtypes`` of the optimised program. Asked where the contract's products are narrow:
     reading the program costs a second, and nothing widens a float32."""
-    if PRECISIONS[opened.job.cell.contract.precision].compute != "bfloat16":
+    if not PRECISIONS[opened.job.cell.contract.precision].narrow_products:
         return {}
     for capture in opened.captures:
         if capture.form == "hlo-optimised":

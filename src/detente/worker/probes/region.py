@@ -10,8 +10,6 @@ from detente.records.precision import PRECISIONS
 from detente.records.sample import Sample
 from detente.worker.opened import Opened
 
-# Tensors that an optimizer keeps for each parameter: AdamW's two moments, SGD's momentum.
-_MOMENTS = {"adamw": 2, "sgd": 1, None: 0}
 _OWN = (".py:", "hf:")
 
 
@@ -66,7 +64,7 @@ def _state_bytes(opened: Opened, names: frozenset[str]) -> int:
     contract = opened.job.cell.contract
     width = PRECISIONS[contract.precision].width
     own = any(mark in opened.job.cell.workload for mark in _OWN)
-    moments = 0 if own else _MOMENTS[contract.optimizer]
+    moments = 0 if own else contract.moments
     elements = sum(a.size * (1 + moments * (n in names)) for n, a in opened.weights.items())
     return int(elements * width)
 

@@ -14,13 +14,7 @@ from detente.workloads.weights import canonical_hash
 
 
 def _equal(held: np.ndarray, want: np.ndarray) -> bool:
-    if is_narrow(held) != is_narrow(want):
-        return False
-    return (
-        np.array_equal(held.view(np.uint16), want.view(np.uint16))
-        if is_narrow(want)
-        else np.array_equal(held, want)
-    )
+    return held.dtype == want.dtype and np.array_equal(held, want)
 
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
@@ -34,7 +28,7 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     back = {
         n: np.ascontiguousarray(
             a
-            if is_narrow(a) or is_narrow(opened.weights[n])
+            if is_narrow(a) != is_narrow(opened.weights[n])
             else a.astype(opened.weights[n].dtype, copy=False)
         )
         for n, a in held.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import json
 import re
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from detente.records.fault import UsageFault
+from detente.records.nearest import did_you_mean
 from detente.workloads.overrides import DROPOUT
 from detente.workloads.own.reached import arguments_of, reached
 from detente.workloads.own.size import OwnSize
@@ -159,9 +159,8 @@ def _checked(file: str, function: str) -> Path:
     except (SyntaxError, UnicodeDecodeError) as error:
         raise UsageFault(f"{file} is not Python: {error}", "run it with python to see the error") from None
     if function not in names:
-        near = difflib.get_close_matches(function, names, n=1, cutoff=0.4)
         raise UsageFault(
-            f"{file} defines no {function!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            f"{file} defines no {function!r}" + did_you_mean(function, names),
             "name a function that returns (module, loss, batch) or (module, loss, batch, optimizer)",
         )
     return path

@@ -1,0 +1,20 @@
+"""The end of a message about a name that there is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.4) -> str:
+    """``; did you mean 'gpt2'?``, of the nearest name that there is; empty where none is near. ``cutoff``: difflib's,
+    how near it has to be.
+
+    >>> did_you_mean("gtp2", ["gemm", "gpt2"])
+    "; did you mean 'gpt2'?"
+    >>> did_you_mean("x", ["gemm", "gpt2"])
+    ''
+    """
+    import difflib  # by whoever is wrong, and by no start of the command
+
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""
