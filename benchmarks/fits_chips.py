@@ -52,9 +52,11 @@ def page(rows: list[dict[str, Any]]) -> str:
     for r in rows:
         plan, said = (
             r["plan"],
-            {True: "yes", False: "**no**", None: f"{r['status']}: {r['reason'].partition('; its log')[0]}"}[
-                r["fits"]
-            ],
+            {
+                True: "yes",
+                False: "**no**" + (f": {r['reason']}" if r["reason"] else ""),
+                None: f"{r['status']}: {r['reason'].partition('; its log')[0]}",
+            }[r["fits"]],
         )
         sizes = [f"{plan[k] / 1e9:.3g} GB" if k in plan else "" for k in ("arguments", "temporary", "peak")]
         row = f"{r['stack']} {r['form']}".strip()

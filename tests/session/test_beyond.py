@@ -6,15 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from detente.cli.fits_chips import lines_of
 from detente.records.cell import Cell
+from detente.records.chip import CHIPS
 from detente.records.contract import CONTRACTS
 from detente.session import beyond
-from detente.session.beyond import beyond_machine
+from detente.session.beyond import beyond_chip, beyond_machine
 
 
 def cell(contract: str, precision: str = "fp32", stack: str = "jax", device: str = "cpu") -> Cell:
@@ -71,3 +74,13 @@ def test_a_session_of_such_rows_ends_at_once_and_says_what_they_would_take(tmp_p
     assert all("weights and optimizer state alone" in c["reason"] for c in found["cells"])
     assert done.returncode == 0, done.stderr[-2000:]
     assert not list(tmp_path.rglob("weights.safetensors"))
+
+
+def test_no_form_of_a_program_fits_a_chip_that_its_weights_do_not() -> None:
+    found = beyond_chip(cell("train-step"), CHIPS["tpu-v6e"])
+    assert found is not None and found.memory[":peak"] > CHIPS["tpu-v6e"].memory
+    (line,) = lines_of(replace(cell("train-step"), device="tpu-v6e"), found)
+    assert line.fits is False and "not compiled" in line.reason and "33.6 GB" in line.reason
+    assert beyond_chip(cell("train-step"), CHIPS["h100"]) is not None
+    # 16 GB of bf16 weights: only a compiler can tell.
+    assert beyond_chip(cell("forward", "bf16-true"), CHIPS["tpu-v6e"]) is None

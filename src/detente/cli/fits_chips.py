@@ -102,7 +102,8 @@ def _rows(lines: list[OnChip]) -> list[tuple[str, ...]]:
     for x in lines:
         sizes = (quantity(x.plan.get(label), BYTES) for label in ("arguments", "temporary", "peak"))
         seconds = f"{x.plan['ms'] / 1000:.1f} s" if "ms" in x.plan else ""
-        said = {True: "yes", False: "no", None: f"{x.status}: {x.reason}"}[x.fits]
+        no = f"no: {x.reason}" if x.reason else "no"
+        said = {True: "yes", False: no, None: f"{x.status}: {x.reason}"}[x.fits]
         contract = f"{x.cell.contract.name} {x.cell.contract.precision}"
         row = f"{x.cell.label} {x.form}".strip()
         rows.append(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import psutil
 
 from detente.records.cell import Cell
+from detente.records.chip import Chip
 from detente.records.evidence import Evidence
 from detente.session.memory_cap import of_machine
 from detente.session.needed_memory import kept_bytes, step_bytes
@@ -34,6 +35,19 @@ def beyond_machine(cell: Cell, cap: int | None = None) -> str:
         f"not tried: its weights and optimizer state alone are {least / 1e9:.3g} GB ({step_bytes(cell) / 1e9:.3g} GB "
         f"with all gradients), and {where} {allowed / 1e9:.3g} GB"
     )
+
+
+def beyond_chip(cell: Cell, chip: Chip) -> Evidence | None:
+    """The plan of a row that no form of any program can fit on a chip; None where it may. Nothing is compiled: its
+    arguments alone are more than the chip has, and both figures are what it holds at least."""
+    least = kept_bytes(cell)
+    if least <= chip.memory:
+        return None
+    why = (
+        f"not compiled: its weights and optimizer state alone are {least / 1e9:.3g} GB, and {chip.name} has "
+        f"{chip.memory / 1e9:.3g} GB"
+    )
+    return Evidence("ok", "plan", why, memory={":arguments": least, ":peak": least})
 
 
 def leave_out(under: Underway, cells: Sequence[Cell]) -> list[Cell]:

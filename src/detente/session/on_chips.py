@@ -14,6 +14,7 @@ from detente.records.cell import Cell
 from detente.records.chip import Chip
 from detente.records.evidence import Evidence
 from detente.records.fault import MachineFault
+from detente.session.beyond import beyond_chip
 from detente.session.interrupts import Interrupts
 from detente.session.known_plan import plan_file
 from detente.session.layout import lay_out
@@ -43,6 +44,9 @@ def plan_on_chips(request: Request, chips: tuple[Chip, ...], sink: Sink) -> Iter
                 for cell in layout.cells:
                     if cell.key in layout.skipped:
                         yield cell, Evidence("skipped", "start", layout.skipped[cell.key])
+                        continue
+                    if (beyond := beyond_chip(cell, chip)) is not None:
+                        yield cell, beyond
                         continue
                     # Without a cap: weights that nobody touches are addresses, and take no memory.
                     title = f"{cell.workload} {cell.size} {cell.label}: compiling for {cell.device}"
