@@ -52,7 +52,11 @@ def golden(name: str) -> bytes:
 
 def test_a_stack_that_gives_no_optimised_program_away_has_its_program_alone() -> None:
     found = built.built_facts([("hlo", golden("gpt2-tiny-torch-xla"))])
-    assert found.keys() == {"program"} and len(str(found["program"])) == 64
+    assert found.keys() == {"program", "work"} and len(str(found["program"])) == 64
+    # Another hash, and the same work: names and text are no work.
+    named = built.built_facts([("hlo", golden("gpt2-tiny-torch-xla.named"))])
+    assert named["work"] == found["work"]
+    assert built.built_facts([("hlo", golden("gpt2-tiny-jax"))])["work"] != found["work"]
     assert built.built_facts([]) == {}
 
 

@@ -16,17 +16,25 @@ from detente.stacks.factors import FACTORS, STACK, bases_of, check_settings, fai
 from detente.stacks.jax_form import FORMS, JaxForm, form_of
 from detente.stacks.protocol import Unavailable
 
-JAX = {"executables": 1, "kernels": 326, "products": 10, "loops": 0, "alias_bytes": 1422340, "program": "a"}
+JAX = {
+    "executables": 1,
+    "kernels": 326,
+    "products": 10,
+    "loops": 0,
+    "alias_bytes": 1422340,
+    "program": "a",
+    "work": "a",
+}
 # Factor -> the setting, and what the compiler made under it where it was switched.
 SWITCHED = {
-    "program": ("torch-xla", {"program": "b"}),
+    "program": ("torch-xla", {"work": "b"}),
     "fusion": ("off", {"kernels": 1032}),
     "library-kernels": ("off", {"products": 39}),
     "donation": ("off", {"alias_bytes": 0}),
     "optimizer": ("outside", {"executables": 2}),
     "loop": ("scan", {"loops": 2}),
 }
-OTHER = {**JAX, "program": "b"}
+OTHER = {**JAX, "program": "b", "work": "b"}
 
 
 def test_every_factor_is_described_and_tested_here() -> None:

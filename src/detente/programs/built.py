@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from detente.programs.count import live, read_program
 from detente.programs.module import Computation, Module
-from detente.programs.products import is_product
+from detente.programs.parts import sites
+from detente.programs.products import is_product, product_flops
 
 # Written in a program and run by nobody.
 _FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while"})
@@ -24,13 +27,17 @@ def built_facts(captures: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
     loops        of the optimised programs
     alias_bytes  of arguments whose buffer a result takes over
     program      the hash of what was handed to the compiler
+    work         its heavy operations by opcode and dtype, calls opened, and their FLOPs: the same for a program that is
+                 called by another, or that was written down and read again, whatever is folded on the way
 
     Raises ProgramError for unreadable bytes.
     """
     captures = tuple(captures)
     optimised = [read_program(data, form) for form, data in captures if form == "hlo-optimised"]
     before = [read_program(data, form) for form, data in captures if form == "hlo"]
-    facts: dict[str, Any] = {"program": "+".join(m.sha256 for m in before)} if before else {}
+    facts: dict[str, Any] = {}
+    if before:
+        facts = {"program": "+".join(m.sha256 for m in before), "work": _work(before)}
     if not optimised:
         return facts
     found = [kind for module in optimised for kind in _kernels(module)]
@@ -42,6 +49,29 @@ def built_facts(captures: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
         "alias_bytes": sum(module.aliased for module in optimised),
         **facts,
     }
+
+
+# What no compiler folds, merges or moves away on its way in.
+_HEAVY = frozenset(
+    {
+        "dot", "convolution", "reduce", "reduce-window", "select-and-scatter", "batch-norm-training", "batch-norm-grad",
+        "batch-norm-inference", "gather", "scatter", "exponential", "log", "tanh", "logistic", "erf", "rsqrt", "sort",
+        "rng", "rng-bit-generator", "custom-call", "cholesky", "triangular-solve", "fft", "cosine", "sine",
+    }
+)  # fmt: skip
+
+
+def _work(modules: Iterable[Module]) -> str:
+    """How many there are, and a hash of which."""
+    found: Counter[str] = Counter()
+    for module in modules:
+        for site in sites(module):
+            one = site.operation
+            if one.opcode in _HEAVY:
+                found[f"{one.opcode} {one.shape.dtype}"] += site.runs
+            found["flops"] += site.runs * product_flops(one, site.home)
+    count = sum(n for what, n in found.items() if what != "flops")
+    return f"{count}:{hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:12]}"
 
 
 def _run(module: Module) -> list[Computation]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from detente.records.arm import Arm
+from detente.records.arm import NO_ARM, Arm
 from detente.records.cell import Cell
 from detente.records.evidence import Evidence
 from detente.session.layout import missing_reason
+from detente.session.proving import prepare, proof_cell
 from detente.session.underway import Underway
 from detente.stacks.catalogue import find_entry
 from detente.stacks.factors import Facts, Row, bases_of, failed_checks
@@ -29,6 +30,46 @@ def check_arms(under: Underway, cells: Sequence[Cell]) -> None:
             same = [c for c in under.layout.cells if (c.stack, c.arm, c.group) == own]
             under.ledger.skip(same, why)
             under.tally.tell("note", f"{cell.label} is skipped: {why}", cell=cell.key)
+
+
+def take_programs(under: Underway, cells: Sequence[Cell]) -> list[Cell]:
+    """Capture the programs that rows run under the arm ``program``, for what is timed and for what is proved of it in
+    float64. The cells that are left: a row whose program nobody else can run is skipped with the reason."""
+    left = []
+    for cell in cells:
+        program = cell.arm.get("program")
+        # The control exports its own program, and needs nobody's.
+        if program is None or program == cell.stack:
+            left.append(cell)
+            continue
+        targets = [cell, *filter(None, [proof_cell(cell)])]
+        why = next((why for target in targets if (why := _take(under, target, program))), "")
+        if not why:
+            left.append(cell)
+            continue
+        own = (cell.stack, cell.arm, cell.group)
+        under.ledger.skip([c for c in under.layout.cells if (c.stack, c.arm, c.group) == own], why)
+        under.tally.tell("note", f"{cell.label} is skipped: {why}", cell=cell.key)
+    return left
+
+
+def _take(under: Underway, cell: Cell, program: str) -> str:
+    """Why a cell cannot have its program; empty where it has."""
+    if not find_entry(program).foreign_program:
+        return f"{program} does not say what the arguments of its program are, and so nobody else can run it"
+    row = row_of(cell, program, NO_ARM)
+    if cell.key in under.workers.foreign:
+        return ""
+    prepare(under, [row])
+    evidence = captured(under, row)
+    if evidence.status != "ok":
+        return f"{row.label}: {evidence.reason}"
+    files = {p.form: str(under.workers.artefacts / p.path) for p in evidence.programs}
+    if "signature" not in files:
+        why = evidence.probes.get("unsigned") or "its capture brought no signature"
+        return f"{program}'s program cannot be run by another runtime: {why}"
+    under.workers.foreign[cell.key] = {form: files[form] for form in ("hlo", "signature")}
+    return ""
 
 
 def _why_not(under: Underway, cell: Cell) -> str:

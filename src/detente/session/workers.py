@@ -63,6 +63,8 @@ class Workers:
         self._folders: dict[tuple[str, str, str, str], Path] = {}
         self._numbers = itertools.count()
         self.log = self._logs  # of the process that ran last
+        # Key of a cell under the arm ``program`` -> the files of that program.
+        self.foreign: dict[str, dict[str, str]] = {}
         self._memory = -1
 
     def folder(self, cell: Cell) -> Path:
@@ -114,6 +116,7 @@ class Workers:
                 sampling=self.request.sampling,
                 options=self.request.options,
                 memory=self._memory_for(kind),
+                foreign=self.foreign.get(cell.key, {}),
                 **job,
             ),
             log,

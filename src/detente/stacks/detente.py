@@ -8,16 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from detente.records.arm import Arm
 from detente.records.chip import Chip
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
 from detente.stacks.brought_along import by_jax
 from detente.stacks.chips import device_of
 from detente.stacks.installed_versions import installed_versions
+from detente.stacks.jax_form import PASSES, form_of
 from detente.stacks.jax_jit import JaxJit, captures_of
+from detente.stacks.jax_profile import profiled
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import optimizer_for
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
+from detente.workloads.named_calls import names_are_asked
 from detente.workloads.narrow import of_numpy, of_torch, to_torch
 from detente.workloads.workload import Size, Workload
 
@@ -41,6 +45,7 @@ class DetenteRunning:
         self.optimizer = optimizer_for(self.definition, contract, self.module, workload.optimizer)
         self.matmul = "tensorfloat32" if contract.precision == "tf32" else "highest"
         self.region: Any = None  # made by the first step
+        self._example: Any = None
 
     def _module(self, size: Size) -> Any:
         before = self.torch.get_default_dtype()
@@ -92,6 +97,7 @@ class DetenteRunning:
     def step(self, batch: Any) -> Any:
         if self.region is None:
             self.region = self._make(batch)
+        self._example = batch
         return self.region.step(batch)
 
     def synchronise(self, *handles: Any) -> None:
@@ -151,7 +157,10 @@ class DetenteRunning:
     def programs(self) -> tuple[Capture, ...]:
         if self.region is None:
             return ()
-        return captures_of("step", self.region.lowered, self.region.executable)
+        found = captures_of("step", self.region.lowered, self.region.executable)
+        if names_are_asked():
+            found += profiled(self.jax, lambda: self.region.step(self._example))
+        return found
 
     def plan(self, batch: Arrays) -> dict[str, int]:
         """Compiled as the first step does it. The live module beside the program is memory, too."""
@@ -289,6 +298,13 @@ class Detente(JaxJit):
         if "torch" not in workload.definitions:
             raise Unavailable(f"{workload.name} has no definition in torch")
         yield from plans(Unheld(self, workload, size, contract), chip, device_of(chip), batch)
+
+    def build_under(self, arm: Arm, workload: Workload, size: Size, contract: Contract) -> Any:
+        """The same with some of XLA's passes switched off. Raises Unavailable for any other arm."""
+        from detente.bridge.program.xla_options import set_options
+
+        set_options(form_of("detente", arm, PASSES).options)
+        return self.build(workload, size, contract)
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> Any:
         if "torch" not in workload.definitions:

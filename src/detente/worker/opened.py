@@ -90,6 +90,8 @@ def open_job(job: Job, events: Events) -> Opened:
     events.phase("import")
     begun = now()
     stack = make_stack(entry)
+    if job.foreign:
+        stack.foreign = dict(job.foreign)  # type: ignore[attr-defined]  # of a stack that takes another's program
     platform = stack.start(job.cell.device, job.cell.contract.precision, job.threads)
     import_s = now() - begun
     after = dict(os.environ)

@@ -18,6 +18,7 @@ from detente.bridge.cache.describe import users_function
 from detente.bridge.graph import Graph, Where
 from detente.bridge.lower.table import TABLE
 from detente.bridge.optim.program import Trace
+from detente.bridge.program.xla_options import options as xla_options
 
 # Where code finds functions of torch's.
 _TORCHS = (torch, nn.functional, torch.Tensor, torch.linalg, torch.special, torch.fft, nn.init)
@@ -53,6 +54,7 @@ def flags() -> tuple[Any, ...]:
         ],
         [backends.cuda.mem_efficient_sdp_enabled(), backends.cuda.cudnn_sdp_enabled()],
         [(name, getattr(jax.config, name, None)) for name in _OF_JAX],
+        sorted(xla_options().items()),
     )
 
 

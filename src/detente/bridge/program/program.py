@@ -21,6 +21,7 @@ from detente.bridge.lower.precision import torch_numerics, x64
 from detente.bridge.optim.accumulate import accumulated
 from detente.bridge.passes.connected import connected
 from detente.bridge.program.inside import update_inside
+from detente.bridge.program.xla_options import options as xla_options
 from detente.bridge.random.keys import step_key
 from detente.bridge.refusal import refuse
 from detente.bridge.telling import phase
@@ -250,7 +251,7 @@ def compile_step(program: Program, rule: Any, values: Arrays, state: Any, batch:
         lowered = lower_step(program, rule, names, arguments)
     middle = perf_counter()
     with phase("compile"):
-        executable = lowered.compile()
+        executable = lowered.compile(compiler_options=xla_options() or None)
     seconds = {"lower": middle - start, "compile": perf_counter() - middle}
     extra = {"lowered": lowered}
     return Compiled(program, executable, arguments, own, fixed, names, constants, seconds, extra, rule)
