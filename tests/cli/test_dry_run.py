@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from detente.cli.dry_run import plan_of, told
 from detente.records.evidence import Evidence
 from detente.records.session import Fingerprint, Process, Session
+from detente.session.capturing import capture_programs
 from detente.session.devices import absent_reason
 from detente.session.forecast import forecast
 from detente.session.layout import lay_out
@@ -89,10 +91,13 @@ def test_out_of_the_box_is_a_contract_that_can_be_typed(detente: Any) -> None:
     assert near.returncode == 2 and "did you mean 'out-of-the-box'" in near.stderr
 
 
-def test_programs_says_at_once_which_stack_gives_none(detente: Any) -> None:
-    done = detente("programs", "gpt2", "torch-compile", "--size", "paper", timeout=60)
-    assert "torch-compile gives no program away" in done.stdout and "jax" in done.stdout
-    assert "prepare" not in done.stderr and "capture" not in done.stderr
+def test_a_stack_that_gives_no_program_is_told_before_anything_is_made(monkeypatch: Any) -> None:
+    none = replace(STACKS["torch-eager"], operators=False)
+    monkeypatch.setitem(STACKS, "torch-eager", none)
+    said: list[Any] = []
+    (found,) = capture_programs(Request(("gpt2",), ("torch-eager",), "paper"), said.append)
+    assert found.evidence.status == "skipped" and found.process is None and not said
+    assert "gives no program away" in found.evidence.reason and "torch-compile" in found.evidence.reason
 
 
 def test_the_table_says_the_truth_about_who_gives_programs() -> None:
@@ -104,4 +109,6 @@ def test_the_table_says_the_truth_about_who_gives_programs() -> None:
         running = getattr(stack, "running", None)
         if running is not None and entry.environment == "default":
             inherits = running.programs is torch_eager.TorchRunning.programs
-            assert entry.programs is not inherits, entry.name
+            assert (entry.programs or entry.name.startswith("torch-compile")) is not inherits, entry.name
+            # Whoever gives no program lists its operators to a capture.
+            assert entry.programs is not entry.operators, entry.name

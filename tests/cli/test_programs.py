@@ -27,8 +27,9 @@ def test_counts_and_files(detente: Run, tmp_path: Path) -> None:
     told = json.loads(found.stdout)
     assert (told["schema"], told["workload"], told["size"]) == ("detente/programs/1", "gemm", "tiny")
     jax, eager = told["stacks"]
-    assert (jax["status"], eager["status"], eager["programs"]) == ("ok", "skipped", [])
-    assert "gives no program away" in eager["reason"], eager  # said before anything is captured
+    assert (jax["status"], eager["status"]) == ("ok", "ok")
+    (operators,) = eager["programs"]
+    assert operators["form"] == "operators" and operators["counts"]["flops"] == 3 * 2 * 64 * 48 * 32
     programs = {p["form"]: p for p in jax["programs"]}
     counts = from_json(Counts, programs["hlo"]["counts"])
     assert counts.flops == 3 * 2 * 64 * 48 * 32
@@ -38,12 +39,12 @@ def test_counts_and_files(detente: Run, tmp_path: Path) -> None:
 
 
 def test_the_table(detente: Run) -> None:
-    found = detente("programs", "gemm", "jax", "torch-eager", "--program", "hlo")
+    found = detente("programs", "gemm", "jax", "torch-eager", "--program", "hlo", "--parts")
     assert found.returncode == 0, found.stderr
     lines = found.stdout.splitlines()
-    assert any(
-        line.startswith("torch-eager: skipped: torch-eager gives no program away that") for line in lines
-    )
+    assert "jax, by part" in lines and "torch-eager, by part" in lines
+    told = [line for line in lines if line.startswith("of its operations ")]
+    assert len(told) == 2 and all("thread time" in line for line in told), told
     assert [line.split()[-1] for line in lines if line.startswith("FLOPs of products")] == ["589,824"]
     assert not any("StableHLO" in line for line in lines)
 

@@ -10,16 +10,26 @@ import click
 
 from detente.cli.live import progress_sink
 from detente.cli.options import format_option, precision_option
+from detente.explain.captured_parts import table_of
 from detente.programs.count import READERS, count_program
 from detente.programs.module import ProgramError
+from detente.programs.part_table import PartTable
 from detente.records.codec import dumps
 from detente.records.counts import Counts
 from detente.records.fault import CellFault
+from detente.report.parts_page import parts_lines
 from detente.report.programs_page import SCHEMA, TITLES, program_document, program_tables
 from detente.session.capturing import Captured, capture_programs
 from detente.session.request import Request
 
-NAMES = {"hlo": "hlo.pb", "hlo-optimised": "optimised.hlo.pb", "stablehlo": "mlir"}
+NAMES = {
+    "hlo": "hlo.pb",
+    "hlo-optimised": "optimised.hlo.pb",
+    "stablehlo": "mlir",
+    "operators": "operators.json",
+    "inductor": "py",
+    "xplane": "xplane.pb",
+}
 
 
 @click.command("programs", context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,6 +53,11 @@ NAMES = {"hlo": "hlo.pb", "hlo-optimised": "optimised.hlo.pb", "stablehlo": "mli
     help="Form of the program; can be given more than once.",
 )
 @click.option(
+    "--parts",
+    is_flag=True,
+    help="Also the parts of each program, by module and direction: operations, FLOPs, kernels and, on a CPU, time.",
+)
+@click.option(
     "--save", type=click.Path(file_okay=False, path_type=Path), help="Also write the programs here."
 )
 @format_option("text", "json", "md")
@@ -54,6 +69,7 @@ def command(
     precision: str,
     device: str,
     forms: tuple[str, ...],
+    parts: bool,
     save: Path | None,
     form: str,
 ) -> int:
@@ -64,6 +80,7 @@ def command(
     \b
     Examples:
       detente programs gpt2
+      detente programs gpt2 torch-eager jax --parts
       detente programs gemm jax detente --program hlo-optimised --save programs/
     """
     request = Request(
@@ -83,10 +100,15 @@ def command(
     counted = [_counted(one) for one in captured]
     if save is not None:
         _save(captured, save)
+    divided = [_divided(one) if parts else None for one in captured]
     if form == "json":
-        print(dumps(program_document(captured, counted), SCHEMA))
+        print(dumps(program_document(captured, counted, divided), SCHEMA))
     else:
-        print("\n".join(program_tables(captured, counted, forms, form)))
+        lines = program_tables(captured, counted, forms, form)
+        for one, told in zip(captured, divided, strict=True):
+            if told is not None:
+                lines += ["", *parts_lines(one.cell.label, told, form)]
+        print("\n".join(lines))
     return 1 if any(one.evidence.status in ("failed", "oom") for one in captured) else 0
 
 
@@ -105,6 +127,19 @@ def _counted(one: Captured) -> dict[str, Counts]:
             donated = program.facts.get("alias_bytes", counts.alias_bytes)
             found[program.form] = replace(counts, alias_bytes=max(counts.alias_bytes, int(donated)))
     return found
+
+
+def _divided(one: Captured) -> PartTable | None:
+    """The parts of a captured program; None where it was not captured."""
+    if one.evidence.status != "ok":
+        return None
+    try:
+        return table_of(one.evidence.programs, one.artefacts)
+    except (OSError, ProgramError) as error:
+        raise CellFault(
+            f"the program of {one.cell.label} cannot be divided into parts: {error}",
+            f"it is kept in {one.artefacts}",
+        ) from error
 
 
 def _save(captured: tuple[Captured, ...], folder: Path) -> None:

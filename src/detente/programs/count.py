@@ -9,6 +9,7 @@ from detente.programs.hlo import read_hlo
 from detente.programs.layer_norm import norm_form
 from detente.programs.loops import trip_count
 from detente.programs.module import Computation, Module, ProgramError
+from detente.programs.operators import read_operators
 from detente.programs.products import is_product, operand_dtypes, product_flops
 from detente.programs.stablehlo import read_stablehlo
 from detente.records.counts import Counts, Loop
@@ -17,6 +18,7 @@ READERS = {
     "hlo": read_hlo,
     "hlo-optimised": read_hlo,
     "stablehlo": lambda data: read_stablehlo(data.decode("utf-8", "replace")),
+    "operators": read_operators,
 }
 PLUMBING = frozenset({"parameter", "constant", "tuple", "get-tuple-element"})
 LARGE = 1_000_000

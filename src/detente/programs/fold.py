@@ -4,7 +4,7 @@ seen."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from detente.programs.parts import Facts, Part
@@ -44,6 +44,16 @@ def fold(table: Mapping[Part, Facts]) -> tuple[Folded, ...]:
     )
 
 
+def starred(paths: Iterable[str]) -> Callable[[str], str]:
+    """What puts a star for the number of each layer of these paths.
+
+    >>> starred(["h.0.ln_1", "h.1.ln_1"])("h.1.ln_1")
+    'h.*.ln_1'
+    """
+    holders = {holder for path in paths for holder in _holders(path)}
+    return lambda path: _pattern(path, holders)
+
+
 def _holders(path: str) -> list[str]:
     """What a path lies in: every beginning of it."""
     names = path.split(".")
@@ -62,5 +72,4 @@ def _pattern(path: str, holders: set[str]) -> str:
 
 
 def _signature(facts: Facts) -> tuple[object, ...]:
-    opcodes, dtypes = (tuple(sorted(c.items())) for c in (facts.opcodes, facts.dtypes))
-    return facts.operations, facts.flops, facts.bytes, opcodes, dtypes
+    return facts.flops, tuple(sorted((facts.own or facts.opcodes).items()))

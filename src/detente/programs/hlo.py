@@ -49,14 +49,23 @@ def read_hlo(data: bytes) -> Module:
 
 
 def _unwrapped(data: memoryview) -> memoryview:
-    found = list(fields(data))
-    if any(number == 3 for number, value in found if not isinstance(value, int)):
+    found = {number: value for number, value in fields(data) if not isinstance(value, int)}
+    # A module names its entry in field 2; an HloProto has nothing there, and its buffers in field 3.
+    if 3 in found and 2 in found:
         return data
-    for number, value in found:
-        # HloProto.hlo_module; a module's own field 1 is its name, which has no field 3 of computations.
-        if number == 1 and not isinstance(value, int):
-            return value
+    if 1 in found and _has_computations(found[1]):
+        return found[1]
+    if 3 in found:
+        return data
     raise ProgramError(f"not a serialised HloModuleProto: {len(data)} bytes without a computation")
+
+
+def _has_computations(data: memoryview) -> bool:
+    """Whether it is a module, and not a name."""
+    try:
+        return any(number == 3 for number, value in fields(data) if not isinstance(value, int))
+    except WireError:
+        return False
 
 
 def _module(data: memoryview) -> Module:

@@ -68,6 +68,13 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """The floating-point operations of a product, where its framework counted them itself."""
+
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
 class Instruction:
     """One operation.
 
@@ -77,7 +84,7 @@ class Instruction:
     called     names of the computations it calls, condition before body for ``while``
     number     parameter number, or tuple index
     integers   the value, of an integer constant with at most 16 elements
-    detail     a Dot or a Convolution
+    detail     a Dot, a Convolution or a Work
     target     of a custom call; the direction of a comparison
     reduced    dimensions that a ``reduce`` removes
     trips      of a ``while`` whose program says so outright (an optimised one does)
@@ -92,7 +99,7 @@ class Instruction:
     called: tuple[str, ...] = ()
     number: int = 0
     integers: tuple[int, ...] = ()
-    detail: Dot | Convolution | None = None
+    detail: Dot | Convolution | Work | None = None
     target: str = ""
     reduced: tuple[int, ...] = ()
     splat: bool = False

@@ -19,7 +19,7 @@ from detente.programs.count import ENTERED, PLUMBING, live
 from detente.programs.loops import trip_count
 from detente.programs.module import Computation, Instruction, Module, ProgramError
 from detente.programs.products import is_product, product_flops
-from detente.programs.scope import Direction, Scope, read_scope
+from detente.programs.scope import ROOT, Direction, Scope, is_whole, read_scope
 
 How = Literal["name", "flow", "guess", "none"]
 # Passes over a computation until nothing new is known; a chain of nameless operations takes one.
@@ -47,7 +47,9 @@ class Site:
 
 @dataclass
 class Facts:
-    """What a part holds: ``operations`` as written, and of a step ``flops`` of products and ``bytes`` of results."""
+    """What a part holds: ``operations`` as written, and of a step ``flops`` of products and ``bytes`` of results.
+    ``own``: the operations that are known by name, by opcode and dtype; layers are equal where these are, whoever of
+    them a shared constant is counted with."""
 
     operations: int = 0
     flops: int = 0
@@ -55,12 +57,69 @@ class Facts:
     opcodes: Counter[str] = field(default_factory=Counter)
     dtypes: Counter[str] = field(default_factory=Counter)
     known: Counter[How] = field(default_factory=Counter)
+    own: Counter[str] = field(default_factory=Counter)
 
 
 def sites(module: Module) -> tuple[Site, ...]:
     """Every live operation of a program with its part; parameters, constants and tuples are none."""
     entry = module.computations[module.entry]
-    return tuple(_walk(module, entry, None, 1, ()))
+    return tuple(_walk(module, entry, None, 1, (), _outermost(entry)))
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What a program runs as one: a fusion, a call of a library, an operation of its own. ``shared``: it holds
+    operations of more than one part; it is its result's."""
+
+    name: str
+    part: Part
+    how: How
+    shared: bool
+
+
+# What only moves data.
+MOVES = frozenset(
+    {
+        "reshape", "transpose", "copy", "broadcast", "bitcast", "bitcast-convert", "dynamic-reshape", "copy-start",
+        "copy-done",
+    }
+)  # fmt: skip
+# Written in a program and run by nobody.
+FREE = frozenset(
+    {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while", "conditional"}
+)
+
+
+def kernels(module: Module) -> tuple[Kernel, ...]:
+    """The kernels of an optimised program, or the operators of one that was traced, each with its part."""
+    entry = module.computations[module.entry]
+    return tuple(_kernels(module, entry, None, (), _outermost(entry)))
+
+
+def _kernels(
+    module: Module, home: Computation, around: Part | None, above: tuple[str, ...], outermost: str
+) -> Iterator[Kernel]:
+    if home.name in above:
+        raise ProgramError(f"computation {home.name!r} calls itself")
+    alive = live(home)
+    placed = _placed(home, alive, around, outermost)
+    inner = (*above, home.name)
+    for at in sorted(alive):
+        one, (part, how) = home.instructions[at], placed[at]
+        if one.opcode in ("while", "conditional"):
+            for name in one.called:
+                yield from _kernels(module, module.computations[name], part, inner, outermost)
+        if one.opcode in FREE:
+            continue
+        held: set[Part] = set()
+        if one.opcode in ("fusion", "call"):
+            for name in one.called:
+                walked = _walk(module, module.computations[name], part, 1, inner, outermost)
+                held |= {site.part for site in walked if site.how == "name"}
+        if how != "name" and len(held) == 1:
+            # The kernel has no name of its own, but all that it holds is of one part.
+            part, how = held.pop(), "name"
+        yield Kernel(one.name, part, how, len(held) > 1)
 
 
 def parts(found: Sequence[Site]) -> dict[Part, Facts]:
@@ -74,6 +133,8 @@ def parts(found: Sequence[Site]) -> dict[Part, Facts]:
         facts.opcodes[one.opcode] += 1
         facts.dtypes[one.shape.dtype] += 1
         facts.known[site.how] += 1
+        if site.how == "name":
+            facts.own[f"{one.opcode} {one.shape.dtype}"] += 1
         if is_product(one):
             facts.flops += site.runs * product_flops(one, site.home)
     return table
@@ -85,13 +146,25 @@ def coverage(found: Sequence[Site]) -> dict[How, float]:
     return {how: known[how] / len(found) if found else 0.0 for how in ("name", "flow", "guess", "none")}
 
 
+def _outermost(entry: Computation) -> str:
+    """The function that all of the program is in (``jit(step)/``). A name that begins with it is whole wherever it
+    stands, as in a fusion; any other is relative to the call around it."""
+    begun = Counter(one.origin.partition("/")[0] for one in entry.instructions if "/" in one.origin)
+    return f"{begun.most_common(1)[0][0]}/" if begun else ""
+
+
 def _walk(
-    module: Module, home: Computation, around: Part | None, runs: int, above: tuple[str, ...]
+    module: Module,
+    home: Computation,
+    around: Part | None,
+    runs: int,
+    above: tuple[str, ...],
+    outermost: str,
 ) -> Iterator[Site]:
     if home.name in above:
         raise ProgramError(f"computation {home.name!r} calls itself")
     alive = live(home)
-    placed = _placed(home, alive, around)
+    placed = _placed(home, alive, around, outermost)
     for at, one in enumerate(home.instructions):
         if at not in alive:
             continue
@@ -100,18 +173,22 @@ def _walk(
         if one.opcode == "while":
             trips = trip_count(one, home, module)
             for name in one.called:
-                yield from _walk(module, module.computations[name], part, runs * (trips or 1), inner)
+                yield from _walk(
+                    module, module.computations[name], part, runs * (trips or 1), inner, outermost
+                )
         elif one.opcode in ENTERED:
             for name in one.called:
-                yield from _walk(module, module.computations[name], part, runs, inner)
+                yield from _walk(module, module.computations[name], part, runs, inner, outermost)
         if one.opcode not in PLUMBING and one.opcode not in ("call", "fusion", "while"):
             yield Site(one, home, part, how, runs)
 
 
-def _placed(home: Computation, alive: set[int], around: Part | None) -> list[tuple[Part, How]]:
+def _placed(
+    home: Computation, alive: set[int], around: Part | None, outermost: str
+) -> list[tuple[Part, How]]:
     """The part of each instruction, and how it is known."""
     whole = home.instructions
-    found: list[tuple[Part, How] | None] = [_by_name(one, around) for one in whole]
+    found: list[tuple[Part, How] | None] = [_by_name(one, around, outermost) for one in whole]
     users: list[list[int]] = [[] for _ in whole]
     for at, one in enumerate(whole):
         if at in alive:
@@ -133,19 +210,22 @@ def _placed(home: Computation, alive: set[int], around: Part | None) -> list[tup
     return [f or nowhere for f in found]
 
 
-def _by_name(one: Instruction, around: Part | None) -> tuple[Part, How] | None:
+def _by_name(one: Instruction, around: Part | None, outermost: str) -> tuple[Part, How] | None:
     scope = read_scope(one.origin)
     if scope is None:
         return None
-    part = _joined(scope, around)
+    whole = bool(outermost) and one.origin.startswith(outermost)
+    part = _joined(scope, None if whole else around)
     return (part, "name") if part.path or part.direction == "optimizer" else None
 
 
 def _joined(scope: Scope, around: Part | None) -> Part:
     if around is None:
         return Part(scope.path, scope.direction)
+    if around.path == ROOT:
+        around = Part("", around.direction)
     direction = around.direction if scope.direction == "forward" else scope.direction
-    if not scope.path or scope.path == around.path or scope.path.startswith(f"{around.path}."):
+    if not scope.path or scope.path == around.path or is_whole(scope.path, around.path):
         return Part(scope.path or around.path, direction)
     return Part(f"{around.path}.{scope.path}" if around.path else scope.path, direction)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from detente.programs.module import Computation, Convolution, Dot, Instruction, Spatial
+from detente.programs.module import Computation, Convolution, Dot, Instruction, Spatial, Work
 
 PRODUCTS = frozenset({"dot", "convolution"})
 
 
 def is_product(one: Instruction) -> bool:
     """Whether it is counted here. A library call that hides a product is not; ``count`` lists custom calls."""
-    return one.opcode in PRODUCTS
+    return one.opcode in PRODUCTS or isinstance(one.detail, Work)
 
 
 def product_flops(one: Instruction, home: Computation) -> int:
@@ -22,6 +22,8 @@ def product_flops(one: Instruction, home: Computation) -> int:
     if isinstance(one.detail, Dot):
         left = home.instructions[one.operands[0]].shape
         return 2 * one.shape.elements * math.prod(left.dims[d] for d in one.detail.contracting)
+    if isinstance(one.detail, Work):
+        return one.detail.flops
     if isinstance(one.detail, Convolution):
         c = one.detail
         return 2 * c.batch * c.out_features * c.in_features * math.prod(meetings(s) for s in c.spatial)
@@ -45,6 +47,8 @@ def meetings(s: Spatial) -> int:
 
 
 def operand_dtypes(one: Instruction, home: Computation) -> str:
-    """``f32`` where both operands agree, else ``bf16xf32``."""
+    """``f32`` where both operands agree, else ``bf16xf32``. Of a Work the result's."""
+    if isinstance(one.detail, Work):
+        return one.shape.dtype
     left, right = (home.instructions[i].shape.dtype for i in one.operands[:2])
     return left if left == right else f"{left}x{right}"

@@ -26,7 +26,17 @@ _BRANCH = re.compile(r"branch_\d+_fun")
 _WRAPPED = re.compile(r"([A-Za-z_]\w*)\((.*)\)", re.DOTALL)
 # Functions that were compiled by themselves: their own name is no scope.
 _COMPILED = frozenset({"jit", "pjit", "xla_pmap", "jit_shmap"})
-_OPTIMIZER = "optimizer"
+OPTIMIZER = "optimizer"
+# What belongs to no module below the model itself: its own operations, and the loss that is computed of its outputs.
+ROOT = "root"
+# What our scopes in a lazy program of torch_xla end in, before the number that it gives each
+# (stacks/torch_xla_names.py).
+NUMBERED = "@"
+_NUMBER = re.compile(r"@\.\d+$")
+# Scopes that torch_xla opens for the pieces of an operation that it takes apart.
+_LOWERED = re.compile(r"(aten|xla|prim)__\w+(\.\d+)?")
+# Scopes that a library opens for what it computes, and that are no module's: jnp.einsum opens one of its formula.
+_FORMULA = re.compile(r"[^\w.*#\-/]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +61,32 @@ def read_scope(op_name: str) -> Scope | None:
     seen: set[str] = set()
     *tokens, _primitive = _split(op_name)
     for token in tokens:
-        name = _unwrapped(token, seen)
+        name = _unwrapped(_NUMBER.sub("", token), seen)
         if not name:
             continue
         if name in _CONTROL or _BRANCH.fullmatch(name):
             seen.add(name)
-        else:
+        elif not _FORMULA.search(name) and not _LOWERED.fullmatch(name):
             names.append(name)
-    if names and names[0] == _OPTIMIZER:
+    names = [n for n in names if n != ROOT] or names[:1]
+    # The bridge writes whole paths: of two, the inner one is where the operation is.
+    begun = max((k for k, n in enumerate(names) if k and is_whole(n, names[0])), default=0)
+    names = names[begun:]
+    if names and names[0] == OPTIMIZER:
         return Scope(".".join(names[1:]), "optimizer")
     if "rematted_computation" in seen:
         return Scope(".".join(names), "remat")
     return Scope(".".join(names), "backward" if "transpose" in seen else "forward")
+
+
+def is_whole(name: str, around: str) -> bool:
+    """Whether a name within the scope of another is a path from the model on, not from there: it begins as that does.
+
+    >>> is_whole("transformer.h.0.attn", "transformer.h.0"), is_whole("attn.h", "transformer.h.0")
+    (True, False)
+    """
+    ours, theirs = name.split("."), around.split(".")
+    return len(ours) > 1 and ours[:2] == theirs[:2]
 
 
 def _unwrapped(token: str, seen: set[str]) -> str:

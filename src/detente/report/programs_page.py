@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from detente.programs.difference import Section, side_by_side
+from detente.programs.part_table import PartTable
 from detente.records.codec import to_json
 from detente.records.counts import Counts
+from detente.report.parts_page import parts_document
 from detente.session.capturing import Captured
 
 SCHEMA = "detente/programs/1"
 TITLES = {
+    "operators": "Operators of PyTorch: what eager dispatches, or the graphs that Inductor is given",
     "hlo": "HLO, before optimisation: what the compiler is given (like with like)",
     "stablehlo": "StableHLO, as each stack prints it (torch_xla canonicalises and folds constants while it prints)",
     "hlo-optimised": "HLO, optimised: what runs, fusions opened",
 }
 
 
-def program_document(captured: tuple[Captured, ...], counted: list[dict[str, Counts]]) -> dict[str, Any]:
+def program_document(
+    captured: tuple[Captured, ...],
+    counted: list[dict[str, Counts]],
+    divided: Sequence[PartTable | None] = (),
+) -> dict[str, Any]:
     """The JSON object, schema ``detente/programs/1`` (docs/schemas.md)."""
     cell = captured[0].cell
     return {
@@ -37,8 +45,9 @@ def program_document(captured: tuple[Captured, ...], counted: list[dict[str, Cou
                     {**to_json(p), "counts": to_json(counts[p.form]) if p.form in counts else None}
                     for p in one.evidence.programs
                 ],
+                "parts": parts_document(told) if told is not None else None,
             }
-            for one, counts in zip(captured, counted, strict=True)
+            for one, counts, told in zip(captured, counted, divided or (None,) * len(captured), strict=True)
         ],
     }
 

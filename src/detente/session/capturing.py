@@ -11,21 +11,26 @@ from detente.records.cell import Cell
 from detente.records.evidence import Evidence
 from detente.records.fault import CellFault
 from detente.records.job import JobKind
+from detente.records.session import Process
 from detente.session.interrupts import Interrupts
 from detente.session.layout import lay_out
 from detente.session.progress import Progress, Sink
 from detente.session.request import Request
+from detente.session.spawn import Spawned
+from detente.session.underway import shareable
 from detente.session.workers import Workers
-from detente.stacks.catalogue import STACKS, find_entry
+from detente.stacks.catalogue import STACKS, StackEntry, find_entry
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A cell and what its capture worker brought back. ``artefacts`` is where the evidence's program paths start."""
+    """A cell and what its capture worker brought back. ``artefacts`` is where the evidence's program paths start;
+    ``process`` is the worker's record, None where none ran."""
 
     cell: Cell
     evidence: Evidence
     artefacts: Path
+    process: Process | None = None
 
 
 def capture_programs(request: Request, sink: Sink) -> tuple[Captured, ...]:
@@ -40,14 +45,16 @@ def capture_programs(request: Request, sink: Sink) -> tuple[Captured, ...]:
         workers = Workers(request, f"capture-{os.getpid()}-{secrets.token_hex(2)}", interrupts)
         try:
             for cell in layout.cells:
-                if not find_entry(cell.stack).programs:
+                process = None
+                if not gives(find_entry(cell.stack)):
                     evidence = Evidence("skipped", "start", _gives_none(cell.stack))
                 elif cell.key in layout.skipped:
                     evidence = Evidence("skipped", "start", layout.skipped[cell.key])
                 else:
                     _prepare(workers, cell, sink)
-                    evidence = _run(workers, "capture", cell, sink)
-                found.append(Captured(cell, evidence, workers.artefacts))
+                    spawned = _run(workers, "capture", cell, sink)
+                    evidence, process = spawned.evidence, _record(cell, spawned)
+                found.append(Captured(cell, evidence, workers.artefacts, process))
         finally:
             workers.forget_caches()
     return tuple(found)
@@ -55,15 +62,20 @@ def capture_programs(request: Request, sink: Sink) -> tuple[Captured, ...]:
 
 def _gives_none(stack: str) -> str:
     """Said before anything is compiled: a capture takes minutes where the stack compiles."""
-    able = ", ".join(e.name for e in STACKS.values() if e.programs)
+    able = ", ".join(e.name for e in STACKS.values() if gives(e))
     return f"{stack} gives no program away that can be counted; these do: {able}"
+
+
+def gives(entry: StackEntry) -> bool:
+    """Whether a capture brings something back."""
+    return entry.programs or entry.operators
 
 
 def _prepare(workers: Workers, cell: Cell, sink: Sink) -> None:
     maker = workers.maker(cell)
     if maker is None:
         return
-    evidence = _run(workers, "prepare", maker, sink)
+    evidence = _run(workers, "prepare", maker, sink).evidence
     if evidence.status != "ok":
         raise CellFault(
             f"the weights of {cell.workload} could not be made: {evidence.reason}",
@@ -71,7 +83,7 @@ def _prepare(workers: Workers, cell: Cell, sink: Sink) -> None:
         )
 
 
-def _run(workers: Workers, kind: JobKind, cell: Cell, sink: Sink) -> Evidence:
+def _run(workers: Workers, kind: JobKind, cell: Cell, sink: Sink) -> Spawned:
     title = f"{cell.workload} {cell.size} {cell.label}: {kind}"
     sink(Progress("start", title, cell=cell.key))
     spawned = workers.run(
@@ -80,4 +92,20 @@ def _run(workers: Workers, kind: JobKind, cell: Cell, sink: Sink) -> Evidence:
     if spawned.killed_by_user or workers.interrupts.count:
         raise KeyboardInterrupt
     sink(Progress("end", f"{title} took {spawned.wall_s:.1f} s", cell=cell.key))
-    return spawned.evidence
+    return spawned
+
+
+def _record(cell: Cell, spawned: Spawned) -> Process:
+    """As a session keeps it."""
+    return Process(
+        cell,
+        "capture",
+        -1,
+        0,
+        spawned.started,
+        spawned.wall_s,
+        spawned.foreign,
+        spawned.evidence,
+        shareable(spawned.environment),
+        phases=spawned.phases,
+    )

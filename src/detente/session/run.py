@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from detente.records.fault import MachineFault, UsageFault
 from detente.records.folders import data_folder
-from detente.records.session import Fingerprint, Session
+from detente.records.session import Fingerprint, Process, Session
 from detente.session.asked import settings_of
 from detente.session.blocks import UNJUDGED_BLOCKS, run_blocks
 from detente.session.budget import Budget
@@ -35,9 +36,14 @@ LOCK_WAIT_S = 24 * 3600.0
 
 
 def run_session(
-    request: Request, sink: Sink, recorder: Recorder | None = None, resume: Path | None = None
+    request: Request,
+    sink: Sink,
+    recorder: Recorder | None = None,
+    resume: Path | None = None,
+    known: Sequence[Process] = (),
 ) -> Session:
     """Measure, and return the session with everything that finished, also after an interruption (``note`` says so).
+    ``known``: processes of its cells that ran before it (captures), which it keeps as its own.
 
     Raises UsageFault for a wrong request or a changed fingerprint on resume, MachineFault for a held lock, StoreFault
     when the spool cannot be written.
@@ -45,7 +51,7 @@ def run_session(
     layout = lay_out(request)
     fingerprint = take_fingerprint(settings_of(request, layout))
     if resume is None:
-        spool, session = _begin(request, layout, fingerprint)
+        spool, session = _begin(request, layout, fingerprint, known)
     else:
         spool, session = _continue(resume, fingerprint)
     with spool, Interrupts() as interrupts:
@@ -70,10 +76,14 @@ def run_session(
             raise
 
 
-def _begin(request: Request, layout: Layout, fingerprint: Fingerprint) -> tuple[Spool, Session]:
+def _begin(
+    request: Request, layout: Layout, fingerprint: Fingerprint, known: Sequence[Process]
+) -> tuple[Spool, Session]:
     now = time.time()
     name = time.strftime("%Y%m%d-%H%M%S", time.localtime(now)) + "-" + secrets.token_hex(2)
-    session = Session(name, now, request.command, fingerprint, layout.cells, dict(layout.skipped), layout.aa)
+    session = Session(
+        name, now, request.command, fingerprint, layout.cells, dict(layout.skipped), layout.aa, tuple(known)
+    )
     return Spool.create(data_folder() / "sessions", session), session
 
 

@@ -107,7 +107,7 @@ class Underway:
             spawned.wall_s,
             spawned.foreign,
             spawned.evidence,
-            _shareable(spawned.environment),
+            shareable(spawned.environment),
             waits,
             spawned.phases,
         )
@@ -123,6 +123,6 @@ def _outcome(kind: JobKind, spawned: Spawned) -> str:
     return f"took {spawned.wall_s:.1f} s" if e.status == "ok" else f"{e.status}: {e.reason}"
 
 
-def _shareable(environment: dict[str, str]) -> dict[str, str]:
+def shareable(environment: dict[str, str]) -> dict[str, str]:
     """The environment without its paths: a session is exported to other people's machines."""
     return {k: "(path)" if "/" in v else v for k, v in environment.items()}

@@ -36,6 +36,8 @@ class StackEntry:
     layers       needs repeated layers in the workload
     layer_s      seconds that compiling a repeated layer takes cold, roughly: to guess with, where nothing was measured
     programs     whether it gives its program away (Running.programs); a stack that does not is not asked
+    operators    whether a capture can list its operators: PyTorch's own, which hands no program to anyone
+    foreign_program  whether a capture says what each argument of its program is, so that another runtime can run it
     defines      workloads whose definition in this framework the stack brings itself, in its own file
     """
 
@@ -54,6 +56,8 @@ class StackEntry:
     layers: bool = False
     layer_s: float = 0.5
     programs: bool = True
+    operators: bool = False
+    foreign_program: bool = False
     defines: tuple[str, ...] = ()
 
 
@@ -88,6 +92,7 @@ STACKS: dict[str, StackEntry] = {
             variables=_KEEPS_MEMORY,
             compiles=False,
             programs=False,
+            operators=True,
         ),
         StackEntry(
             "torch-eager-default",
@@ -100,6 +105,7 @@ STACKS: dict[str, StackEntry] = {
             compiles=False,
             default=False,
             programs=False,
+            operators=True,
         ),
         StackEntry(
             "torch-compile",
@@ -112,6 +118,7 @@ STACKS: dict[str, StackEntry] = {
             variables=_KEEPS_MEMORY,
             layer_s=_INDUCTOR_LAYER_S,
             programs=False,
+            operators=True,
         ),
         StackEntry(
             "torch-compile-model",
@@ -125,6 +132,7 @@ STACKS: dict[str, StackEntry] = {
             default=False,
             layer_s=_INDUCTOR_LAYER_S,
             programs=False,
+            operators=True,
         ),
         StackEntry(
             "jax",
@@ -166,6 +174,7 @@ STACKS: dict[str, StackEntry] = {
             ("torch", "torch_xla"),
             ("jax", "tensorflow"),
             environment="torch-xla",
+            foreign_program=True,
         ),
         StackEntry(
             "torch-xla-compile",

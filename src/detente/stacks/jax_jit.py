@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from detente.programs.scope import OPTIMIZER, ROOT
 from detente.records.arm import Arm
 from detente.records.chip import Chip
 from detente.records.contract import Contract
@@ -20,8 +22,10 @@ from detente.stacks.installed_versions import installed_versions
 from detente.stacks.jax_events import CompileListener
 from detente.stacks.jax_form import AS_IT_IS, FORMS, Forms, JaxForm, form_of
 from detente.stacks.jax_nnx import NnxParts
+from detente.stacks.jax_profile import profiled
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
+from detente.workloads.named_calls import names_are_asked
 from detente.workloads.narrow import of_numpy, to_numpy_of
 from detente.workloads.weights import Leaves, WeightRule, to_canonical, to_framework
 from detente.workloads.workload import OptimizerSettings, Size, Workload
@@ -80,14 +84,21 @@ class JaxRunning:
         self._shapes_alone = False
 
     def _loss(self, params: Any, rest: Any, batch: Any) -> tuple[Any, Any]:
-        return self.parts.loss(params, rest, batch)
+        with self.jax.named_scope(ROOT):
+            return self.parts.loss(params, rest, batch)
+
+    def _update(self, params: Any, found: Any, state: Any) -> tuple[Any, Any]:
+        """New parameters and the optimizer's new state."""
+        import optax
+
+        with self.jax.named_scope(OPTIMIZER):
+            updates, state = self.optimizer.update(found, state, params)
+            return optax.apply_updates(params, updates), state
 
     def _region(self, region: str) -> tuple[Any, tuple[int, ...]]:
         """The jitted region, ``(params, rest, state, batch) -> (loss, outputs, params, rest, state)``, and what it
         donates. Parts that a region leaves alone are neither arguments' copies nor outputs."""
-        import optax
-
-        jax, tx = self.jax, self.optimizer
+        jax = self.jax
         names = self.workload.batch_gradients
 
         def forward(params: Any, rest: Any, state: Any, batch: Any) -> Any:
@@ -105,8 +116,8 @@ class JaxRunning:
 
         def train(params: Any, rest: Any, state: Any, batch: Any) -> Any:
             (loss, (_, rest)), found = jax.value_and_grad(self._loss, has_aux=True)(params, rest, batch)
-            updates, state = tx.update(found, state, params)
-            return loss, optax.apply_updates(params, updates), rest, state
+            params, state = self._update(params, found, state)
+            return loss, params, rest, state
 
         if region == "train-step":
             return self.form.jit(jax, train, (0, 1, 2))
@@ -282,6 +293,18 @@ class JaxRunning:
         paths = {path for path, _ in self._leaves(self.params)}
         return frozenset(r.name for r in self.rules if r.path in paths)
 
+    def anchors(self) -> dict[str, str]:
+        """Of a parameter that lies in several leaves, the module that holds them all."""
+        found: dict[str, list[str]] = {}
+        for rule in self.rules:
+            held = [str(part) for part in rule.path[:-1]]
+            kept = found.setdefault(rule.name, held)
+            found[rule.name] = (
+                [a for a, b in zip(kept, held, strict=False) if a == b] if kept != held else held
+            )
+        names = self.parameter_names()
+        return {name: ".".join(path) for name, path in found.items() if name in names}
+
     def compiled(self) -> CompileCount:
         return self.stack.listener.count()
 
@@ -345,7 +368,11 @@ class JaxRunning:
         if self._example is None:
             return ()
         lowered = self.jitted.lower(*self._arguments())
-        return captures_of("step", lowered, lowered.compile())
+        return captures_of("step", lowered, lowered.compile()) + self._profile()
+
+    def _profile(self) -> tuple[Capture, ...]:
+        """To a capture, how long each operation takes."""
+        return profiled(self.jax, lambda: self.step(self._example)) if names_are_asked() else ()
 
 
 def captures_of(name: str, lowered: Any, compiled: Any) -> tuple[Capture, ...]:
@@ -364,6 +391,9 @@ class JaxJit:
     """jax.jit over the whole region."""
 
     scan: ClassVar[bool] = False
+    own: ClassVar[str] = "jax"
+    # Files of another stack's program, in a worker that is to run it.
+    foreign: dict[str, str] = {}  # noqa: RUF012  # replaced, never written into
     running: ClassVar[type[JaxRunning]] = JaxRunning
     forms: ClassVar[Forms] = FORMS
 
@@ -439,11 +469,15 @@ class JaxJit:
             raise Unavailable(f"{workload.name} has no repeated layers to scan")
         return self.running(self, workload, size, contract, self.scan)
 
-    def build_under(self, arm: Arm, workload: Workload, size: Size, contract: Contract) -> JaxRunning:
+    def build_under(self, arm: Arm, workload: Workload, size: Size, contract: Contract) -> Any:
         """The same under an arm. Raises Unavailable for one that this step cannot be built under."""
         from detente.stacks.jax_outside import OutsideRunning
 
-        form = form_of("jax", arm, self.forms)
+        program = arm.get("program")
+        form = form_of("jax", arm.only(f for f in arm.factors if f != "program"), self.forms)
+        if program not in (None, self.own):
+            return self._foreign(program or "", workload, contract, form)
+        form = replace(form, exported=program is not None)
         scan = self.scan if form.scan is None else form.scan
         if scan and workload.layers(size) < 2:
             raise Unavailable(f"{workload.name} has no repeated layers to scan")
@@ -452,11 +486,22 @@ class JaxJit:
         kind = OutsideRunning if form.outside else self.running
         return kind(self, workload, size, contract, scan, form)
 
+    def _foreign(self, program: str, workload: Workload, contract: Contract, form: JaxForm) -> Any:
+        """Another stack's program on this one's runtime."""
+        from detente.stacks.jax_foreign import ForeignRunning
+
+        if form.outside or form.scan is not None:
+            raise Unavailable(f"{program}'s program is one: neither its loop nor its optimizer can be moved")
+        if not self.foreign:
+            raise Unavailable(f"the program of {program} was not captured")
+        return ForeignRunning(self, workload, contract, form, self.foreign)
+
 
 class JaxScan(JaxJit):
     """The same, with the definition's layers in ``lax.scan``."""
 
     scan = True
+    own = "jax-scan"
 
 
 # optax's names of what torch's optimizers keep.

@@ -11,6 +11,7 @@ import numpy as np
 
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
+from detente.workloads.named_calls import named_nnx
 from detente.workloads.weights import WeightRule
 from detente.workloads.workload import Size, Workload
 
@@ -58,7 +59,8 @@ class NnxParts:
     def loss(self, params: Any, rest: Any, batch: Any) -> tuple[Any, tuple[Any, Any]]:
         """(loss, (outputs, the rest afterwards))."""
         module = self.nnx.merge(self._graphdef, params, rest, copy=True)
-        loss, outputs = self.definition.loss(module, batch)
+        with named_nnx(module):
+            loss, outputs = self.definition.loss(module, batch)
         _, _, rest = self.nnx.split(module, self.nnx.Param, ...)
         return loss, (outputs, rest)
 

@@ -13,17 +13,14 @@ class OutsideRunning(JaxRunning):
     what the whole step would have donated, so that nothing else is different."""
 
     def _region(self, region: str) -> tuple[Any, tuple[int, ...]]:
-        import optax
-
-        jax, tx = self.jax, self.optimizer
+        jax = self.jax
 
         def gradient(params: Any, rest: Any, batch: Any) -> Any:
             (loss, (_, rest)), found = jax.value_and_grad(self._loss, has_aux=True)(params, rest, batch)
             return loss, rest, found
 
         def update(params: Any, state: Any, found: Any) -> Any:
-            updates, state = tx.update(found, state, params)
-            return optax.apply_updates(params, updates), state
+            return self._update(params, found, state)
 
         self._first, _ = self.form.jit(jax, gradient, (1,))
         self._second, kept = self.form.jit(jax, update, (0, 1, 2))
@@ -51,6 +48,7 @@ class OutsideRunning(JaxRunning):
         if self._example is None:
             return ()
         first, second = self._lowered()
-        return captures_of("gradient", first, first.compile()) + captures_of(
+        found = captures_of("gradient", first, first.compile()) + captures_of(
             "update", second, second.compile()
         )
+        return found + self._profile()

@@ -7,12 +7,15 @@ import os
 import shutil
 import sysconfig
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from detente.stacks.protocol import CompileCount, Unavailable
+from detente.stacks.inductor_private import Recorder
+from detente.stacks.protocol import Capture, CompileCount, Unavailable
 from detente.stacks.torch_dynamo_private import DynamoCounters, plain_step
 from detente.stacks.torch_eager import TorchEager, TorchRunning
+from detente.workloads.named_calls import names_are_asked
 
 MODE = "default"
 
@@ -25,16 +28,31 @@ class CompiledRunning(TorchRunning):
     fullgraph = True
     compiles = "loss and backward, and of the update"
 
+    recorder: Recorder | None = None
+
     def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        if names_are_asked():
+            self.recorder = Recorder(self.module)
+        return self._compiled_loss(loss)
+
+    def _compiled_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return self.torch.compile(loss, mode=MODE, fullgraph=self.fullgraph)
 
     def _update(self) -> None:
+        with self.recorder.updating() if self.recorder is not None else nullcontext():
+            self._compiled_step()
+
+    def _compiled_step(self) -> None:
         if not hasattr(self, "_compiled_update"):
             self._compiled_update = self.torch.compile(plain_step(self.optimizer), mode=MODE, fullgraph=True)
         self._compiled_update()
 
     def compiled(self) -> CompileCount:
         return self.stack.counters.count()
+
+    def programs(self) -> tuple[Capture, ...]:
+        """To a capture, the graphs that Inductor was given and the code that it wrote."""
+        return self.recorder.captures() if self.recorder is not None else ()
 
     def practice(self) -> str:
         return f"{super().practice()}; torch.compile(mode={MODE!r}, fullgraph={self.fullgraph}) of {self.compiles}"
@@ -46,11 +64,11 @@ class ModelRunning(CompiledRunning):
     fullgraph = False
     compiles = "the model alone"
 
-    def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _compiled_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
         self.module.compile(mode=MODE)
         return loss
 
-    def _update(self) -> None:
+    def _compiled_step(self) -> None:
         self.optimizer.step()
 
 

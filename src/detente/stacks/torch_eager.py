@@ -17,6 +17,8 @@ from detente.stacks.brought_along import by_torch
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.process_memory import forget_peak, resident
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
+from detente.stacks.torch_trace import operators_of
+from detente.workloads.named_calls import names_are_asked
 from detente.workloads.narrow import of_torch, to_torch
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
@@ -275,7 +277,11 @@ class TorchRunning:
         return "; ".join(said)
 
     def programs(self) -> tuple[Capture, ...]:
-        return ()
+        """No program, but to a capture the operators of a step; takes some."""
+        if not names_are_asked() or self._example is None:
+            return ()
+        timed = self.stack.device.type == "cpu"
+        return (operators_of(lambda: self.step(self._example), self.module, timed),)
 
     # -----------------------------------------------------------------------------------------------------------
 

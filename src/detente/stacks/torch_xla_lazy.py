@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ from detente.stacks.best_seconds import best_seconds
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import TorchEager, TorchRunning
+from detente.stacks.torch_xla_names import Names
+from detente.stacks.torch_xla_signature import Unsigned, signature
+from detente.workloads.named_calls import names_are_asked
 
 
 class XlaRunning(TorchRunning):
@@ -33,6 +37,7 @@ class XlaRunning(TorchRunning):
 
     stack: TorchXla
     compiled_by = "lazy tensors"
+    unsigned = ""  # why no other runtime can run its program, where a capture found that
 
     def __init__(self, *args: Any) -> None:
         self._steps = 0
@@ -67,8 +72,13 @@ class XlaRunning(TorchRunning):
         """The region, traced. The gradients of a train step are let go before the dispatch: a gradient that is
         still alive would be an output of the program, written to memory for nobody."""
 
+        names = Names(self.module) if names_are_asked() else None
+        if names is not None:
+            self._backward = names.backward
+
         def trace(batch: Any) -> Any:
-            handle = step(batch)
+            with names.watched() if names is not None else nullcontext():
+                handle = step(batch)
             self._clear_gradients()
             return handle
 
@@ -130,6 +140,8 @@ class XlaRunning(TorchRunning):
             # The steady program is the second one, and what it takes over is known once it has been compiled.
             self.step(self._example)
             self.stack.wait()
+        # Ahead of the trace: what a step writes into has another number behind it.
+        names = private.names_of(self._named_tensors()) if names_are_asked() else {}
         handle = self._trace(self._example)
         results = [handle[0], *(t for t in handle[1].values() if t is not None)]
         if self.contract.region == "train-step":
@@ -139,7 +151,9 @@ class XlaRunning(TorchRunning):
         found = (
             Capture("hlo", "step", private.hlo_proto(results), facts),
             Capture("stablehlo", "step", private.stablehlo(results).encode(), facts),
+            *self._optimised(facts),
         )
+        arguments, count = (self._arguments(results, names), self._count()) if names else ([], 0.0)
         del handle, results
         for name in self.workload.batch_gradients:
             # A gradient that stays alive would be dispatched, and compiled, by the next wait.
@@ -147,9 +161,81 @@ class XlaRunning(TorchRunning):
         for tensor, value in zip(state, kept, strict=True):
             tensor.data = value.to(tensor.device)
         self.stack.wait()
-        return found
+        if arguments and self.contract.region == "train-step":
+            found += self._signature(arguments, count)
+        return found + self._profile()
+
+    def _signature(self, arguments: list[dict[str, Any]], count: float) -> tuple[Capture, ...]:
+        """What the arguments and results are of the program of update number ``count``. Steps are taken until the next
+        one's program has other numbers that the optimizer computed ahead."""
+        while self._count() < count:
+            before = self._count()
+            self.step(self._example)
+            self.stack.wait()
+            if self._count() <= before:
+                self.unsigned = "its optimizer does not count its steps where it could be read"
+                return ()
+        state = [t for t in self._state() if t.device.type == "xla"]
+        named = self._named_tensors()
+        names = private.names_of(named)
+        handle = self._trace(self._example)
+        results = [handle[0], *state]
+        later = self._arguments(results, names)
+        del handle, results
+        self.stack.wait()
+        objects = {id(t): n for n, t in named.items()}
+        said = ["loss", *(objects.get(id(t), "") for t in state)]
+        try:
+            data = signature(arguments, later, said, self.workload.optimizer, count)
+        except (Unsigned, ValueError) as error:
+            self.unsigned = str(error)
+            return ()
+        return (Capture("signature", "step", data),)
+
+    def _count(self) -> float:
+        """How many updates were traced: torch counts on the host. 0 where it does not."""
+        if self.optimizer is None:
+            return 0.0
+        counts = {float(v) for s in self.optimizer.state.values() for k, v in s.items() if k == "step"}
+        return counts.pop() if len(counts) == 1 else 0.0
+
+    def _arguments(self, results: list[Any], names: dict[int, str]) -> list[dict[str, Any]]:
+        """Each argument of the pending program: its name, or its value. None where one is neither."""
+        try:
+            return private.arguments_of(results, names)
+        except ValueError as error:
+            self.unsigned = str(error)
+            return []
+
+    def _named_tensors(self) -> dict[str, Any]:
+        """Everything on the device that has a name: weights, what the optimizer keeps of each, the batch."""
+        found = {f"tensors:{n}": t for n, t in self._named()}
+        names = {p: n for n, p in self.module.named_parameters()}
+        for parameter, kept in self.optimizer.state.items() if self.optimizer is not None else ():
+            found |= {
+                f"{k}:{names[parameter]}": v for k, v in kept.items() if isinstance(v, self.torch.Tensor)
+            }
+        found |= {f"batch:{n}": t for n, t in self._example.items()}
+        return {n: t for n, t in found.items() if t.device.type == "xla"}
 
     # -----------------------------------------------------------------------------------------------------------
+
+    def _optimised(self, facts: dict[str, float]) -> tuple[Capture, ...]:
+        """What the compiler made of the steady step: to a capture, which had it dumped."""
+        data = self.stack.dump.latest() if self.stack.dump is not None else None
+        return () if data is None else (Capture("hlo-optimised", "step", data, facts),)
+
+    def _profile(self) -> tuple[Capture, ...]:
+        """To a capture, how long each operation takes."""
+        if self.stack.dump is None:
+            return ()
+
+        def step() -> None:
+            self.step(self._example)
+            self.stack.wait()
+
+        found = private.profiled(step)
+        return () if found is None else (Capture("xplane", "step", *found),)
 
     def _optimizer_tensors(self) -> list[Any]:
         states = self.optimizer.state.values() if self.optimizer is not None else ()
@@ -184,6 +270,7 @@ class TorchXla(TorchEager):
     """PyTorch/XLA, lazy."""
 
     running = XlaRunning
+    dump: private.Dump | None = None  # what the compiler makes, in a process that captures
     fused = False  # torch has no fused kernel for XLA tensors
 
     def start(self, device: str, precision: str, threads: int) -> str:
@@ -195,6 +282,9 @@ class TorchXla(TorchEager):
             # Read once, when the runtime starts.
             wanted = os.environ.get("PJRT_DEVICE", "CPU") if device == "auto" else device.upper()
             os.environ["PJRT_DEVICE"] = wanted
+            if names_are_asked():
+                os.environ |= {"XLA_HLO_DEBUG": "1", "XLA_IR_DEBUG": "1"}
+                self.dump = private.Dump()
         import torch
 
         torch.set_num_threads(threads)

@@ -6,6 +6,13 @@ that changes one of them fails there by name and not in a report.
 
 from __future__ import annotations
 
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from detente.programs.count import count_program
@@ -27,6 +34,96 @@ def stablehlo(tensors: list[Any]) -> str:
 
     device = torch_xla._XLAC._xla_get_default_device()
     return torch_xla._XLAC._get_stablehlo(tensors, device, [], False).decode()
+
+
+def identity(tensor: Any) -> int:
+    """A tensor's number on the device."""
+    import torch_xla
+
+    return int(torch_xla._XLAC._xla_get_tensor_id(tensor))
+
+
+def names_of(tensors: dict[str, Any]) -> dict[int, str]:
+    """Numbers of tensors -> their names."""
+    return {identity(tensor): name for name, tensor in tensors.items()}
+
+
+def arguments_of(results: list[Any], names: dict[int, str]) -> list[dict[str, Any]]:
+    """The arguments of the pending program of ``results``, in the order of ``hlo_proto``'s parameters: dtype, shape,
+    and the ``name`` of a tensor or the ``value`` of a number."""
+    import torch_xla
+
+    idents, values = torch_xla._XLAC._get_tensors_xla_device_data_node(results)
+    found = []
+    for ident, value in zip(idents, values, strict=True):
+        row: dict[str, Any] = {
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "shape": [int(n) for n in value.shape],
+        }
+        if ident in names:
+            row["name"] = names[ident]
+        elif value.numel() == 1:
+            row["value"] = float(value.cpu())
+        else:
+            raise ValueError(
+                f"an argument of shape {row['shape']} is no tensor of the model, its optimizer or its batch"
+            )
+        found.append(row)
+    return found
+
+
+class Dump:
+    """The optimised programs that XLA compiles in this process. To be made before torch_xla is imported, which reads
+    its flags once. torch_xla gives an executable away to nobody; the compiler's own dump is the only way to it."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="detente-xla-")
+        flags = f"--xla_dump_to={self._folder.name} --xla_dump_hlo_as_proto"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+
+    def latest(self) -> bytes | None:
+        """The steady step, a serialised HloProto: of the large programs the one that was compiled last. The first step
+        has another one (its optimizer's state is constants); what waits and reloads compile is small. None where
+        there is none."""
+        found = sorted(Path(self._folder.name).glob("*after_optimizations.hlo.pb"))
+        sizes = {path: path.stat().st_size for path in found}
+        large = [path for path in found if 2 * sizes[path] > max(sizes.values())]
+        return large[-1].read_bytes() if large else None
+
+
+def profiled(step: Callable[[], Any]) -> tuple[bytes, dict[str, float]] | None:
+    """(a profile of some steps, its facts as in jax_profile.py). ``step`` must wait for its end. None where the runtime
+    writes nothing."""
+    from torch_xla.debug import profiler
+
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        port = one.getsockname()[1]
+    server = profiler.start_server(port)
+    begun = time.perf_counter()
+    step()
+    plain = time.perf_counter() - begun
+    over = threading.Event()
+    with tempfile.TemporaryDirectory(prefix="detente-profile-") as folder:
+
+        def trace() -> None:
+            try:
+                profiler.trace(f"localhost:{port}", folder, duration_ms=int(1000 * max(1.0, 4 * plain)))
+            finally:
+                over.set()
+
+        beside = threading.Thread(target=trace, daemon=True)
+        beside.start()
+        steps, begun = 0, time.perf_counter()
+        while not over.is_set():
+            step()
+            steps += 1
+        seconds = (time.perf_counter() - begun) / max(steps, 1)
+        beside.join()
+        del server
+        found = sorted(Path(folder).rglob("*.xplane.pb"))
+        facts = {"steps": float(steps), "profiled_s": seconds, "plain_s": plain}
+        return (found[-1].read_bytes(), facts) if found else None
 
 
 def memory_info(device: Any) -> dict[str, int]:

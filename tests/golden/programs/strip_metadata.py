@@ -2,8 +2,10 @@
 
     detente programs gpt2 jax torch-xla --save FOLDER
     python tests/golden/programs/strip_metadata.py FOLDER/jax.step.hlo.pb gpt2-tiny-jax.hlo.pb.gz
+    python tests/golden/programs/strip_metadata.py --names FOLDER/jax.step.hlo.pb gpt2-tiny-jax.named.hlo.pb.gz
 
-Source locations are two thirds of the file and paths of the machine it was captured on; nothing reads them yet.
+Source locations are two thirds of the file and paths of the machine it was captured on; nothing reads them. ``--names``
+keeps what each operation is called (the modules that it is part of).
 """
 
 from __future__ import annotations
@@ -49,9 +51,12 @@ def rewritten(data: memoryview, keep: Callable[[int], bool], inner: dict[int, Ca
     return bytes(out)
 
 
-def strip(data: bytes) -> bytes:
+def strip(data: bytes, names: bool = False) -> bytes:
+    def named(body: memoryview) -> bytes:
+        return rewritten(body, lambda number: number == 2, {})  # OpMetadata.op_name
+
     def instruction(body: memoryview) -> bytes:
-        return rewritten(body, lambda number: number != 7, {})  # OpMetadata
+        return rewritten(body, lambda number: names or number != 7, {7: named})
 
     def computation(body: memoryview) -> bytes:
         return rewritten(body, lambda number: True, {2: instruction})
@@ -61,5 +66,6 @@ def strip(data: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    source, target = map(Path, sys.argv[1:3])
-    target.write_bytes(gzip.compress(strip(source.read_bytes()), 9, mtime=0))
+    named = sys.argv[1] == "--names"
+    source, target = map(Path, sys.argv[1 + named : 3 + named])
+    target.write_bytes(gzip.compress(strip(source.read_bytes(), named), 9, mtime=0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from detente.workloads.named_calls import named_nnx
 from detente.workloads.own.jax_models.functional import Arrays, Functional, joined
 
 
@@ -38,7 +39,8 @@ def opened(model: Any, loss: Callable[[Any, Any], Any], batch: Any, training: bo
 
     def run(trained: Arrays, state: Arrays, batch: Any) -> tuple[Any, Arrays]:
         module = nnx.merge(graphdef, merged(of_params, trained), merged(of_rest, state), copy=True)
-        found = loss(module, batch)
+        with named_nnx(module):
+            found = loss(module, batch)
         _, _, after = nnx.split(module, nnx.Param, ...)
         return found, _arrays(dict(nnx.to_flat_state(after)))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from detente.workloads.named_calls import named_equinox
 from detente.workloads.own.jax_models.functional import Arrays, Functional, joined
 
 Loss = Callable[..., Any]
@@ -19,9 +20,14 @@ def of_equinox(model: Any, loss: Loss, batch: Any, training: bool) -> Functional
     model, state = model if isinstance(model, tuple) else (model, None)
     tree = _Tree(model)
     owners = {n: f"eqx.{kind}" for n, kind in _owners_in(model, tree, "equinox")}
+
+    def named(model: Any, *args: Any) -> Any:
+        with named_equinox(model):
+            return loss(model, *args)
+
     if state is None:
-        return _alone("equinox", tree, loss, owners)
-    return _with_state("equinox", tree, _Tree(state, "state."), loss, owners)
+        return _alone("equinox", tree, named, owners)
+    return _with_state("equinox", tree, _Tree(state, "state."), named, owners)
 
 
 def of_linen(model: Any, loss: Loss, batch: Any, training: bool) -> Functional:

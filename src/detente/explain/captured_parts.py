@@ -1,0 +1,59 @@
+"""What a capture brought back, divided into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from detente.programs.count import read_program
+from detente.programs.module import ProgramError
+from detente.programs.operators import seconds_of
+from detente.programs.part_table import PartTable, part_table
+from detente.programs.xplane import read_xplane
+from detente.records.program import Program
+
+# No program of ours comes near it, and reading one takes a hundred times its size.
+LARGEST = 1_000_000_000
+
+
+def table_of(programs: Iterable[Program], artefacts: Path) -> PartTable | None:
+    """The parts of the step that these programs are of; None where none of them can be divided. A step in two programs
+    (an optimizer outside) is the first one's: the other is all update.
+
+    Raises ProgramError for what cannot be read, and OSError for a file that is gone.
+    """
+    found: dict[str, Program] = {}
+    for program in programs:
+        found.setdefault(program.form, program)
+    if "operators" in found:
+        data = read(found["operators"], artefacts)
+        module = read_program(data, "operators")
+        timed = seconds_of(data)
+        return part_table(module, module if timed else None, timed)
+    if "hlo" not in found:
+        return None
+    handed = read_program(read(found["hlo"], artefacts), "hlo")
+    compiled = (
+        read_program(read(found["hlo-optimised"], artefacts), "hlo-optimised")
+        if "hlo-optimised" in found
+        else None
+    )
+    return part_table(handed, compiled, _seconds(found, artefacts) if compiled is not None else {})
+
+
+def _seconds(found: Mapping[str, Program], artefacts: Path) -> dict[str, float]:
+    if "xplane" not in found:
+        return {}
+    return read_xplane(read(found["xplane"], artefacts)).of_step()
+
+
+def read(program: Program, artefacts: Path) -> bytes:
+    """A program's bytes. Raises ProgramError for one that is too large to be read."""
+    path = artefacts / program.path
+    size = path.stat().st_size
+    if size > LARGEST:
+        raise ProgramError(
+            f"the {program.form} program is {size / 1e9:.3g} GB, more than the {LARGEST / 1e9:.3g} GB that are read: "
+            "fewer layers (`--layers 2`) have the same parts"
+        )
+    return path.read_bytes()

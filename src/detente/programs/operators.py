@@ -1,0 +1,84 @@
+"""Operators of PyTorch, as a capture wrote them down, to a Module: what torch-eager dispatched, or the graphs that
+torch.compile handed to Inductor.
+
+The file is one JSON object, ``{"schema": "detente/operators/1", "name", "operations": [...]}``; an operation has
+``op`` (``aten.addmm.default``), ``results`` ([dtype, [dims]] each), ``operands`` (positions before it, -1 for what was
+there before the step), ``path`` (a module's; null where nobody knows), ``direction``, ``flops`` (of products, torch's
+own count) and ``seconds`` (null where it was not timed).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from detente.programs.module import Computation, Instruction, Module, ProgramError, Shape, Work
+from detente.programs.scope import OPTIMIZER, ROOT
+
+SCHEMA = "detente/operators/1"
+# torch's names of dtypes in HLO's words.
+_DTYPES = {
+    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int64": "s64", "int32": "s32",
+    "int16": "s16", "int8": "s8", "uint8": "u8", "bool": "pred", "complex64": "c64", "complex128": "c128",
+}  # fmt: skip
+
+
+def read_operators(data: bytes) -> Module:
+    """Raises ProgramError for anything that is no such file."""
+    try:
+        document = json.loads(data)
+        if document["schema"] != SCHEMA:
+            raise ProgramError(f"operators of schema {document['schema']!r}, not {SCHEMA!r}")
+        rows = document["operations"]
+        # What was there before the step: one parameter, which all of them read.
+        before = Instruction("parameter", (Shape("token"),))
+        found = [before, *(_instruction(row, at) for at, row in enumerate(rows))]
+        name = str(document["name"])
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        if isinstance(error, ProgramError):
+            raise
+        raise ProgramError(f"not a list of operators ({len(data)} bytes): {error}") from error
+    # A step is run for what it leaves behind, so that every operation is read.
+    found.append(Instruction("tuple", (), tuple(range(len(found)))))
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(f"{row['op']} {row['results']} {row['operands']}\n".encode())
+    entry = Computation("step", tuple(found), len(found) - 1)
+    return Module(name, {"step": entry}, "step", len(rows), 0, digest.hexdigest())
+
+
+def _instruction(row: dict[str, Any], at: int) -> Instruction:
+    results = tuple(
+        Shape(_DTYPES.get(str(d), str(d)), tuple(int(n) for n in dims)) for d, dims in row["results"]
+    )
+    if any(not -1 <= o < at for o in row["operands"]):
+        raise ProgramError(f"operation {at} ({row['op']}) reads {row['operands']}, which is not before it")
+    return Instruction(
+        opcode=row["op"],
+        results=results,
+        operands=tuple(int(o) + 1 for o in row["operands"]),
+        detail=Work(int(row["flops"])) if row.get("flops") else None,
+        name=f"{row['op']}#{at}",
+        origin=origin_of(row["path"], row["direction"]),
+    )
+
+
+def seconds_of(data: bytes) -> dict[str, float]:
+    """Name of an operation -> its seconds, of those that were timed."""
+    rows = json.loads(data)["operations"]
+    return {f"{r['op']}#{k}": float(r["seconds"]) for k, r in enumerate(rows) if r.get("seconds") is not None}
+
+
+def origin_of(path: str | None, direction: str) -> str:
+    """A path and a direction as JAX would write them down (programs/scope.py reads it); empty for an unknown one.
+
+    >>> origin_of("h.0.attn", "backward")
+    'transpose(root)/h.0.attn/_'
+    """
+    if direction == OPTIMIZER:
+        return f"{OPTIMIZER}/{path}/_" if path else f"{OPTIMIZER}/_"
+    if path is None:
+        return ""
+    around = {"forward": ROOT, "backward": f"transpose({ROOT})", "remat": f"{ROOT}/rematted_computation"}
+    return "/".join(filter(None, (around[direction], path, "_")))

@@ -1,0 +1,127 @@
+"""A profile as XLA's runtimes write it (``*.xplane.pb``) to seconds by operation.
+
+Field numbers from tensorflow/tsl ``profiler/protobuf/xplane.proto``: XSpace{planes 1}; XPlane{name 2, lines 3,
+event_metadata 4, stat_metadata 5}, both maps of {key 1, value 2}; XEventMetadata{id 1, name 2};
+XStatMetadata{id 1, name 2}; XLine{name 2, timestamp_ns 3, events 4}; XEvent{metadata_id 1, offset_ps 2, duration_ps 3,
+stats 4}; XStat{metadata_id 1, double 2, uint64 3, int64 4, str 5, bytes 6, ref 7}.
+
+An event belongs to an operation where it has the stat ``hlo_op``. Several threads run operations at once: what they
+took is added up as **thread time**, and the union of the intervals is the time in which any of them ran.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from detente.programs.module import ProgramError
+from detente.programs.wire import WireError, fields, signed, text
+
+_OPERATION = "hlo_op"
+_MODULE = "hlo_module"
+_PICO = 1e-12
+
+
+@dataclass(frozen=True)
+class Profile:
+    """``seconds`` of thread time by (module, operation) over all of the profile, and how often each ran; ``busy``: in
+    which any operation ran; ``span``: from the first operation to the last."""
+
+    seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+    runs: dict[tuple[str, str], int] = field(default_factory=dict)
+    busy: float = 0.0
+    span: float = 0.0
+
+    def of_step(self) -> dict[str, float]:
+        """Operation -> seconds of one run of the program that took longest; what ran beside it is left out. A profile
+        may begin and end within a step, so that each operation is divided by its own number of runs; one that runs
+        several times in a step (in a loop) is multiplied again."""
+        by_module: Counter[str] = Counter()
+        for (module, _), took in self.seconds.items():
+            by_module[module] += took  # type: ignore[assignment]  # Counter of floats
+        if not by_module:
+            return {}
+        ((largest, _),) = by_module.most_common(1)
+        often = Counter(n for (module, _), n in self.runs.items() if module == largest)
+        # Most operations run once a step.
+        ((steps, _),) = often.most_common(1)
+        return {
+            operation: took
+            / max(self.runs[module, operation], 1)
+            * max(1, round(self.runs[module, operation] / steps))
+            for (module, operation), took in self.seconds.items()
+            if module == largest
+        }
+
+
+def read_xplane(data: bytes) -> Profile:
+    """Raises ProgramError for anything else than an XSpace."""
+    try:
+        events = [e for plane in _messages(memoryview(data), 1) for e in _events(plane)]
+    except (WireError, ValueError, IndexError) as error:
+        raise ProgramError(f"not a profile of XLA ({len(data)} bytes): {error}") from error
+    seconds: Counter[tuple[str, str]] = Counter()
+    runs: Counter[tuple[str, str]] = Counter()
+    for module, operation, _, took in events:
+        seconds[module, operation] += took * _PICO  # type: ignore[assignment]  # Counter of floats
+        runs[module, operation] += 1
+    intervals = sorted((begun, begun + took) for _, _, begun, took in events)
+    busy, end = 0, 0
+    for begun, over in intervals:
+        busy += max(0, over - max(begun, end))
+        end = max(end, over)
+    span = end - intervals[0][0] if intervals else 0
+    return Profile(dict(seconds), dict(runs), busy * _PICO, span * _PICO)
+
+
+def _events(plane: memoryview) -> Iterator[tuple[str, str, int, int]]:
+    """(module, operation, begin, duration) of a plane's operations, in picoseconds."""
+    names: dict[int, str] = {}
+    stats: dict[int, str] = {}
+    for number, value in fields(plane):
+        if number in (4, 5) and not isinstance(value, int):
+            for entry in _messages(value, 2):
+                found = dict(fields(entry))
+                ident, name = found.get(1, 0), found.get(2, b"")
+                if isinstance(ident, int) and not isinstance(name, int):
+                    (names if number == 4 else stats)[ident] = text(memoryview(name))
+    wanted = {ident for ident, name in stats.items() if name in (_OPERATION, _MODULE)}
+    if not wanted:
+        return
+    for line in _messages(plane, 3):
+        base = 0
+        rows = []
+        for number, value in fields(line):
+            if number == 3 and isinstance(value, int):
+                base = signed(value) * 1000
+            elif number == 4 and not isinstance(value, int):
+                rows.append(value)
+        for row in rows:
+            begun = took = 0
+            said: dict[str, str] = {}
+            for number, value in fields(row):
+                if number == 2 and isinstance(value, int):
+                    begun = signed(value)
+                elif number == 3 and isinstance(value, int):
+                    took = signed(value)
+                elif number == 4 and not isinstance(value, int):
+                    stat = dict(fields(value))
+                    ident = stat.get(1, 0)
+                    if isinstance(ident, int) and ident in wanted:
+                        said[stats[ident]] = _said(stat, stats)
+            if _OPERATION in said:
+                yield said.get(_MODULE, ""), said[_OPERATION], base + begun, took
+
+
+def _said(stat: dict[int, int | memoryview], stats: dict[int, str]) -> str:
+    if 5 in stat and not isinstance(stat[5], int):
+        return text(stat[5])
+    reference = stat.get(7)
+    return stats.get(reference, "") if isinstance(reference, int) else ""
+
+
+def _messages(data: memoryview, wanted: int) -> Iterator[memoryview]:
+    for number, value in fields(data):
+        if number == wanted and not isinstance(value, int):
+            yield value

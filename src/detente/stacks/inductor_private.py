@@ -1,0 +1,161 @@
+"""What torch.compile hands to Inductor and what Inductor writes, recorded while it compiles. Private parts of torch, in
+one place (tested with torch 2.13; written for 2.9 on). ``self_test`` says which of them a new torch has moved.
+
+Recorded are the graphs behind all of torch's own passes, of forward, backward and update, each node with the modules
+that Dynamo was in. Graphs that come out of a cache pass nobody, so that caches are switched off; only a process that
+captures records.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from detente.programs.operators import SCHEMA
+from detente.programs.scope import OPTIMIZER
+from detente.stacks.protocol import Capture
+from detente.stacks.torch_trace import flops_of, tensors_in
+
+# ``L['self'].module.transformer.h[0].ln_1``, ``L__self___module_...`` and the like: what is behind the module itself.
+_INDEX = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]")
+_TANGENT = "tangents_"
+
+
+class Recorder:
+    """The graphs and the code of a process, in the order in which they were compiled."""
+
+    def __init__(self, module: Any) -> None:
+        import torch
+
+        # torch knows a module by what led to it from the function that was compiled; by its class and its end it is
+        # found among the model's own.
+        self.paths = {path for path, _ in module.named_modules()}
+        self.graphs: list[tuple[str, list[dict[str, Any]]]] = []
+        self.code: list[str] = []
+        self._updating = False
+        torch._inductor.config.force_disable_caches = True
+        torch._inductor.config.post_grad_custom_post_pass = _pass(self._graph)
+        self._patch_code()
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """While it lasts, graphs are the optimizer's."""
+        self._updating = True
+        try:
+            yield
+        finally:
+            self._updating = False
+
+    def captures(self) -> tuple[Capture, ...]:
+        """The graphs of a step as one list of operators, and the code of each."""
+        rows: list[dict[str, Any]] = []
+        for _, graph in self.graphs:
+            base = len(rows)
+            rows += [{**r, "operands": [o if o < 0 else o + base for o in r["operands"]]} for r in graph]
+        if not rows:
+            return ()
+        document = {"schema": SCHEMA, "name": "step", "operations": rows}
+        return (
+            Capture("operators", "step", json.dumps(document).encode()),
+            *(Capture("inductor", f"kernels-{k}", text.encode()) for k, text in enumerate(self.code)),
+        )
+
+    def _patch_code(self) -> None:
+        from torch._inductor.graph import GraphLowering
+
+        GraphLowering.save_output_code = staticmethod(self.code.append)  # type: ignore[method-assign]
+
+    def _graph(self, graph: Any) -> None:
+        nodes = list(graph.nodes)
+        backward = any(n.op == "placeholder" and str(n.target).startswith(_TANGENT) for n in nodes)
+        kind = OPTIMIZER if self._updating else "backward" if backward else "forward"
+        rows: list[dict[str, Any]] = []
+        at: dict[Any, int] = {}
+        for node in nodes:
+            if node.op != "call_function":
+                continue
+            sources = [n for n in node.all_input_nodes]
+            if _is_plumbing(node):
+                at[node] = at.get(sources[0], -1) if sources else -1
+                continue
+            at[node] = len(rows)
+            rows.append(self._row(node, kind, sorted({at.get(n, -1) for n in sources})))
+        self.graphs.append((kind, rows))
+
+    def _row(self, node: Any, direction: str, operands: list[int]) -> dict[str, Any]:
+        from torch.fx import map_arg
+
+        args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+        found = node.meta.get("val")
+        return {
+            "op": str(node.target),
+            "results": [[str(t.dtype).removeprefix("torch."), _numbers(t.shape)] for t in tensors_in(found)],
+            "operands": operands,
+            "path": self._path(node),
+            "direction": direction,
+            "flops": _flops(node.target, args, kwargs, found),
+            "seconds": None,
+        }
+
+    def _path(self, node: Any) -> str | None:
+        stack = node.meta.get("fwd_nn_module_stack") or node.meta.get("nn_module_stack")
+        if not stack:
+            # No module, but a line of the loss: the model's own.
+            return "" if node.meta.get("stack_trace") else None
+        for named, *_ in reversed(list(stack.values())):
+            parts = [p for p in _INDEX.sub(r".\1", str(named)).split(".") if p]
+            for k in range(len(parts)):
+                if ".".join(parts[k:]) in self.paths:
+                    return ".".join(parts[k:])
+        return ""
+
+
+def _pass(call: Any) -> Any:
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    class Recorded(CustomGraphPass):
+        def __call__(self, graph: Any) -> None:
+            call(graph)
+
+        def uuid(self) -> None:
+            return None  # what holds a pass without a name of its own is not cached
+
+    return Recorded()
+
+
+def _is_plumbing(node: Any) -> bool:
+    """What picks a result out of several, and views: no operation."""
+    if getattr(node.target, "__name__", "") == "getitem":
+        return True
+    return bool(getattr(node.target, "is_view", False)) or not list(tensors_in(node.meta.get("val")))
+
+
+def _numbers(shape: Any) -> list[int]:
+    return [int(n) for n in shape]
+
+
+def _flops(target: Any, args: Any, kwargs: Any, found: Any) -> int:
+    if not hasattr(target, "_overloadpacket"):
+        return 0
+    return flops_of(target, args, kwargs, found)
+
+
+def self_test() -> list[str]:
+    """What is missing in this torch, by name; empty when everything is where it is expected."""
+    from torch._inductor import config
+    from torch._inductor.graph import GraphLowering
+
+    missing = [
+        f"torch._inductor.config.{name}"
+        for name in ("post_grad_custom_post_pass", "force_disable_caches")
+        if not hasattr(config, name)
+    ]
+    if not hasattr(GraphLowering, "save_output_code"):
+        missing.append("torch._inductor.graph.GraphLowering.save_output_code")
+    if importlib.util.find_spec("torch._inductor.custom_graph_pass") is None:
+        missing.append("torch._inductor.custom_graph_pass")
+    return missing

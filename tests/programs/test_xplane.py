@@ -1,0 +1,79 @@
+"""Profiles of XLA, written by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from detente.programs.module import ProgramError
+from detente.programs.xplane import read_xplane
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while True:
+        value, low = value >> 7, value & 0x7F
+        out.append(low | (0x80 if value else 0))
+        if not value:
+            return bytes(out)
+
+
+def number(key: int, value: int) -> bytes:
+    return varint(key << 3) + varint(value)
+
+
+def held(key: int, value: bytes) -> bytes:
+    return varint(key << 3 | 2) + varint(len(value)) + value
+
+
+def stat_name(ident: int, name: str) -> bytes:
+    return held(5, number(1, ident) + held(2, number(1, ident) + held(2, name.encode())))
+
+
+def event(begun: int, took: int, operation: str, module: bytes) -> bytes:
+    stats = held(4, number(1, 1) + held(5, operation.encode())) + held(4, number(1, 2) + module)
+    return held(4, number(1, 7) + number(2, begun) + number(3, took) + stats)
+
+
+STEP = number(7, 3)  # by reference to a name
+
+
+def profile(*lines: bytes) -> bytes:
+    names = stat_name(1, "hlo_op") + stat_name(2, "hlo_module") + stat_name(3, "jit_step")
+    return held(1, held(2, b"/host:CPU") + names + b"".join(held(3, line) for line in lines))
+
+
+def test_thread_time_is_added_and_its_union_told() -> None:
+    one = number(3, 1) + event(0, 4000, "dot.1", STEP) + event(5000, 1000, "add.2", STEP)
+    two = number(3, 1) + event(2000, 4000, "dot.1", STEP)
+    found = read_xplane(profile(one, two))
+    assert found.seconds == {
+        ("jit_step", "dot.1"): pytest.approx(8e-9),
+        ("jit_step", "add.2"): pytest.approx(1e-9),
+    }
+    assert found.busy == pytest.approx(6e-9) and found.span == pytest.approx(6e-9)
+
+
+def test_a_step_is_a_run_of_each_operation_whatever_the_profile_cut_off() -> None:
+    rows = [event(0, 10, "add.1", STEP), event(20, 30, "dot.2", STEP), event(60, 12, "add.1", STEP)]
+    more = [event(100 + k, 2, "body.3", STEP) for k in range(4)]
+    tail = [event(200, 20, "exp.4", STEP), event(300, 20, "exp.5", STEP)]
+    found = read_xplane(profile(b"".join([*rows, *more, *tail]))).of_step()
+    assert found["dot.2"] == pytest.approx(30e-12)
+    # Most run once: a loop's body, four times as often, counts four times.
+    assert found["body.3"] == pytest.approx(8e-12)
+
+
+def test_another_program_beside_the_step_is_left_out() -> None:
+    other = held(5, b"jit_convert")
+    found = read_xplane(profile(event(0, 100, "dot.1", STEP) + event(200, 5, "dot.1", other))).of_step()
+    assert found == {"dot.1": pytest.approx(100e-12)}
+
+
+def test_a_profile_without_operations_is_empty() -> None:
+    assert read_xplane(held(1, held(2, b"/host:metadata"))).of_step() == {}
+    assert read_xplane(b"").busy == 0
+
+
+def test_what_is_no_profile_is_refused() -> None:
+    with pytest.raises(ProgramError, match="not a profile"):
+        read_xplane(b"\xff\xff\xff")
