@@ -34,6 +34,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": ("detente.cli.stacks", "List, add and remove the stacks' environments"),
     "workloads": ("detente.cli.workloads", "List the workloads, their sizes and costs"),
     "fits": ("detente.cli.fits", "Plan the memory of every row, before anything runs"),
+    "explain": (
+        "detente.cli.explain",
+        "Why one stack is faster: programs side by side, causes switched one by one",
+    ),
     "programs": ("detente.cli.programs", "The captured programs of stacks side by side, as counts"),
     "bridge": ("detente.cli.bridge", "Check what the bridge would refuse in a model; tune its form"),
 }

@@ -144,7 +144,7 @@ def command(
     if spool is not None:
         request = replace(request_of(read_spool(spool)), **given)
     else:
-        request = Request(**{"workloads": (), **given}, command=("detente", *_without_telling(sys.argv[1:])))
+        request = Request(**{"workloads": (), **given}, command=("detente", *without_telling(sys.argv[1:])))
     if overrides:
         request = replace(request, size=",".join((request.size or "", *overrides)))
     if dry_run:
@@ -165,10 +165,10 @@ _DIMENSIONS = {"batch": "batch", "seq": "sequence", "layers": "layers"}
 
 # Options that say how a result is told, with whether they take a value. A rerun command names none of them: a shared
 # report should not carry the paths of the machine that made it.
-_TELLING = {"--html": True, "--format": True, "--full": False, "--dry-run": False}
+_TELLING = {"--html": True, "--align": True, "--format": True, "--full": False, "--dry-run": False}
 
 
-def _without_telling(arguments: list[str]) -> list[str]:
+def without_telling(arguments: list[str]) -> list[str]:
     kept: list[str] = []
     skip = False
     for argument in arguments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from detente.explain.waterfall import Arm as Switched
 from detente.explain.waterfall import Order, orders_of
@@ -32,7 +32,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Path:
-    """From stack ``a`` to stack ``b`` over ``causes``. The rows between them run on ``b``'s runtime.
+    """From stack ``a`` to stack ``b`` over ``causes``. The rows between them run on ``b``'s runtime. ``stand_in``: the
+    stack that runs A's program on B's runtime, as long as the program is A's; empty where B runs it under an arm.
 
     >>> path = between("torch-xla", "jax")
     >>> [label(path, switched) for switched in ((), ("runtime",), ("runtime", "program"))]
@@ -42,6 +43,7 @@ class Path:
     a: Row
     b: Row
     causes: tuple[Cause, ...]
+    stand_in: str = ""
 
     def row(self, switched: Iterable[str]) -> Row:
         """Who stands for the causes that are switched."""
@@ -49,7 +51,8 @@ class Path:
         if any(c.first and c.code not in done for c in self.causes):
             return self.a
         settings = [s for c in self.causes for s in (c.as_b if c.code in done else c.as_a)]
-        return self.b[0], Arm((*self.b[1].settings, *settings))
+        stood_for = self.stand_in and any(c.code == PROGRAM and c.code not in done for c in self.causes)
+        return self.stand_in if stood_for else self.b[0], Arm((*self.b[1].settings, *settings))
 
     def orders(self, pairs: int = 6, seed: int = 0) -> tuple[Order, ...]:
         """The orders in which the causes are switched."""
@@ -59,7 +62,7 @@ class Path:
 
     def without(self, code: str) -> Path:
         """The same, with a cause left out: its effect stays in what is left."""
-        return Path(self.a, self.b, tuple(c for c in self.causes if c.code != code))
+        return replace(self, causes=tuple(c for c in self.causes if c.code != code))
 
 
 def label(path: Path, switched: Iterable[str]) -> str:
@@ -78,11 +81,51 @@ def between(a: str, b: str, factors: Sequence[str] = ()) -> Path:
         Cause(RUNTIME, "the runtime: dispatch, tracing and compiler version", first=True, guess=0.5),
         Cause(PROGRAM, program.title, ((PROGRAM, a),), ((PROGRAM, b),), guess=program.guess),
     ]
+    return Path(*ends, (*causes, *_switched(factors)))
+
+
+# The stack that runs a torch module's own program on XLA.
+BRIDGE = "detente"
+_TORCH = ("torch-eager", "torch-eager-default", "torch-compile", "torch-compile-model")
+# What a stack has not, and XLA's have: the factors that can be switched off there.
+_LACKS: dict[str, tuple[str, ...]] = {"torch-eager": ("fusion",), "torch-eager-default": ("fusion",)}
+
+
+def known_path(a: str, b: str) -> Path:
+    """The path from one stack to another over the causes that can be switched between these two.
+
+    PyTorch's programs are run on XLA by the bridge: from PyTorch to JAX the bridge stands between them, and the text of
+    the program is what is left to switch. From one form of JAX to another it is the loop over layers.
+
+    >>> path = known_path("torch-eager", "jax")
+    >>> order = ("runtime", "program", "fusion")
+    >>> [label(path, order[:k]) for k in range(4)]
+    ['torch-eager', 'detente[fusion=off]', 'jax[fusion=off]', 'jax']
+    """
+    ends = ((a, NO_ARM), (b, NO_ARM))
+    xla = FACTORS["fusion"].stacks
+    if a in _TORCH and b in xla:
+        runtime = Cause(RUNTIME, "PyTorch's runtime and kernels, or XLA's", first=True, guess=0.5)
+        program = Cause(PROGRAM, "the text of the program", guess=FACTORS[PROGRAM].guess)
+        causes = (runtime, *((program,) if b != BRIDGE else ()), *_switched(_LACKS.get(a, ())))
+        return Path(*ends, causes, BRIDGE if b != BRIDGE else "")
+    if a == BRIDGE and b in ("jax", "jax-scan"):
+        return Path(*ends, (Cause(PROGRAM, "the text of the program", guess=0.1),), BRIDGE)
+    if a == "torch-xla" and b in FACTORS[PROGRAM].stacks:
+        return between(a, b)
+    if {a, b} == {"jax", "jax-scan"}:
+        loop, mine = FACTORS["loop"], "scan" if a == "jax-scan" else "unrolled"
+        return Path(*ends, (Cause("loop", loop.title, (("loop", mine),), guess=loop.guess),))
+    return Path(*ends, ())
+
+
+def _switched(factors: Iterable[str]) -> tuple[Cause, ...]:
+    found = []
     for code in factors:
         factor = FACTORS[code]
         (setting,) = (s for s in factor.settings if s != STACK)
-        causes.append(Cause(code, factor.title, ((code, setting),), guess=factor.guess))
-    return Path(*ends, tuple(causes))
+        found.append(Cause(code, factor.title, ((code, setting),), guess=factor.guess))
+    return tuple(found)
 
 
 def switched_off(stack: str, factors: Sequence[str]) -> Path:

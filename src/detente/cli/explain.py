@@ -1,0 +1,155 @@
+"""``detente explain``: why one stack takes longer than another, by experiments that change one cause at a time."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from detente.cli.compare import without_telling
+from detente.cli.live import progress_sink
+from detente.cli.options import Duration, format_option, precision_option
+from detente.cli.text import say
+from detente.records.fault import MachineFault, UsageFault
+
+
+@click.command("explain", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("workload", required=False)
+@click.argument("a", required=False)
+@click.argument("b", required=False)
+@click.option("--size", help="tiny, or paper for the figures.  [default: the workload's largest]")
+@click.option(
+    "--contract", help="forward, gradient, train-step or train-step-sgd.  [default: the workload's first]"
+)
+@precision_option()
+@click.option(
+    "--device", default="auto", show_default=True, help="cpu, cuda, rocm, tpu or a PJRT plugin's name."
+)
+@click.option("--budget", type=Duration(), help="Test what fits into this: 30m. The rest is listed.")
+@click.option(
+    "--blocks", type=click.IntRange(1, 50), default=5, show_default=True, help="Processes of each row."
+)
+@click.option(
+    "--arms/--no-arms",
+    default=True,
+    show_default=True,
+    help="Also what each cause that B's runtime can switch is worth there.",
+)
+@click.option(
+    "--threads", type=click.IntRange(1, 1024), help="CPU threads of every worker.  [default: all cores]"
+)
+@click.option(
+    "--session",
+    "session_id",
+    metavar="SESSION",
+    help="Tell what a stored session says; measure nothing.",
+)
+@click.option(
+    "--align",
+    "align_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Parts that belong together and are not found: tables [[match]] with a and b.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("why.html"),
+    show_default=True,
+    help="Where the page goes.",
+)
+@format_option("text", "json", "md")
+def command(
+    workload: str | None,
+    a: str | None,
+    b: str | None,
+    size: str | None,
+    contract: str | None,
+    precision: str,
+    device: str,
+    budget: float | None,
+    blocks: int,
+    arms: bool,
+    threads: int | None,
+    session_id: str | None,
+    align_file: Path | None,
+    html: Path,
+    form: str,
+) -> int:
+    """Why B takes another time than A on WORKLOAD: their programs side by side, and what each cause is worth.
+
+    Without names: the slowest and the fastest comparable rows of the last session. The programs are captured in
+    processes of their own; then the rows and their arms are timed like any rows, proved like any rows, and the gap is
+    shared out among the causes that were switched. Nothing from a cost model is a bar.
+
+    \b
+    Examples:
+      detente explain
+      detente explain gpt2 torch-eager jax --budget 30m
+      detente explain gpt2 torch-compile detente --size tiny
+      detente explain --session latest --format md
+    """
+    if importlib.util.find_spec("scipy") is None:
+        raise MachineFault("explaining needs scipy, which is not installed", "pip install 'detente[judge]'")
+    from detente.explain.align import read_matches
+    from detente.explain.ask_and_answer import measured, stored
+    from detente.records.codec import dumps
+    from detente.report.why_html import write_why
+    from detente.report.why_page import SCHEMA, why_document, why_lines
+    from detente.session.request import Request
+
+    by_hand = read_matches(align_file) if align_file is not None else ()
+    named = (workload, a, b)
+    if any(named) and not all(named):
+        raise UsageFault(
+            f"{' '.join(n for n in named if n)!r} is not a question",
+            "name a workload and two stacks: detente explain gpt2 torch-eager jax; or nothing, for the last session",
+        )
+    request = Request(
+        workloads=(workload,) if workload else (),
+        stacks=(a, b) if a and b else (),
+        size=size,
+        contract=contract,
+        precision=precision,
+        device=device,
+        budget_s=budget,
+        blocks=blocks,
+        threads=threads,
+        memory=False,
+        command=("detente", *without_telling(sys.argv[1:])),
+    )
+    if session_id is not None:
+        from detente.cli.sessions import find_session
+
+        found = stored(find_session(session_id), request, by_hand)
+    else:
+        if not workload:
+            from detente.cli.judged import judged
+            from detente.cli.sessions import find_session
+            from detente.explain.question import of_result
+
+            asked = of_result(judged(find_session("latest")))
+            say(f"the last session: {asked.workload} {asked.size}, {asked.a} and {asked.b}", error=True)
+            request = replace(
+                request,
+                workloads=(asked.workload,),
+                stacks=(asked.a, asked.b),
+                size=asked.size,
+                contract=asked.contract,
+                precision=asked.precision,
+                device=asked.device,
+            )
+        sink = progress_sink()
+        try:
+            found = measured(request, arms, sink, by_hand)
+        finally:
+            sink.close()
+    if form == "json":
+        print(dumps(why_document(found), SCHEMA))
+    else:
+        print("\n".join(why_lines(found, form)))
+    write_why(found, html)
+    say(f"page: {html}", error=True)
+    return 130 if found.session.note == "interrupted" else 0

@@ -1,0 +1,152 @@
+"""The answer to a question: the verdict, the waterfall, what each arm is worth, and the two programs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from detente.explain.align import Aligned, Match, align
+from detente.explain.arm_effects import ArmEffect, arm_effects
+from detente.explain.difference_rules import Pair
+from detente.explain.findings import Finding, find, settled
+from detente.explain.match import Matched, match
+from detente.explain.pair import Explanation, explain_pair
+from detente.explain.question import Question
+from detente.explain.rows import rows_of
+from detente.explain.side import Side
+from detente.programs.module import ProgramError
+from detente.programs.part_table import PartTable
+from detente.programs.parts import Part
+from detente.records.fault import UsageFault
+from detente.records.session import Session
+
+
+@dataclass(frozen=True)
+class PartPair:
+    """An aligned part with both sides' figures: operations, kernels and seconds (None where they are not known), and
+    how the operations match, where both are HLO."""
+
+    aligned: Aligned
+    operations: tuple[int, int]
+    flops: tuple[int, int]
+    kernels: tuple[float | None, float | None]
+    seconds: tuple[float | None, float | None]
+    matched: Matched | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``sides``: A's and B's program, None where one could not be captured (``missing`` says why). ``untested``: cause
+    -> why it was not switched."""
+
+    question: Question
+    session: Session
+    explanation: Explanation
+    effects: tuple[ArmEffect, ...]
+    sides: tuple[Side | None, Side | None]
+    missing: dict[str, str]
+    parts: tuple[PartPair, ...]
+    findings: tuple[Finding, ...]
+    untested: dict[str, str] = field(default_factory=dict)
+
+
+def answer(
+    question: Question,
+    session: Session,
+    artefacts: Path,
+    untested: dict[str, str] | None = None,
+    by_hand: Sequence[Match] = (),
+) -> Answer:
+    """What a session says to a question. Raises UsageFault for a session that holds nothing of these two rows."""
+    groups = {c.group for c in session.planned if c.stack in (question.a, question.b) and not c.arm}
+    if not groups:
+        raise UsageFault(
+            f"session {session.id} has no rows of {question.a} and {question.b}",
+            f"`detente explain {question.workload} {question.a} {question.b}` measures them",
+        )
+    rows = rows_of(session, sorted(groups)[0])
+    explanation = explain_pair(rows, question.path)
+    effects = arm_effects(rows)
+    missing: dict[str, str] = {}
+    a, b = (_side(session, stack, artefacts, missing) for stack in (question.a, question.b))
+    parts: tuple[PartPair, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    if a is not None and b is not None:
+        parts, pairs = _aligned(a, b, by_hand)
+        findings = settled(find(a, b, pairs), effects, explanation)
+    return Answer(
+        question, session, explanation, effects, (a, b), missing, parts, findings, dict(untested or {})
+    )
+
+
+def _side(session: Session, stack: str, artefacts: Path, missing: dict[str, str]) -> Side | None:
+    ran = [p for p in session.processes if p.kind == "capture" and p.cell.stack == stack and not p.cell.arm]
+    if not ran:
+        missing[stack] = "no program of it was captured in this session"
+        return None
+    evidence = ran[-1].evidence
+    if evidence.status != "ok":
+        missing[stack] = f"its capture is {evidence.status}: {evidence.reason}"
+        return None
+    side = Side(ran[-1].cell.label, evidence, artefacts)
+    try:
+        if side.table is None:
+            missing[stack] = "it gives no program away that can be divided into parts"
+            return None
+    except OSError as error:
+        missing[stack] = f"its program is not there any more: {error.strerror or error}"
+        return None
+    except ProgramError as error:
+        missing[stack] = f"its program cannot be read: {error}"
+        return None
+    return side
+
+
+def _aligned(a: Side, b: Side, by_hand: Sequence[Match]) -> tuple[tuple[PartPair, ...], list[Pair]]:
+    assert a.table is not None and b.table is not None
+    rows_a, rows_b = _members(a.table), _members(b.table)
+    found = align(rows_a, rows_b, a.anchors, b.anchors, by_hand)
+    both_hlo = a.form == b.form == "hlo"
+    parts, pairs = [], []
+    for one in found:
+        mine, theirs = a.of(one.a), b.of(one.b)
+        pairs.append(Pair(one, mine, theirs))
+        matched = match(mine, theirs) if both_hlo else None
+        parts.append(
+            PartPair(
+                one,
+                (len(mine), len(theirs)),
+                (_sum(a.table, one.a, "flops"), _sum(b.table, one.b, "flops")),
+                (_known(a.table, one.a, "kernels"), _known(b.table, one.b, "kernels")),
+                (_known(a.table, one.a, "seconds"), _known(b.table, one.b, "seconds")),
+                matched,
+            )
+        )
+    return tuple(parts), pairs
+
+
+def _members(table: PartTable) -> list[Part]:
+    return [part for row in table.rows for part in row.members]
+
+
+def _share(table: PartTable, parts: tuple[Part, ...], figure: str) -> list[tuple[float | int | None, float]]:
+    """The figure of each row of the table and the share of it that these parts are: equal layers are a row together."""
+    wanted = set(parts)
+    found = []
+    for row in table.rows:
+        mine = sum(part in wanted for part in row.members)
+        if mine:
+            found.append((getattr(row, figure), mine / len(row.members)))
+    return found
+
+
+def _sum(table: PartTable, parts: tuple[Part, ...], figure: str) -> int:
+    return round(sum((value or 0) * share for value, share in _share(table, parts, figure)))
+
+
+def _known(table: PartTable, parts: tuple[Part, ...], figure: str) -> float | None:
+    """The sum; None where the side does not know the figure at all."""
+    if all(getattr(row, figure) is None for row in table.rows):
+        return None
+    return sum((value or 0) * share for value, share in _share(table, parts, figure))

@@ -1,0 +1,123 @@
+"""From a question to its answer: programs are captured, rows and arms measured, and what they say is put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from detente.explain.align import Match
+from detente.explain.answer import Answer, answer
+from detente.explain.budget import choose
+from detente.explain.question import Question, ask, single_arms
+from detente.explain.rows import label_of
+from detente.records.arm import read_arm
+from detente.records.contract import CONTRACTS
+from detente.records.fault import UsageFault
+from detente.records.folders import data_folder
+from detente.records.session import Session
+from detente.session.capturing import Captured, capture_programs
+from detente.session.layout import lay_out
+from detente.session.progress import Progress, Sink
+from detente.session.request import Request
+from detente.session.run import run_session
+from detente.stacks.factors import Row
+from detente.store.artefacts import artefacts_of
+from detente.store.recorder import open_recorder
+
+# What a timing process takes beyond the capture of its row: the sampled window, states handed out and compared.
+_WINDOW_S = 15.0
+
+
+def measured(request: Request, arms: bool, sink: Sink, by_hand: Sequence[Match] = ()) -> Answer:
+    """Capture, measure and answer. ``request`` names one workload and two stacks."""
+    question = _question(request)
+    plain = replace(request, stacks=_captured_rows(question), aa=False)
+    captured = capture_programs(plain, sink)
+    rows, untested = _rows(question, request, arms, captured)
+    if untested:
+        sink(Progress("note", f"{len(untested)} causes are not tested within the budget"))
+    session = run_session(
+        replace(request, stacks=tuple(label_of(row) for row in rows)),
+        sink,
+        open_recorder(),
+        known=[c.process for c in captured if c.process is not None],
+    )
+    return answer(question, session, artefacts_of(data_folder()).folder, untested, by_hand)
+
+
+def stored(session: Session, request: Request, by_hand: Sequence[Match] = ()) -> Answer:
+    """What a session says that was measured before. Without stacks: its slowest and fastest comparable rows. Raises
+    UsageFault for a session that holds no program of them."""
+    if request.stacks:
+        question = _question(request)
+    else:
+        from detente.explain.question import of_result
+        from detente.judge import judge
+
+        question = of_result(judge(session))
+    if not any(p.kind == "capture" and p.evidence.status == "ok" for p in session.processes):
+        raise UsageFault(
+            f"session {session.id} holds no captured program",
+            f"`detente explain {question.workload} {question.a} {question.b} --size {question.size}` captures them and "
+            "measures",
+        )
+    return answer(question, session, artefacts_of(data_folder()).folder, None, by_hand)
+
+
+def _question(request: Request) -> Question:
+    """What the request means. Raises UsageFault where it means nothing, and where a row cannot run here at all."""
+    layout = lay_out(replace(request, aa=False))
+    for cell in layout.cells:
+        if cell.key in layout.skipped:
+            raise UsageFault(
+                f"{cell.label} cannot run here: {layout.skipped[cell.key]}", "`detente stacks` says which can"
+            )
+    first = layout.cells[0]
+    if any(read_arm(name)[1] for name in request.stacks):
+        raise UsageFault(
+            f"{' and '.join(request.stacks)}: an arm is no stack",
+            "name the two stacks; the arms between them are found",
+        )
+    return ask(
+        first.workload,
+        first.size,
+        first.contract.name,
+        first.contract.precision,
+        first.device,
+        *request.stacks,
+    )
+
+
+def _captured_rows(question: Question) -> tuple[str, ...]:
+    stand_in = question.path.stand_in
+    return tuple(dict.fromkeys((question.a, question.b, *((stand_in,) if stand_in else ()))))
+
+
+def _rows(
+    question: Question, request: Request, arms: bool, captured: Sequence[Captured]
+) -> tuple[list[Row], dict[str, str]]:
+    """The rows that are measured, the two ends first, and what does not fit into the budget."""
+    took = {c.cell.stack: c.process.wall_s for c in captured if c.process is not None}
+    longest = max(took.values(), default=_WINDOW_S)
+
+    def cost_s(row: Row) -> float:
+        return took.get(row[0], longest) + _WINDOW_S
+
+    blocks = request.blocks or 1
+    chosen = choose(question.path, cost_s, blocks, request.budget_s)
+    rows, untested = list(chosen.rows), dict(chosen.untested)
+    spent = chosen.seconds + blocks * cost_s(rows[0])  # the A/A twin
+    region = CONTRACTS[question.contract].region
+    for name in single_arms(question.b, region) if arms else ():
+        row = read_arm(name)
+        if row in rows:
+            continue
+        more = blocks * cost_s(row)
+        if request.budget_s is not None and spent + more > request.budget_s:
+            untested[name] = (
+                f"with it {blocks} blocks take {spent + more:.0f} s, and the budget is {request.budget_s:.0f} s"
+            )
+            continue
+        rows.append(row)
+        spent += more
+    return rows, untested

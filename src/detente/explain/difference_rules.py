@@ -1,0 +1,310 @@
+"""The table of differences between two programs that might cost time: what a rule looks at, and the arm that tests it.
+
+A rule looks at one aligned part, or at the programs as a whole, and says what is different, with the figures. It never
+says that this costs anything: that is for an arm (findings.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from detente.explain.align import Aligned
+from detente.explain.side import Side
+from detente.programs.module import Dot
+from detente.programs.parts import Site
+from detente.programs.products import is_product
+from detente.programs.scope import ROOT
+from detente.programs.shown_operation import shown_operation
+
+# By how much more of an operation one side must have: less is what any two texts differ by.
+_MORE = 1.25
+# So many lines of each side are shown.
+_LINES = 4
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An aligned part with the operations of either side."""
+
+    aligned: Aligned
+    a: Sequence[Site]
+    b: Sequence[Site]
+
+    def count(self, *opcodes: str) -> tuple[int, int]:
+        mine, theirs = (sum(s.operation.opcode in opcodes for s in side) for side in (self.a, self.b))
+        return mine, theirs
+
+    def lines(self, wanted: Callable[[Site], bool]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        a, b = (
+            tuple(shown_operation(s.operation, s.home) for s in side if wanted(s))[:_LINES]
+            for side in (self.a, self.b)
+        )
+        return a, b
+
+
+Found = tuple[str, Callable[[Site], bool]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``part``: looks at one aligned part; ``whole``: at the two sides. Each returns what is different, or None."""
+
+    code: str
+    what: str
+    why: str
+    arm: str
+    directions: tuple[str, ...] = ()
+    part: Callable[[Pair], Found | None] | None = None
+    whole: Callable[[Side, Side], str | None] | None = None
+
+
+def _has(*opcodes: str) -> Callable[[Site], bool]:
+    return lambda site: site.operation.opcode in opcodes
+
+
+def _one_sided(numbers: tuple[int, int]) -> bool:
+    return (numbers[0] == 0) != (numbers[1] == 0)
+
+
+def _layer_norm(pair: Pair) -> Found | None:
+    norms = ("batch-norm-training", "batch-norm-grad", "batch-norm-inference")
+    found = pair.count(*norms)
+    if not _one_sided(found):
+        return None
+    return f"{found[0]} and {found[1]} batch norms", _has(*norms, "rsqrt")
+
+
+def _position_ids(pair: Pair) -> Found | None:
+    found = pair.count("iota")
+    looks = pair.count("gather", "dynamic-slice", "slice")
+    if not _one_sided(found) or not any(looks) or not any(pair.count("gather")):
+        return None
+    return f"indices from {found[0]} and {found[1]} iotas: one side has them as a constant", _has(
+        "iota", "gather"
+    )
+
+
+def _gather_form(pair: Pair) -> Found | None:
+    if not all(pair.count("gather")):
+        return None
+    around = ("compare", "select", "clamp", "add")
+    a, b = pair.count(*around)
+    if a == b:
+        return None
+    return f"a lookup with {a} and {b} operations that keep its indices within the table", _has(
+        "gather", *around
+    )
+
+
+def _wide_indices(pair: Pair) -> Found | None:
+    a, b = (sum(s.operation.shape.dtype in ("s64", "u64") for s in side) for side in (pair.a, pair.b))
+    if not _one_sided((a, b)):
+        return None
+    return f"{a} and {b} operations on 64-bit integers", lambda s: s.operation.shape.dtype in ("s64", "u64")
+
+
+def _ranks(side: Sequence[Site]) -> Counter[int]:
+    """Dimensions of the results of products, batch dimensions left out."""
+    return Counter(
+        len(s.operation.shape.dims) - len(s.operation.detail.batch)
+        for s in side
+        if isinstance(s.operation.detail, Dot)
+    )
+
+
+def _flattened(pair: Pair) -> Found | None:
+    a, b = _ranks(pair.a), _ranks(pair.b)
+    if not a or not b or set(a) == set(b):
+        return None
+    said = [", ".join(f"{n} of rank {r}" for r, n in sorted(c.items())) for c in (a, b)]
+    return f"products: {said[0]} and {said[1]}: one side flattens rows first", lambda s: is_product(
+        s.operation
+    )
+
+
+def _products(side: Sequence[Site]) -> int:
+    return sum(is_product(s.operation) for s in side)
+
+
+def _split(pair: Pair) -> Found | None:
+    a, b = _products(pair.a), _products(pair.b)
+    if not a or not b or a == b:
+        return None
+    return f"{a} and {b} products for the same weights", lambda s: is_product(s.operation)
+
+
+def _mask(pair: Pair) -> Found | None:
+    if not all((_products(pair.a), _products(pair.b))):
+        return None
+    kinds = ("select", "compare", "and", "iota")
+    a, b = pair.count(*kinds)
+    if max(a, b) < _MORE * max(min(a, b), 1):
+        return None
+    return f"{a} and {b} operations that make or apply a mask", _has(*kinds)
+
+
+def _softmax_loss(pair: Pair) -> Found | None:
+    if pair.aligned.path != ROOT:
+        return None
+    kinds = ("exponential", "log", "gather", "scatter", "iota", "compare")
+    a, b = (
+        {k: n for k in kinds if (n := sum(s.operation.opcode == k for s in side))}
+        for side in (pair.a, pair.b)
+    )
+    if not (a.get("exponential") or b.get("exponential")) or a == b:
+        return None
+    said = [", ".join(f"{n} {k}" for k, n in c.items()) or "none" for c in (a, b)]
+    return f"the loss is {said[0]}; and {said[1]}", _has(*kinds)
+
+
+def _optimizer_converts(pair: Pair) -> Found | None:
+    a, b = pair.count("broadcast", "convert")
+    if max(a, b) < _MORE * max(min(a, b), 1):
+        return None
+    return f"{a} and {b} broadcasts and converts", _has("broadcast", "convert")
+
+
+def _donation(a: Side, b: Side) -> str | None:
+    ours, theirs = (int(str(s.built.get("alias_bytes", -1))) for s in (a, b))
+    facts = [p.facts.get("alias_bytes") for s in (a, b) for p in s.evidence.programs if p.form == "hlo"]
+    told = [int(f) for f in facts if f is not None]
+    ours, theirs = max(ours, told[0] if told else -1), max(theirs, told[-1] if len(told) > 1 else -1)
+    if min(ours, theirs) < 0 or not _one_sided((ours, theirs)):
+        return None
+    return f"{ours:,} and {theirs:,} bytes of arguments whose memory results take over"
+
+
+def _host(a: Side, b: Side) -> str | None:
+    said = []
+    for side in (a, b):
+        seconds = side.seconds
+        if "busy" not in seconds or not seconds.get("profiled"):
+            return None
+        said.append(max(0.0, 1 - seconds["busy"] / seconds["profiled"]))
+    if abs(said[0] - said[1]) < 0.1:
+        return None
+    return f"{100 * said[0]:.0f} and {100 * said[1]:.0f} % of a profiled step in which no operation runs"
+
+
+def _loops(a: Side, b: Side) -> str | None:
+    ours, theirs = (
+        sum(i.opcode == "while" for c in side.handed.computations.values() for i in c.instructions)
+        for side in (a, b)
+    )
+    return f"{ours} and {theirs} loops" if _one_sided((ours, theirs)) else None
+
+
+def _library(a: Side, b: Side) -> str | None:
+    if a.compiled is None or b.compiled is None:
+        return None
+    said = []
+    for side in (a.compiled, b.compiled):
+        calls = Counter(
+            i.target for c in side.computations.values() for i in c.instructions if i.opcode == "custom-call"
+        )
+        said.append(calls)
+    if said[0] == said[1]:
+        return None
+    words = [", ".join(f"{n} {t}" for t, n in c.most_common(3)) or "none" for c in said]
+    return f"calls of libraries: {words[0]}; and {words[1]}"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "layernorm-as-batch-norm",
+        "a LayerNorm is written as a batch norm",
+        "an operation that a compiler expands in its own way, and fuses in another",
+        "program",
+        part=_layer_norm,
+    ),
+    Rule(
+        "position-ids-constant",
+        "positions are a constant, or computed",
+        "a constant is folded ahead of the run; an iota is free",
+        "program",
+        ("forward",),
+        part=_position_ids,
+    ),
+    Rule(
+        "gather-form",
+        "a lookup is guarded in another way",
+        "what keeps indices within the table runs at every step",
+        "program",
+        part=_gather_form,
+    ),
+    Rule(
+        "wide-indices",
+        "integers have 64 bits",
+        "twice the memory of indices, and slower vector code",
+        "program",
+        part=_wide_indices,
+    ),
+    Rule(
+        "flattened-products",
+        "products have other ranks",
+        "reshapes around them, and another loop in the library",
+        "program",
+        part=_flattened,
+    ),
+    Rule(
+        "qkv-split",
+        "the same weights in another number of products",
+        "fewer, larger products run nearer to the peak",
+        "program",
+        part=_split,
+    ),
+    Rule(
+        "mask-materialised",
+        "a mask is made in another way",
+        "an array of every pair of positions is written and read",
+        "program",
+        ("forward",),
+        part=_mask,
+    ),
+    Rule(
+        "softmax-loss-form",
+        "the loss is written in another way",
+        "another pass over the logits, the largest array of a language model",
+        "program",
+        ("forward", "backward"),
+        part=_softmax_loss,
+    ),
+    Rule(
+        "optimizer-broadcast-convert",
+        "the update has other broadcasts and converts",
+        "a scalar in another dtype is converted for each parameter; fused, it is free",
+        "program",
+        ("optimizer",),
+        part=_optimizer_converts,
+    ),
+    Rule(
+        "missing-donation",
+        "one side's results take over no memory",
+        "new memory at every step, and twice the state at its end",
+        "donation",
+        whole=_donation,
+    ),
+    Rule(
+        "host-tracing",
+        "the processor waits for the host",
+        "tracing and dispatch run in Python between the operations",
+        "runtime",
+        whole=_host,
+    ),
+    Rule(
+        "loop-or-unrolled",
+        "layers are a loop on one side",
+        "a loop compiles once, and hides what could be fused across layers",
+        "loop",
+        whole=_loops,
+    ),
+    Rule(
+        "library-call-or-codegen",
+        "products are a library's on one side",
+        "a library's kernel, or the compiler's own code",
+        "library-kernels",
+        whole=_library,
+    ),
+)

@@ -1,0 +1,103 @@
+"""One side of an explanation: what a capture of a row brought back, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from detente.explain.captured_parts import read, table_of
+from detente.programs.count import read_program
+from detente.programs.module import Module, ProgramError
+from detente.programs.part_table import PartTable
+from detente.programs.parts import Part, Site, sites
+from detente.programs.xplane import read_xplane
+from detente.records.evidence import Evidence
+from detente.records.program import Program
+
+
+@dataclass(frozen=True)
+class Side:
+    """``label`` is the row's; ``artefacts`` where the evidence's programs lie."""
+
+    label: str
+    evidence: Evidence
+    artefacts: Path
+    _programs: dict[str, Program] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found: dict[str, Program] = {}
+        for program in self.evidence.programs:
+            found.setdefault(program.form, program)
+        object.__setattr__(self, "_programs", found)
+
+    @cached_property
+    def table(self) -> PartTable | None:
+        """The program by part; None where there is no program that can be divided."""
+        return table_of(self.evidence.programs, self.artefacts)
+
+    @property
+    def form(self) -> str:
+        """What was handed over: ``hlo``, or ``operators`` of PyTorch."""
+        return "hlo" if "hlo" in self._programs else "operators"
+
+    @cached_property
+    def handed(self) -> Module:
+        """The program as it was handed to the compiler."""
+        return self._read(self.form)
+
+    @cached_property
+    def compiled(self) -> Module | None:
+        """What the compiler made of it; None where it tells nobody."""
+        return self._read("hlo-optimised") if "hlo-optimised" in self._programs else None
+
+    @cached_property
+    def sites(self) -> tuple[Site, ...]:
+        return sites(self.handed)
+
+    def of(self, parts: tuple[Part, ...]) -> list[Site]:
+        """The operations of some parts."""
+        wanted = set(parts)
+        return [site for site in self.sites if site.part in wanted]
+
+    @property
+    def anchors(self) -> Mapping[str, str]:
+        return self.evidence.probes.get("anchors", {})
+
+    @property
+    def built(self) -> Mapping[str, object]:
+        """What the compiler made, in numbers (programs/built.py)."""
+        return self.evidence.probes.get("built", {})
+
+    @cached_property
+    def seconds(self) -> Mapping[str, float]:
+        """``busy``: seconds of a step in which any operation ran; ``plain``: a step without the profiler; ``profiled``:
+        with it. Empty where nothing was profiled, and ``busy`` absent where the runtime tells no operations."""
+        program = self._programs.get("xplane")
+        if program is None:
+            return {}
+        facts = program.facts
+        found = {"plain": facts.get("plain_s", 0.0), "profiled": facts.get("profiled_s", 0.0)}
+        profile = read_xplane(read(program, self.artefacts))
+        if profile.span > 0 and facts.get("profiled_s"):
+            found["busy"] = profile.busy / profile.span * facts["profiled_s"]
+        return found
+
+    def code(self) -> dict[str, str]:
+        """Form -> text that people read: StableHLO, and Inductor's kernels."""
+        found = {}
+        for form in ("stablehlo", "inductor"):
+            texts = [
+                read(p, self.artefacts).decode("utf-8", "replace")
+                for p in self.evidence.programs
+                if p.form == form
+            ]
+            if texts:
+                found[form] = "\n\n".join(texts)
+        return found
+
+    def _read(self, form: str) -> Module:
+        if form not in self._programs:
+            raise ProgramError(f"{self.label} brought no program of form {form}")
+        return read_program(read(self._programs[form], self.artefacts), form)

@@ -1,0 +1,248 @@
+"""The answer as one offline HTML file: verdict, waterfall, parts, both programs side by side, findings, provenance.
+
+All of it is in the file, the script too: nothing is fetched. Without a script everything but the two programs is there;
+those open on a click, or on Enter.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from detente.explain.answer import Answer, PartPair
+from detente.explain.side import Side
+from detente.explain.waterfall import Effect
+from detente.programs.parts import Part, Site
+from detente.programs.shown_operation import shown_operation
+from detente.records.fault import MachineFault
+from detente.report.parts_page import coverage_line
+from detente.report.text import clean
+from detente.report.why_page import effect_words, rerun, verdict_line
+from detente.store.spool import disk_fault
+
+# Lines of one part and side that are shown; a loss of a large model has no more.
+_LINES = 400
+_WIDTH, _ROW, _LEFT = 640, 34, 250
+
+
+def write_why(found: Answer, path: Path) -> None:
+    """Write the page. Raises MachineFault without Jinja2, StoreFault where the file cannot be written."""
+    text = render_why(found)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise disk_fault("write", path, error) from error
+
+
+def render_why(found: Answer) -> str:
+    """The page as HTML."""
+    try:
+        import jinja2
+    except ImportError:
+        raise MachineFault(
+            "the page needs jinja2, which is not installed", "pip install 'detente[judge]'"
+        ) from None
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("detente.report", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    q = found.question
+    a, b = found.sides
+    machine = found.session.fingerprint.machine
+    return environment.get_template("why.html.j2").render(
+        css=(files("detente.report") / "templates" / "page.css").read_text(),
+        question=q,
+        verdict=verdict_line(found),
+        proof=_proof(found),
+        bars=_bars(found),
+        width=_WIDTH,
+        effects=[
+            (e.row, e.against, *(effect_words(e.effect) if e.effect else ("", "")), e.state, e.reason)
+            for e in found.effects
+        ],
+        labels=[s.label if s else n for s, n in zip(found.sides, (q.a, q.b), strict=True)],
+        coverage=[(s.label, coverage_line(s.table), _overhead(s)) for s in found.sides if s and s.table],
+        parts=_part_rows(found.parts),
+        findings=[clean_finding(f) for f in found.findings],
+        comparable=a is not None and b is not None and a.form == b.form == "hlo",
+        missing=found.missing,
+        untested={**found.explanation.dropped, **found.untested},
+        memory=[m for s in found.sides if s is not None and (m := _memory(s))],
+        session=found.session,
+        processor=machine.get("processor", "unknown"),
+        versions=[
+            (s.label, ", ".join(f"{n} {v}" for n, v in s.evidence.versions.items())) for s in found.sides if s
+        ],
+        rerun=rerun(found),
+        data=_embedded(_programs(found)),
+    )
+
+
+def clean_finding(finding: Any) -> dict[str, Any]:
+    """A finding as the template takes it."""
+    return {
+        "rule": finding.rule,
+        "part": f"{finding.part} {finding.direction}".strip() or "whole program",
+        "what": clean(finding.what),
+        "why": finding.why,
+        "arm": finding.arm,
+        "state": finding.state,
+        "said": clean(finding.said),
+        "a": [clean(line) for line in finding.a],
+        "b": [clean(line) for line in finding.b],
+    }
+
+
+def _proof(found: Answer) -> str:
+    ok = [label for label in (found.explanation.a, found.explanation.b)]
+    if found.explanation.verdict is None:
+        return ""
+    return f"{ok[0]} and {ok[1]} are proved to compute the same; every arm was proved like any row."
+
+
+def _overhead(side: Side) -> str:
+    seconds = side.seconds
+    if not seconds.get("plain"):
+        return ""
+    more = 100 * (seconds["profiled"] / seconds["plain"] - 1)
+    busy = (
+        f"; in {100 * seconds['busy'] / seconds['profiled']:.0f} % of it an operation ran"
+        if "busy" in seconds
+        else ""
+    )
+    plain, profiled = (f"{1e3 * seconds[k]:.3g} ms" for k in ("plain", "profiled"))
+    return f"a step took {plain}, and {profiled} under the profiler ({more:+.0f} %){busy}"
+
+
+def _bars(found: Answer) -> list[dict[str, Any]]:
+    """The waterfall as boxes: x from 0 to the width, in log ratios."""
+    fall = found.explanation.waterfall
+    if fall is None or not fall.bars:
+        return []
+    titles = {c.code: c.title for c in found.question.path.causes}
+    rows: list[tuple[str, Effect, float, str, str]] = []
+    at = 0.0
+    for bar in fall.bars:
+        low, high = (math.exp(x) for x in bar.orders)
+        orders = f"over the orders {low:.3f}x to {high:.3f}x" if high > low else ""
+        kind = "noise" if bar.below_noise else "slower" if bar.effect.mean > 0 else "faster"
+        rows.append((titles.get(bar.cause, bar.cause), bar.effect, at, kind, orders))
+        at += bar.effect.mean
+    rows.append(("what is left", fall.residual, at, "left", ""))
+    rows.append((f"{found.question.a} to {found.question.b}", fall.gap, 0.0, "gap", f"{fall.blocks} blocks"))
+    ends = [x for _, e, start, _, _ in rows for x in (start, start + e.mean, *_ends(e, start))]
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    scale = (_WIDTH - _LEFT - 90) / max(high - low, 1e-9)
+
+    def x(value: float) -> float:
+        return round(_LEFT + (value - low) * scale, 1)
+
+    drawn = []
+    for k, (title, effect, start, kind, more) in enumerate(rows):
+        ratio, between = effect_words(effect)
+        left, right = sorted((x(start), x(start + effect.mean)))
+        ends_of = _ends(effect, start)
+        drawn.append(
+            {
+                "title": title,
+                "ratio": ratio,
+                "between": between,
+                "more": more,
+                "kind": kind,
+                "y": k * _ROW,
+                "x": left,
+                "width": max(right - left, 1.5),
+                "whisker": [x(e) for e in ends_of],
+                "zero": x(0.0),
+            }
+        )
+    return drawn
+
+
+def _ends(effect: Effect, start: float) -> list[float]:
+    if effect.interval is None:
+        return []
+    return [start + effect.interval.low, start + effect.interval.high]
+
+
+def _part_rows(parts: Sequence[PartPair]) -> list[dict[str, Any]]:
+    """The parts with the width of their boxes: seconds where both sides know them, else operations."""
+    timed = all(None not in p.seconds for p in parts) and bool(parts)
+    whole = max((sum(_size(p, k, timed) for p in parts) for k in (0, 1)), default=0.0) or 1.0
+    rows = []
+    for k, p in enumerate(parts):
+        rows.append(
+            {
+                "id": k,
+                "path": p.aligned.path,
+                "depth": p.aligned.path.count("."),
+                "direction": p.aligned.direction,
+                "operations": p.operations,
+                "kernels": ["" if n is None else f"{n:.0f}" for n in p.kernels],
+                "us": ["" if s is None else f"{1e6 * s:,.0f}" for s in p.seconds],
+                "flops": [f"{f / 1e6:,.3g}" if f else "" for f in p.flops],
+                "share": [round(100 * _size(p, side, timed) / whole, 2) for side in (0, 1)],
+                "dice": "" if p.matched is None else f"{100 * p.matched.dice:.0f} %",
+            }
+        )
+    return rows
+
+
+def _size(part: PartPair, side: int, timed: bool) -> float:
+    return (part.seconds[side] or 0.0) if timed else float(part.operations[side])
+
+
+def _memory(side: Side) -> dict[str, Any] | None:
+    """What the compiler planned, in bytes."""
+    plan = next((p.facts for p in side.evidence.programs if "argument_bytes" in p.facts), None)
+    if plan is None:
+        return None
+    names = ("argument_bytes", "output_bytes", "temp_bytes", "alias_bytes")
+    return {
+        "label": side.label,
+        "plan": [(n.removesuffix("_bytes"), f"{plan[n] / 1e6:,.4g} MB") for n in names if n in plan],
+    }
+
+
+def _programs(found: Answer) -> list[dict[str, Any]]:
+    """Both programs of each part, a line an operation, and which lines belong together. Of equal layers the first."""
+    a, b = found.sides
+    if a is None or b is None:
+        return []
+    rows = []
+    for part in found.parts:
+        mine, theirs = (
+            _first_layer(side, parts) for side, parts in ((a, part.aligned.a), (b, part.aligned.b))
+        )
+        pairs: list[list[int]] = []
+        if part.matched is not None:
+            from detente.explain.match import match
+
+            matched = match(mine, theirs)
+            pairs = [[x, y, 1] for x, y in matched.same] + [[x, y, 0] for x, y in matched.alike]
+            pairs = [p for p in pairs if p[0] < _LINES and p[1] < _LINES]
+        rows.append({"a": _lines(mine), "b": _lines(theirs), "pairs": pairs})
+    return rows
+
+
+def _first_layer(side: Side, parts: tuple[Part, ...]) -> list[Site]:
+    """The operations of the first of several equal layers."""
+    return side.of(parts[:1])
+
+
+def _lines(sites: Sequence[Site]) -> list[str]:
+    shown = [clean(shown_operation(s.operation, s.home)) for s in sites[:_LINES]]
+    rest = len(sites) - len(shown)
+    return [*shown, f"... and {rest:,} more"] if rest else shown
+
+
+def _embedded(data: Any) -> str:
+    """JSON that may stand in a script of a page: nothing in it ends the script."""
+    return json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,155 @@
+"""Differences of two programs: each rule finds what was planted and nothing of a program and itself, and a difference
+ends as its arm has it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from detente.explain.align import Aligned, align
+from detente.explain.arm_effects import ArmEffect
+from detente.explain.difference_rules import RULES, Pair
+from detente.explain.findings import Finding, find, settled
+from detente.explain.pair import Explanation
+from detente.explain.waterfall import Bar, Effect, Waterfall
+from detente.judge.statistics import Interval
+from detente.programs.module import Dot, Instruction, Shape
+from detente.programs.parts import Part, parts, sites
+from tests.explain.golden import side
+from tests.programs.build import parameter, program
+
+
+def op(opcode: str, *operands: int, dtype: str = "f32", dims=(4, 4), detail: Any = None) -> Instruction:
+    return Instruction(opcode, (Shape(dtype, dims),), operands, detail=detail)
+
+
+def chain(*opcodes: str | Instruction) -> list[Instruction]:
+    """Each fed by the one before it."""
+    rows: list[Instruction] = [parameter(0, 4, 4)]
+    for one in opcodes:
+        made = op(one) if isinstance(one, str) else one
+        width = 2 if made.detail is not None else 1
+        rows.append(replace(made, operands=(len(rows) - 1,) * width))
+    return rows
+
+
+def dot(dims) -> Instruction:
+    return op("dot", dims=dims, detail=Dot((1,)))
+
+
+def pair(a, b, path: str = "h.*.attn", direction: str = "forward") -> Pair:
+    part = (Part(path, "forward"),)
+    return Pair(Aligned(path, direction, part, part), sites(program(chain(*a))), sites(program(chain(*b))))
+
+
+PLANTED = {
+    "layernorm-as-batch-norm": (pair(["batch-norm-training"], ["reduce", "rsqrt"]),),
+    "position-ids-constant": (pair(["gather"], ["iota", "gather"]),),
+    "gather-form": (pair(["gather"], ["compare", "select", "gather"]),),
+    "wide-indices": (pair([op("add", dtype="s64")], [op("add", dtype="s32")]),),
+    "flattened-products": (pair([dot((8, 4))], [dot((2, 4, 4))]),),
+    "qkv-split": (pair([dot((8, 12))], [dot((8, 4)), dot((8, 4)), dot((8, 4))]),),
+    "mask-materialised": (pair([dot((4, 4)), "select"], [dot((4, 4)), "iota", "compare", "select"]),),
+    "softmax-loss-form": (pair(["exponential", "log", "gather"], ["exponential", "log", "iota"], "root"),),
+    "optimizer-broadcast-convert": (
+        pair(["broadcast", "convert", "sqrt"], ["broadcast", "sqrt"], "", "optimizer"),
+    ),
+}
+
+
+def named(pairs, tmp_path) -> set[str]:
+    jax = side(tmp_path, "jax")
+    return {f.rule for f in find(jax, jax, pairs)}
+
+
+@pytest.mark.parametrize("rule", PLANTED)
+def test_a_planted_difference_is_found(rule: str, tmp_path) -> None:
+    assert rule in named(PLANTED[rule], tmp_path)
+
+
+@pytest.mark.parametrize("rule", PLANTED)
+def test_and_none_in_a_part_and_itself(rule: str, tmp_path) -> None:
+    for one in PLANTED[rule]:
+        for twice in (one.a, one.b):
+            assert not named([Pair(one.aligned, twice, twice)], tmp_path)
+
+
+def test_every_rule_of_a_part_has_a_planted_one() -> None:
+    assert {r.code for r in RULES if r.part is not None} == set(PLANTED)
+    assert len({r.code for r in RULES}) == len(RULES) == 13
+
+
+def test_a_whole_program_that_donates_or_loops_or_calls_libraries(tmp_path) -> None:
+    jax, bare = side(tmp_path, "jax", alias_bytes=10), side(tmp_path, "jax", alias_bytes=0)
+    (found,) = find(jax, bare, [])
+    assert (found.rule, found.arm) == ("missing-donation", "donation") and "10 and 0 bytes" in found.what
+
+
+def real(tmp_path, one: str, other: str):
+    a, b = side(tmp_path, one), side(tmp_path, other)
+    rows = align(parts(a.sites), parts(b.sites), a.anchors, b.anchors)
+    return find(a, b, [Pair(r, a.of(r.a), b.of(r.b)) for r in rows])
+
+
+def test_torch_xla_and_jax_differ_as_is_known(tmp_path) -> None:
+    """What a reader of both programs found by hand (tests/golden/programs)."""
+    found = {(f.rule, f.part, f.direction) for f in real(tmp_path, "torch-xla", "jax")}
+    assert ("layernorm-as-batch-norm", "transformer.h.*.ln_1", "forward") in found
+    assert ("layernorm-as-batch-norm", "transformer.ln_f", "backward") in found
+    assert ("wide-indices", "transformer.wte", "forward") in found
+    assert ("optimizer-broadcast-convert", "", "optimizer") in found
+    assert all(f.a or f.b for f in real(tmp_path, "torch-xla", "jax") if f.part)
+
+
+@pytest.mark.parametrize("stack", ["jax", "torch-xla"])
+def test_a_program_and_itself_differ_in_nothing(tmp_path, stack: str) -> None:
+    assert real(tmp_path, stack, stack) == ()
+
+
+# How a finding ends -------------------------------------------------------------------------------------------------
+
+
+def finding(arm: str) -> Finding:
+    return Finding("rule", "h.0", "forward", "what", "why", arm)
+
+
+def effect(mean: float) -> Effect:
+    return Effect(mean, Interval(mean - 0.01, mean + 0.01, 0.95))
+
+
+def explained(*bars: Bar, reason: str = "", **dropped: str) -> Explanation:
+    fall = Waterfall(effect(0.3), bars, effect(0.0), 5) if bars else None
+    return Explanation("a", "b", None, fall, reason, dropped)
+
+
+def ended(arm: str, explanation: Explanation, *effects: ArmEffect) -> tuple[str, str]:
+    (one,) = settled([finding(arm)], effects, explanation)
+    return one.state, one.said
+
+
+def test_a_cause_that_moves_the_step_is_measured() -> None:
+    assert ended("donation", explained(Bar("donation", effect(0.2), (0.2, 0.2), False)))[0] == "measured"
+    arm = ArmEffect("donation", "jax[donation=off]", "jax", "measured", effect(0.1))
+    state, said = ended("donation", explained(), arm)
+    assert state == "measured" and "1.105x of jax" in said
+
+
+def test_a_cause_below_noise_is_rejected() -> None:
+    assert ended("program", explained(Bar("program", effect(0.001), (0, 0), True)))[0] == "rejected"
+    arm = ArmEffect("loop", "jax[loop=scan]", "jax", "below noise", effect(0.001))
+    assert ended("loop", explained(), arm)[0] == "rejected"
+
+
+def test_of_a_program_that_matters_no_single_difference_is_blamed() -> None:
+    state, said = ended("program", explained(Bar("program", effect(0.2), (0.2, 0.2), False)))
+    assert state == "untested" and "no arm has told apart" in said
+
+
+def test_what_was_not_tested_says_why() -> None:
+    assert ended("program", explained(program="it cannot be run")) == ("untested", "it cannot be run")
+    assert ended("loop", explained(reason="the gap is not settled")) == ("untested", "the gap is not settled")
+    dropped = ArmEffect("loop", "jax[loop=scan]", "jax", "dropped", None, "loop=scan is not what it says")
+    assert ended("loop", explained(), dropped) == ("untested", "loop=scan is not what it says")
+    assert "no arm" in ended("loop", explained())[1]
