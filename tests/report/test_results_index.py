@@ -26,4 +26,4 @@ def test_the_index_has_the_command_of_the_page(page: str) -> None:
         assert f"`{named[0]}`" in INDEX[page]
     else:
         # A session's page, made by `detente report`: its command is the session's own.
-        assert "`detente compare " in INDEX[page] or "`python benchmarks/" in INDEX[page]
+        assert re.search("`detente (compare|explain) ", INDEX[page]) or "`python benchmarks/" in INDEX[page]
