@@ -109,6 +109,12 @@ def test_attention_on_a_cpu_counts_its_products() -> None:
     assert count_program(data, "operators").flops == forward + forward // 2 * 5
 
 
+def test_what_is_private_of_inductor_is_where_it_was() -> None:
+    from detente.stacks import inductor_private
+
+    assert inductor_private.self_test() == []
+
+
 def test_no_hook_stays_behind() -> None:
     model = torch.nn.Linear(2, 2)
     before = len(torch.nn.modules.module._global_forward_hooks)

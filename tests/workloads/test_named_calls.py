@@ -9,7 +9,7 @@ from flax import nnx
 
 from detente.programs.count import read_program
 from detente.programs.parts import coverage, parts, sites
-from detente.workloads import named_calls
+from detente.workloads import named_calls, names_asked
 from detente.workloads.named_calls import equinox_tree, nnx_tree
 from detente.workloads.named_calls import named_calls as naming
 
@@ -117,10 +117,10 @@ def test_a_module_of_equinox_is_named() -> None:
 
 
 def test_nothing_is_named_that_nobody_asked_for(monkeypatch) -> None:
-    monkeypatch.setattr(named_calls, "_ASKED", [False])
+    monkeypatch.setattr(names_asked, "_ASKED", [False])
     before = Layer.__call__
     with named_calls.named_nnx(Model(nnx.Rngs(0))):
         assert Layer.__call__ is before
-    named_calls.ask_for_names()
+    names_asked.ask_for_names()
     with named_calls.named_nnx(Model(nnx.Rngs(0))):
         assert Layer.__call__ is not before

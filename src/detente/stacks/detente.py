@@ -21,7 +21,7 @@ from detente.stacks.jax_profile import profiled
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import optimizer_for
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
-from detente.workloads.named_calls import names_are_asked
+from detente.workloads.names_asked import names_are_asked
 from detente.workloads.narrow import of_numpy, of_torch, to_torch
 from detente.workloads.workload import Size, Workload
 

@@ -20,7 +20,7 @@ from detente.stacks.jax_profile import profiled
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_xla_signature import FORMULAS, SCHEMA
 from detente.stacks.xla_memory import labelled_memory, read_plan
-from detente.workloads.named_calls import names_are_asked
+from detente.workloads.names_asked import names_are_asked
 from detente.workloads.workload import Workload
 
 _TENSOR, _BATCH = "tensors:", "batch:"
@@ -50,8 +50,10 @@ class ForeignRunning:
         self.results: list[str] = document["results"]
         try:
             call, taken, given = callable_of(Path(foreign["hlo"]).read_bytes(), stack.device.platform)
-        except RuntimeError as error:
-            raise Unavailable(f"this jax cannot run another stack's program: {error}") from error
+        except (RuntimeError, AttributeError, ImportError, TypeError, ValueError) as error:
+            # What is private of jax moves: then this row is skipped with the reason, and no other.
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise Unavailable(f"jax {jax.__version__} cannot run another stack's program: {said}") from error
         if len(taken) != len(self.arguments) or len(given) != len(self.results):
             raise Unavailable(
                 f"the program takes {len(taken)} arrays and gives {len(given)}, and {len(self.arguments)} and "

@@ -25,7 +25,7 @@ from detente.stacks.jax_nnx import NnxParts
 from detente.stacks.jax_profile import profiled
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
-from detente.workloads.named_calls import names_are_asked
+from detente.workloads.names_asked import names_are_asked
 from detente.workloads.narrow import of_numpy, to_numpy_of
 from detente.workloads.weights import Leaves, WeightRule, to_canonical, to_framework
 from detente.workloads.workload import OptimizerSettings, Size, Workload
@@ -87,7 +87,7 @@ class JaxRunning:
         with self.jax.named_scope(ROOT):
             return self.parts.loss(params, rest, batch)
 
-    def _update(self, params: Any, found: Any, state: Any) -> tuple[Any, Any]:
+    def _after_update(self, params: Any, found: Any, state: Any) -> tuple[Any, Any]:
         """New parameters and the optimizer's new state."""
         import optax
 
@@ -116,7 +116,7 @@ class JaxRunning:
 
         def train(params: Any, rest: Any, state: Any, batch: Any) -> Any:
             (loss, (_, rest)), found = jax.value_and_grad(self._loss, has_aux=True)(params, rest, batch)
-            params, state = self._update(params, found, state)
+            params, state = self._after_update(params, found, state)
             return loss, params, rest, state
 
         if region == "train-step":

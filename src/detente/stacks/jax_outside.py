@@ -20,7 +20,7 @@ class OutsideRunning(JaxRunning):
             return loss, rest, found
 
         def update(params: Any, state: Any, found: Any) -> Any:
-            return self._update(params, found, state)
+            return self._after_update(params, found, state)
 
         self._first, _ = self.form.jit(jax, gradient, (1,))
         self._second, kept = self.form.jit(jax, update, (0, 1, 2))

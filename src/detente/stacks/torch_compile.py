@@ -15,7 +15,7 @@ from detente.stacks.inductor_private import Recorder
 from detente.stacks.protocol import Capture, CompileCount, Unavailable
 from detente.stacks.torch_dynamo_private import DynamoCounters, plain_step
 from detente.stacks.torch_eager import TorchEager, TorchRunning
-from detente.workloads.named_calls import names_are_asked
+from detente.workloads.names_asked import names_are_asked
 
 MODE = "default"
 

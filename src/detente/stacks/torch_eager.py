@@ -18,7 +18,7 @@ from detente.stacks.installed_versions import installed_versions
 from detente.stacks.process_memory import forget_peak, resident
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_trace import operators_of
-from detente.workloads.named_calls import names_are_asked
+from detente.workloads.names_asked import names_are_asked
 from detente.workloads.narrow import of_torch, to_torch
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 

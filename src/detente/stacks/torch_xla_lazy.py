@@ -29,7 +29,7 @@ from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import TorchEager, TorchRunning
 from detente.stacks.torch_xla_names import Names
 from detente.stacks.torch_xla_signature import Unsigned, signature
-from detente.workloads.named_calls import names_are_asked
+from detente.workloads.names_asked import names_are_asked
 
 
 class XlaRunning(TorchRunning):

@@ -15,27 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-# A process that captures asks once, before anything is traced; one that is timed never does. Naming makes tracing
-# slower, and a trace that was made without it is what JAX's caches give back.
-_ASKED = [False]
+from detente.workloads.names_asked import names_are_asked
 
 # What a module holds, by path below it, itself under "".
 Tree = Callable[[Any], Mapping[str, Any]]
 
 
-def ask_for_names() -> None:
-    """From now on what this process traces is named."""
-    _ASKED[0] = True
-
-
-def names_are_asked() -> bool:
-    """Whether this process captures."""
-    return _ASKED[0]
-
-
 def named_nnx(root: Any) -> AbstractContextManager[None]:
     """Around the loss of a module of Flax NNX: its modules are named, where that was asked for."""
-    if not _ASKED[0]:
+    if not names_are_asked():
         return nullcontext()
     import jax
     from flax import nnx
@@ -45,7 +33,7 @@ def named_nnx(root: Any) -> AbstractContextManager[None]:
 
 def named_equinox(root: Any) -> AbstractContextManager[None]:
     """The same around the loss of a module of Equinox."""
-    if not _ASKED[0]:
+    if not names_are_asked():
         return nullcontext()
     import equinox
     import jax

@@ -13,7 +13,7 @@ from detente.stacks.protocol import Running
 from detente.worker.artefacts import keep_programs
 from detente.worker.events import Events
 from detente.worker.opened import open_job
-from detente.workloads.named_calls import ask_for_names
+from detente.workloads.names_asked import ask_for_names
 
 
 def run(job: Job, events: Events) -> Evidence:
