@@ -72,6 +72,11 @@ def test_findings_of_a_program_that_matters_stay_untested(whole: Answer) -> None
     assert {f.state for f in whole.findings if f.arm == "program"} == {"untested"}
 
 
+def test_what_the_budget_left_out_is_why_a_difference_is_untested(tmp_path: Path) -> None:
+    found = answer(question(), session(tmp_path, 1.0), tmp_path, {"program": "with it 5 blocks take 481 s"})
+    assert {f.said for f in found.findings if f.arm == "program"} == {"with it 5 blocks take 481 s"}
+
+
 def test_where_the_program_costs_nothing_its_differences_are_rejected(tmp_path: Path) -> None:
     found = answer(question(), session(tmp_path, 0.97), tmp_path)
     assert found.explanation.verdict is not None

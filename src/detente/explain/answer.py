@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from detente.explain.align import Aligned, Match, align
@@ -74,7 +74,9 @@ def answer(
     findings: tuple[Finding, ...] = ()
     if a is not None and b is not None:
         parts, pairs = _aligned(a, b, by_hand)
-        findings = settled(find(a, b, pairs), effects, explanation)
+        # What the budget left out is why a difference was not tested, before that its row is not there.
+        why = replace(explanation, dropped={**explanation.dropped, **(untested or {})})
+        findings = settled(find(a, b, pairs), effects, why)
     return Answer(
         question, session, explanation, effects, (a, b), missing, parts, findings, dict(untested or {})
     )
