@@ -11,6 +11,7 @@ from detente.records.contract import CONTRACTS
 from detente.records.evidence import Evidence
 from detente.session import arms
 from detente.session.arms import take_programs
+from detente.session.layout import Layout
 
 
 def cell(program: str | None, size: str = "tiny") -> Cell:
@@ -22,7 +23,7 @@ def session(*cells: Cell) -> tuple[Any, dict[str, str]]:
     skipped: dict[str, str] = {}
     ledger = SimpleNamespace(skip=lambda rows, why: skipped.update({c.label: why for c in rows}))
     under = SimpleNamespace(
-        layout=SimpleNamespace(cells=cells),
+        layout=Layout(cells, {}, None),
         ledger=ledger,
         tally=SimpleNamespace(tell=lambda *a, **k: None),
         workers=SimpleNamespace(foreign={}, artefacts=SimpleNamespace(__truediv__=None)),

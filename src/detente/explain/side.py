@@ -56,10 +56,19 @@ class Side:
     def sites(self) -> tuple[Site, ...]:
         return sites(self.handed)
 
+    @cached_property
+    def _places(self) -> Mapping[Part, list[int]]:
+        """Where the operations of each part stand: asked for every part, so that no question walks the program."""
+        found: dict[Part, list[int]] = {}
+        for at, site in enumerate(self.sites):
+            found.setdefault(site.part, []).append(at)
+        return found
+
     def of(self, parts: tuple[Part, ...]) -> list[Site]:
-        """The operations of some parts."""
-        wanted = set(parts)
-        return [site for site in self.sites if site.part in wanted]
+        """The operations of some parts, in the program's order."""
+        return [
+            self.sites[at] for at in sorted(at for part in set(parts) for at in self._places.get(part, ()))
+        ]
 
     @property
     def anchors(self) -> Mapping[str, str]:

@@ -9,11 +9,8 @@ from typing import Any
 
 from detente.programs.count import live, read_program
 from detente.programs.module import Computation, Module
-from detente.programs.parts import sites
+from detente.programs.parts import FREE, sites
 from detente.programs.products import is_product, product_flops
-
-# Written in a program and run by nobody.
-_FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while"})
 
 
 def built_facts(captures: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
@@ -95,7 +92,7 @@ def _kernels(module: Module) -> list[str]:
         "product" if is_product(one) else "other"
         for home in _run(module)
         for at in sorted(live(home))
-        if (one := home.instructions[at]).opcode not in _FREE and one.opcode not in ("call", "conditional")
+        if (one := home.instructions[at]).opcode not in FREE and one.opcode != "call"
     ]
 
 

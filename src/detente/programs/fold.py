@@ -33,10 +33,10 @@ def fold(table: Mapping[Part, Facts]) -> tuple[Folded, ...]:
 
     Two blocks of twelve that differ from the other ten stand beside them, under their own numbers where it is one.
     """
-    holders = {holder for part in table for holder in _holders(part.path)}
+    star = starred(part.path for part in table)
     groups: dict[tuple[str, str, tuple[object, ...]], list[Part]] = {}
     for part, facts in table.items():
-        key = (_pattern(part.path, holders), part.direction, _signature(facts))
+        key = (star(part.path), part.direction, _signature(facts))
         groups.setdefault(key, []).append(part)
     return tuple(
         Folded(pattern if len(members) > 1 else members[0].path, direction, tuple(members), table[members[0]])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from detente.explain.answer import Answer, PartPair
+from detente.explain.match import match
 from detente.explain.side import Side
 from detente.explain.waterfall import Effect
 from detente.programs.parts import Part, Site
@@ -101,10 +102,10 @@ def clean_finding(finding: Any) -> dict[str, Any]:
 
 
 def _proof(found: Answer) -> str:
-    ok = [label for label in (found.explanation.a, found.explanation.b)]
-    if found.explanation.verdict is None:
+    told = found.explanation
+    if told.verdict is None:
         return ""
-    return f"{ok[0]} and {ok[1]} are proved to compute the same; every arm was proved like any row."
+    return f"{told.a} and {told.b} are proved to compute the same; every arm was proved like any row."
 
 
 def _overhead(side: Side) -> str:
@@ -182,7 +183,6 @@ def _part_rows(parts: Sequence[PartPair]) -> list[dict[str, Any]]:
             {
                 "id": k,
                 "path": p.aligned.path,
-                "depth": p.aligned.path.count("."),
                 "direction": p.aligned.direction,
                 "operations": p.operations,
                 "kernels": ["" if n is None else f"{n:.0f}" for n in p.kernels],
@@ -223,8 +223,6 @@ def _programs(found: Answer) -> list[dict[str, Any]]:
         )
         pairs: list[list[int]] = []
         if part.matched is not None:
-            from detente.explain.match import match
-
             matched = match(mine, theirs)
             pairs = [[x, y, 1] for x, y in matched.same] + [[x, y, 0] for x, y in matched.alike]
             pairs = [p for p in pairs if p[0] < _LINES and p[1] < _LINES]

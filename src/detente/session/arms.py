@@ -26,10 +26,7 @@ def check_arms(under: Underway, cells: Sequence[Cell]) -> None:
             continue
         why = _why_not(under, cell)
         if why:
-            own = (cell.stack, cell.arm, cell.group)
-            same = [c for c in under.layout.cells if (c.stack, c.arm, c.group) == own]
-            under.ledger.skip(same, why)
-            under.tally.tell("note", f"{cell.label} is skipped: {why}", cell=cell.key)
+            _skip(under, cell, why)
 
 
 def take_programs(under: Underway, cells: Sequence[Cell]) -> list[Cell]:
@@ -47,10 +44,14 @@ def take_programs(under: Underway, cells: Sequence[Cell]) -> list[Cell]:
         if not why:
             left.append(cell)
             continue
-        own = (cell.stack, cell.arm, cell.group)
-        under.ledger.skip([c for c in under.layout.cells if (c.stack, c.arm, c.group) == own], why)
-        under.tally.tell("note", f"{cell.label} is skipped: {why}", cell=cell.key)
+        _skip(under, cell, why)
     return left
+
+
+def _skip(under: Underway, cell: Cell, why: str) -> None:
+    """The row and its twin run no further, and the reason is told once."""
+    under.ledger.skip(under.layout.alike(cell), why)
+    under.tally.tell("note", f"{cell.label} is skipped: {why}", cell=cell.key)
 
 
 def _take(under: Underway, cell: Cell, program: str) -> str:

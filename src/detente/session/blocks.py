@@ -82,9 +82,7 @@ def _one_block(under: Underway, block: int, cells: Sequence[Cell], turns: Turns)
         turns.over(process, handed, turn)
         if process.evidence.status == "skipped":
             # It turned out not to run here (no such device, no TF32): nor do its twins.
-            own = (cell.stack, cell.arm, cell.group)
-            same = [c for c in under.layout.cells if (c.stack, c.arm, c.group) == own]
-            under.ledger.skip(same, process.evidence.reason)
+            under.ledger.skip(under.layout.alike(cell), process.evidence.reason)
     turns.take(block)
 
 

@@ -17,7 +17,7 @@ from detente.session.layout import lay_out
 from detente.session.progress import Progress, Sink
 from detente.session.request import Request
 from detente.session.spawn import Spawned
-from detente.session.underway import shareable
+from detente.session.underway import process_of
 from detente.session.workers import Workers
 from detente.stacks.catalogue import STACKS, StackEntry, find_entry
 
@@ -53,7 +53,7 @@ def capture_programs(request: Request, sink: Sink) -> tuple[Captured, ...]:
                 else:
                     _prepare(workers, cell, sink)
                     spawned = _run(workers, "capture", cell, sink)
-                    evidence, process = spawned.evidence, _record(cell, spawned)
+                    evidence, process = spawned.evidence, process_of("capture", cell, spawned)
                 found.append(Captured(cell, evidence, workers.artefacts, process))
         finally:
             workers.forget_caches()
@@ -93,19 +93,3 @@ def _run(workers: Workers, kind: JobKind, cell: Cell, sink: Sink) -> Spawned:
         raise KeyboardInterrupt
     sink(Progress("end", f"{title} took {spawned.wall_s:.1f} s", cell=cell.key))
     return spawned
-
-
-def _record(cell: Cell, spawned: Spawned) -> Process:
-    """As a session keeps it."""
-    return Process(
-        cell,
-        "capture",
-        -1,
-        0,
-        spawned.started,
-        spawned.wall_s,
-        spawned.foreign,
-        spawned.evidence,
-        shareable(spawned.environment),
-        phases=spawned.phases,
-    )

@@ -37,6 +37,11 @@ class Layout:
     skipped: dict[str, str]
     aa: tuple[str, str] | None
 
+    def alike(self, cell: Cell) -> list[Cell]:
+        """The cells of the same row, its A/A twin among them."""
+        own = (cell.stack, cell.arm, cell.group)
+        return [c for c in self.cells if (c.stack, c.arm, c.group) == own]
+
     def runnable(self) -> tuple[Cell, ...]:
         return tuple(c for c in self.cells if c.key not in self.skipped)
 

@@ -98,19 +98,7 @@ class Underway:
         self.tally.tell("end", f"{title} {_outcome(kind, spawned)}", cell=cell.key, eta_s=self._eta())
         if spawned.evidence.left:
             self.tally.say(f"{cell.label} left {spawned.evidence.left}")
-        return Process(
-            cell,
-            kind,
-            block,
-            order,
-            spawned.started,
-            spawned.wall_s,
-            spawned.foreign,
-            spawned.evidence,
-            shareable(spawned.environment),
-            waits,
-            spawned.phases,
-        )
+        return process_of(kind, cell, spawned, block, order, waits)
 
     def _eta(self) -> float | None:
         return self.budget.eta_s(self.tally.left)
@@ -123,6 +111,30 @@ def _outcome(kind: JobKind, spawned: Spawned) -> str:
     return f"took {spawned.wall_s:.1f} s" if e.status == "ok" else f"{e.status}: {e.reason}"
 
 
-def shareable(environment: dict[str, str]) -> dict[str, str]:
+def process_of(
+    kind: JobKind,
+    cell: Cell,
+    spawned: Spawned,
+    block: int = -1,
+    order: int = 0,
+    waits: tuple[Wait, ...] = (),
+) -> Process:
+    """The record of a worker that ended, as a session keeps it."""
+    return Process(
+        cell,
+        kind,
+        block,
+        order,
+        spawned.started,
+        spawned.wall_s,
+        spawned.foreign,
+        spawned.evidence,
+        _shareable(spawned.environment),
+        waits,
+        spawned.phases,
+    )
+
+
+def _shareable(environment: dict[str, str]) -> dict[str, str]:
     """The environment without its paths: a session is exported to other people's machines."""
     return {k: "(path)" if "/" in v else v for k, v in environment.items()}

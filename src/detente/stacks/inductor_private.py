@@ -34,7 +34,7 @@ class Recorder:
         # torch knows a module by what led to it from the function that was compiled; by its class and its end it is
         # found among the model's own.
         self.paths = {path for path, _ in module.named_modules()}
-        self.graphs: list[tuple[str, list[dict[str, Any]]]] = []
+        self.graphs: list[list[dict[str, Any]]] = []
         self.code: list[str] = []
         self._updating = False
         torch._inductor.config.force_disable_caches = True
@@ -53,7 +53,7 @@ class Recorder:
     def captures(self) -> tuple[Capture, ...]:
         """The graphs of a step as one list of operators, and the code of each."""
         rows: list[dict[str, Any]] = []
-        for _, graph in self.graphs:
+        for graph in self.graphs:
             base = len(rows)
             rows += [{**r, "operands": [o if o < 0 else o + base for o in r["operands"]]} for r in graph]
         if not rows:
@@ -84,7 +84,7 @@ class Recorder:
                 continue
             at[node] = len(rows)
             rows.append(self._row(node, kind, sorted({at.get(n, -1) for n in sources})))
-        self.graphs.append((kind, rows))
+        self.graphs.append(rows)
 
     def _row(self, node: Any, direction: str, operands: list[int]) -> dict[str, Any]:
         from torch.fx import map_arg

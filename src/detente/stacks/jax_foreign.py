@@ -135,9 +135,6 @@ class ForeignRunning:
         """What has a moment is trained."""
         return frozenset(n.partition(":")[2] for n in self.state_of if n.partition(":")[0] in _FIRST)
 
-    def anchors(self) -> dict[str, str]:
-        return {n: n.rpartition(".")[0] for n in self.parameter_names()}
-
     def compiled(self) -> CompileCount:
         return self.stack.listener.count()
 

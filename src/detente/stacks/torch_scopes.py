@@ -77,15 +77,6 @@ class Scopes:
             for handle in handles:
                 handle.remove()
 
-    @contextmanager
-    def updating(self) -> Iterator[None]:
-        """While it lasts, everything is the optimizer's: for an update that calls no ``step``."""
-        before, self._updating = self._updating, True
-        try:
-            yield
-        finally:
-            self._updating = before
-
     def _path(self) -> str:
         return self._running[-1] if self._running else ""
 

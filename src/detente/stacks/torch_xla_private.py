@@ -36,16 +36,11 @@ def stablehlo(tensors: list[Any]) -> str:
     return torch_xla._XLAC._get_stablehlo(tensors, device, [], False).decode()
 
 
-def identity(tensor: Any) -> int:
-    """A tensor's number on the device."""
+def names_of(tensors: dict[str, Any]) -> dict[int, str]:
+    """Numbers of tensors on the device -> their names."""
     import torch_xla
 
-    return int(torch_xla._XLAC._xla_get_tensor_id(tensor))
-
-
-def names_of(tensors: dict[str, Any]) -> dict[int, str]:
-    """Numbers of tensors -> their names."""
-    return {identity(tensor): name for name, tensor in tensors.items()}
+    return {int(torch_xla._XLAC._xla_get_tensor_id(tensor)): name for name, tensor in tensors.items()}
 
 
 def arguments_of(results: list[Any], names: dict[int, str]) -> list[dict[str, Any]]:
