@@ -48,7 +48,22 @@ class Unheld(DetenteRunning):
     def _module(self, size: Size) -> nn.Module:
         with torch.device("meta"):
             module = super()._module(size)
-        return module.to_empty(device="cpu")
+        return _unwritten(module)
+
+
+def _unwritten(module: nn.Module) -> nn.Module:
+    """A module of the meta device with addresses for weights. What it ties stays one tensor: torch's own ``to_empty``
+    makes one of every name, and a tied head with its two moments is a tenth of GPT-Neo's state."""
+    ties: dict[int, list[tuple[nn.Module, str]]] = {}
+    for owner in module.modules():
+        for name, parameter in owner._parameters.items():
+            if parameter is not None:
+                ties.setdefault(id(parameter), []).append((owner, name))
+    held = module.to_empty(device="cpu")
+    for (first, its), *others in ties.values():
+        for owner, name in others:
+            owner._parameters[name] = first._parameters[its]
+    return held
 
 
 def captured(module: nn.Module, loss: Loss, batch: Any) -> Graph:
