@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from detente.cli.live import duration
-from detente.cli.text import table
 from detente.records.cell import Cell
 from detente.records.codec import to_json
 from detente.records.folders import data_folder
 from detente.records.verdict import LEAST_BLOCKS
+from detente.report.columns import columns
 from detente.session.budget import OVERTIME
 from detente.session.devices import absent_reason
 from detente.session.forecast import Cost, Memory, forecast, memory_of
@@ -120,7 +120,7 @@ def told(plan: Plan, form: str) -> list[str]:
         )
         for c in plan.cells
     ]
-    return [*table(head, rows, form), "", *_summary(plan)]
+    return [*columns(head, rows, form, headed=False), "", *_summary(plan)]
 
 
 def _cost(cost: Cost) -> str:

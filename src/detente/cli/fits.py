@@ -9,11 +9,12 @@ import click
 
 from detente.cli.live import progress_sink
 from detente.cli.options import Names, format_option, precision_option
-from detente.cli.text import say, table
+from detente.cli.text import say
 from detente.records.cell import Cell
 from detente.records.chip import CHIPS
 from detente.records.evidence import Evidence
 from detente.records.fault import UsageFault
+from detente.report.columns import columns
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -99,8 +100,7 @@ def command(
         print(json.dumps({"schema": "detente/fits/1", "total": total, "free": free, "rows": rows}))
     else:
         head, *rows = _rows(found, shortfall)
-        # In columns the head is a row like any other.
-        for line in table(head, rows if form == "md" else [head, *rows], form):
+        for line in columns(head, rows, form):
             say(line)
         print(f"\nthis machine has {total / 1e9:.3g} GB, {free / 1e9:.3g} GB of them free")
     if not any(e.status == "ok" for _, e in found):

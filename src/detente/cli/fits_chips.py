@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass
 
 from detente.cli.live import progress_sink
-from detente.cli.text import say, table
+from detente.cli.text import say
 from detente.records.cell import Cell
 from detente.records.chip import CHIPS, Chip, find_chip
 from detente.records.evidence import Evidence
+from detente.report.columns import columns
 from detente.session.request import Request
 
 
@@ -57,7 +58,7 @@ def plan_and_tell(request: Request, names: tuple[str, ...], form: str) -> int:
         print(json.dumps({"schema": "detente/fits-chips/1", "rows": rows}))
     else:
         head, *rest = _rows(lines)
-        for line in table(head, rest if form == "md" else [head, *rest], form):
+        for line in columns(head, rest, form):
             say(line)
         print(
             "\npeak: what the chip's own compiler plans to hold at once: weights, optimizer state, activations, "

@@ -10,10 +10,9 @@ import click
 
 from detente.cli.live import progress_sink
 from detente.cli.options import format_option, precision_option
-from detente.explain.captured_parts import table_of
+from detente.explain.captured_parts import Divided, divide
 from detente.programs.count import READERS, count_program
 from detente.programs.module import ProgramError
-from detente.programs.part_table import PartTable
 from detente.records.codec import dumps
 from detente.records.counts import Counts
 from detente.records.fault import CellFault
@@ -102,12 +101,13 @@ def command(
         _save(captured, save)
     divided = [_divided(one) if parts else None for one in captured]
     if form == "json":
-        print(dumps(program_document(captured, counted, divided), SCHEMA))
+        tables = [d.table if d is not None else None for d in divided]
+        print(dumps(program_document(captured, counted, tables), SCHEMA))
     else:
         lines = program_tables(captured, counted, forms, form)
         for one, told in zip(captured, divided, strict=True):
             if told is not None:
-                lines += ["", *parts_lines(one.cell.label, told, form)]
+                lines += ["", *parts_lines(one.cell.label, told.table, form, told.live)]
         print("\n".join(lines))
     return 1 if any(one.evidence.status in ("failed", "oom") for one in captured) else 0
 
@@ -129,12 +129,12 @@ def _counted(one: Captured) -> dict[str, Counts]:
     return found
 
 
-def _divided(one: Captured) -> PartTable | None:
+def _divided(one: Captured) -> Divided | None:
     """The parts of a captured program; None where it was not captured."""
     if one.evidence.status != "ok":
         return None
     try:
-        return table_of(one.evidence.programs, one.artefacts)
+        return divide(one.evidence.programs, one.artefacts)
     except (OSError, ProgramError) as error:
         raise CellFault(
             f"the program of {one.cell.label} cannot be divided into parts: {error}",

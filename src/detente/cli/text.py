@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 # A line of a person's terminal; what is longer was not written for one.
@@ -16,14 +15,6 @@ def print_text(result: Any, full: bool) -> None:
 
     told = render_text(result, width=width_of(sys.stdout), full=full, colour=wants_colour(sys.stdout))
     print(told, end="")
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], form: str) -> list[str]:
-    """Rows as lines: of Markdown under their head where ``form`` is ``md``, else in columns, without it."""
-    if form == "md":
-        return ["| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(head))]
-    return ["  ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def say(line: str = "", *, error: bool = False) -> None:

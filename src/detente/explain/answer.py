@@ -24,14 +24,15 @@ from detente.records.session import Session
 
 @dataclass(frozen=True)
 class PartPair:
-    """An aligned part with both sides' figures: operations, kernels and seconds (None where they are not known), and
-    how the operations match, where both are HLO."""
+    """An aligned part with both sides' figures: operations, kernels, seconds and bytes at the memory peak (None where
+    they are not known), and how the operations match, where both are HLO."""
 
     aligned: Aligned
     operations: tuple[int, int]
     flops: tuple[int, int]
     kernels: tuple[float | None, float | None]
     seconds: tuple[float | None, float | None]
+    at_peak: tuple[float | None, float | None] = (None, None)
     matched: Matched | None = None
 
 
@@ -122,6 +123,7 @@ def _aligned(a: Side, b: Side, by_hand: Sequence[Match]) -> tuple[tuple[PartPair
                 (_sum(a.table, one.a, "flops"), _sum(b.table, one.b, "flops")),
                 (_known(a.table, one.a, "kernels"), _known(b.table, one.b, "kernels")),
                 (_known(a.table, one.a, "seconds"), _known(b.table, one.b, "seconds")),
+                (_known(a.table, one.a, "at_peak"), _known(b.table, one.b, "at_peak")),
                 matched,
             )
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from detente.programs.count import read_program
+from detente.programs.live_memory import LiveMemory, read_live_memory
 from detente.programs.module import ProgramError
-from detente.programs.operators import seconds_of
+from detente.programs.operators import kernels_of, seconds_of
 from detente.programs.part_table import PartTable, part_table
 from detente.programs.xplane import read_xplane
 from detente.records.program import Program
@@ -16,9 +18,18 @@ from detente.records.program import Program
 LARGEST = 1_000_000_000
 
 
-def table_of(programs: Iterable[Program], artefacts: Path) -> PartTable | None:
-    """The parts of the step that these programs are of; None where none of them can be divided. A step in two programs
-    (an optimizer outside) is the first one's: the other is all update.
+@dataclass(frozen=True)
+class Divided:
+    """A step by part, and what its compiled program holds from operation to operation; None where the compiler tells
+    nobody."""
+
+    table: PartTable
+    live: LiveMemory | None = None
+
+
+def divide(programs: Iterable[Program], artefacts: Path) -> Divided | None:
+    """The step that these programs are of; None where none of them can be divided. A step in two programs (an optimizer
+    outside) is the first one's: the other is all update.
 
     Raises ProgramError for what cannot be read, and OSError for a file that is gone.
     """
@@ -26,19 +37,30 @@ def table_of(programs: Iterable[Program], artefacts: Path) -> PartTable | None:
     for program in programs:
         found.setdefault(program.form, program)
     if "operators" in found:
-        data = read(found["operators"], artefacts)
-        module = read_program(data, "operators")
-        timed = seconds_of(data)
-        return part_table(module, module if timed else None, timed)
+        return Divided(_of_operators(read(found["operators"], artefacts)))
     if "hlo" not in found:
         return None
     handed = read_program(read(found["hlo"], artefacts), "hlo")
-    compiled = (
-        read_program(read(found["hlo-optimised"], artefacts), "hlo-optimised")
-        if "hlo-optimised" in found
-        else None
+    if "hlo-optimised" not in found:
+        return Divided(part_table(handed, None, {}))
+    data = read(found["hlo-optimised"], artefacts)
+    live = read_live_memory(data)
+    table = part_table(
+        handed,
+        read_program(data, "hlo-optimised"),
+        _seconds(found, artefacts),
+        at_peak=live.at_peak if live is not None else None,
     )
-    return part_table(handed, compiled, _seconds(found, artefacts) if compiled is not None else {})
+    return Divided(table, live)
+
+
+def _of_operators(data: bytes) -> PartTable:
+    module = read_program(data, "operators")
+    held, of_kernels = kernels_of(data)
+    if held:
+        return part_table(module, None, of_kernels, held)
+    timed = seconds_of(data)
+    return part_table(module, module if timed else None, timed)
 
 
 def _seconds(found: Mapping[str, Program], artefacts: Path) -> dict[str, float]:

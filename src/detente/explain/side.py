@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from detente.explain.captured_parts import read, table_of
+from detente.explain.captured_parts import Divided, divide, read
 from detente.programs.count import read_program
+from detente.programs.live_memory import LiveMemory
 from detente.programs.module import Module, ProgramError
 from detente.programs.part_table import PartTable
 from detente.programs.parts import Part, Site, sites
@@ -33,9 +34,18 @@ class Side:
         object.__setattr__(self, "_programs", found)
 
     @cached_property
+    def _divided(self) -> Divided | None:
+        return divide(self.evidence.programs, self.artefacts)
+
+    @property
     def table(self) -> PartTable | None:
         """The program by part; None where there is no program that can be divided."""
-        return table_of(self.evidence.programs, self.artefacts)
+        return self._divided.table if self._divided is not None else None
+
+    @property
+    def live(self) -> LiveMemory | None:
+        """What the compiled program holds from operation to operation; None where the compiler tells nobody."""
+        return self._divided.live if self._divided is not None else None
 
     @property
     def form(self) -> str:

@@ -4,7 +4,8 @@ torch.compile handed to Inductor.
 The file is one JSON object, ``{"schema": "detente/operators/1", "name", "operations": [...]}``; an operation has
 ``op`` (``aten.addmm.default``), ``results`` ([dtype, [dims]] each), ``operands`` (positions before it, -1 for what was
 there before the step), ``path`` (a module's; null where nobody knows), ``direction``, ``flops`` (of products, torch's
-own count) and ``seconds`` (null where it was not timed).
+own count) and ``seconds`` (null where it was not timed). Where a compiler made kernels of them, ``kernels`` lists those
+that were timed: ``name``, ``operations`` (the positions of what it holds, the last one its result) and ``seconds``.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _instruction(row: dict[str, Any], at: int) -> Instruction:
         results=results,
         operands=tuple(int(o) + 1 for o in row["operands"]),
         detail=Work(int(row["flops"])) if row.get("flops") else None,
-        name=f"{row['op']}#{at}",
+        name=name_of(row["op"], at),
         origin=origin_of(row["path"], row["direction"]),
     )
 
@@ -67,7 +68,30 @@ def _instruction(row: dict[str, Any], at: int) -> Instruction:
 def seconds_of(data: bytes) -> dict[str, float]:
     """Name of an operation -> its seconds, of those that were timed."""
     rows = json.loads(data)["operations"]
-    return {f"{r['op']}#{k}": float(r["seconds"]) for k, r in enumerate(rows) if r.get("seconds") is not None}
+    return {
+        name_of(r["op"], k): float(r["seconds"]) for k, r in enumerate(rows) if r.get("seconds") is not None
+    }
+
+
+def kernels_of(data: bytes) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
+    """``(kernel -> the names of the operations that it holds, kernel -> its seconds)``; empty where none was timed.
+    Raises ProgramError for a kernel of operations that are not there."""
+    document = json.loads(data)
+    rows, held, seconds = document["operations"], {}, {}
+    for kernel in document.get("kernels", ()):
+        places = kernel["operations"]
+        if any(not 0 <= k < len(rows) for k in places):
+            raise ProgramError(
+                f"kernel {kernel['name']!r} holds {places}, and there are {len(rows)} operations"
+            )
+        held[kernel["name"]] = tuple(name_of(rows[k]["op"], k) for k in places)
+        seconds[kernel["name"]] = float(kernel["seconds"])
+    return held, seconds
+
+
+def name_of(op: str, at: int) -> str:
+    """The name of the operation at a position, which no other has."""
+    return f"{op}#{at}"
 
 
 def origin_of(path: str | None, direction: str) -> str:

@@ -4,12 +4,12 @@ long its kernels took."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from detente.programs.fold import fold
 from detente.programs.module import Module
-from detente.programs.parts import Facts, How, Kernel, Part, coverage, kernels, parts, sites
+from detente.programs.parts import Facts, How, Kernel, Part, coverage, grouped, kernels, parts, sites
 
 HOWS: tuple[How, ...] = ("name", "flow", "guess", "none")
 
@@ -23,7 +23,8 @@ class PartRow:
     flops       of products, of a step
     bytes       of results, of a step, as written: fusing spares most of them
     kernels     of the compiled program; None where there is none
-    seconds     thread time of a step; None where nothing was profiled
+    seconds     in its kernels, of a step, threads added up; None where nothing was profiled
+    at_peak     bytes of temporaries that it made, of what is there when most is; None where the compiler tells nobody
     """
 
     path: str
@@ -35,6 +36,7 @@ class PartRow:
     dtypes: Mapping[str, int]
     kernels: int | None = None
     seconds: float | None = None
+    at_peak: int | None = None
 
     @property
     def times(self) -> int:
@@ -45,7 +47,7 @@ class PartRow:
 class PartTable:
     """``of_operations`` and ``of_time``: the shares whose part is known by name, by dataflow, by a guess, or not at
     all; a guess is no knowledge. ``shared_s``: seconds of kernels that hold operations of several parts and are counted
-    with their result's. ``step_s``: all that was profiled, thread time."""
+    with their result's. ``step_s``: all that was profiled, threads added up."""
 
     rows: tuple[PartRow, ...]
     of_operations: Mapping[How, float]
@@ -64,17 +66,27 @@ class PartTable:
         return self.of_time["name"] + self.of_time["flow"] if self.of_time else None
 
 
-def part_table(handed: Module, compiled: Module | None, seconds: Mapping[str, float]) -> PartTable:
-    """The parts of a program as it was ``handed`` over. ``compiled``: what became of it, ``seconds`` of a step by name
-    of its kernels; of a traced program both are the same."""
+def part_table(
+    handed: Module,
+    compiled: Module | None,
+    seconds: Mapping[str, float],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    at_peak: Mapping[str, int] | None = None,
+) -> PartTable:
+    """The parts of a program as it was ``handed`` over. ``compiled``: what became of it, or ``groups``: the operations
+    that each of its kernels holds. ``seconds`` of a step by name of the kernels; of a traced program both are the same.
+    ``at_peak``: bytes by name of the kernel that made them."""
     found = sites(handed)
     table = parts(found)
-    runs = kernels(compiled) if compiled is not None else ()
+    runs = kernels(compiled) if compiled is not None else grouped(found, groups or {})
     numbers = Counter(k.part for k in runs)
     times: Counter[Part] = Counter()
     for kernel, spent in _timed(runs, seconds):
         times[kernel.part] += spent  # type: ignore[assignment]  # Counter of floats
-    for part in (*numbers, *times):
+    made: Counter[Part] = Counter()
+    for kernel, size in _timed(runs, at_peak or {}):
+        made[kernel.part] += int(size)
+    for part in (*numbers, *times, *made):
         table.setdefault(part, Facts())
     rows = []
     for one in fold(table):
@@ -90,10 +102,13 @@ def part_table(handed: Module, compiled: Module | None, seconds: Mapping[str, fl
                 dict(sum((f.dtypes for f in facts), Counter())),
                 sum(numbers[m] for m in one.members) if runs else None,
                 sum(times[m] for m in one.members) if seconds else None,
+                sum(made[m] for m in one.members) if at_peak is not None else None,
             )
         )
     # What runs inside of a kernel (a piece of one that is split among threads) has been counted with it.
-    inside = {i.name for c in compiled.computations.values() for i in c.instructions} if compiled else set()
+    inside = {k.name for k in runs}
+    if compiled is not None:
+        inside = {i.name for c in compiled.computations.values() for i in c.instructions}
     lost = sum(s for name, s in seconds.items() if name not in inside)
     by_how: Counter[How] = Counter({"none": lost})  # type: ignore[dict-item]
     for kernel, spent in _timed(runs, seconds):
@@ -108,7 +123,7 @@ def part_table(handed: Module, compiled: Module | None, seconds: Mapping[str, fl
     )
 
 
-def _timed(runs: Iterable[Kernel], seconds: Mapping[str, float]) -> list[tuple[Kernel, float]]:
-    """Kernels with their seconds, a name once."""
+def _timed(runs: Iterable[Kernel], figures: Mapping[str, float]) -> list[tuple[Kernel, float]]:
+    """Kernels with their figure, a name once."""
     named = {k.name: k for k in runs}
-    return [(kernel, seconds[name]) for name, kernel in named.items() if name in seconds]
+    return [(kernel, figures[name]) for name, kernel in named.items() if name in figures]

@@ -1,8 +1,9 @@
 """A program's operations by the part of the model that they belong to.
 
 A part is a module's path and a direction. What an operation is part of is known by its **name** (its metadata), or by
-**flow**: it feeds one part alone, or is made of one part alone (a nameless constant, a copy, a reshape between two
-named operations). Of the rest the next consumer is a **guess**, which is listed and does not count as covered.
+**flow**: it feeds one part alone, or is made of one part alone (a nameless constant, a reshape between two named
+operations); what only moves data, a copy, belongs to its first reader. Of the rest the next consumer is a **guess**,
+which is listed and does not count as covered.
 
 Calls are expanded: a function that two modules call is part of both. Names inside of a function are relative to the
 place where it is called, so that they are put together.
@@ -11,7 +12,7 @@ place where it is called, so that they are put together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -122,6 +123,21 @@ def _kernels(
         yield Kernel(one.name, part, how, len(held) > 1)
 
 
+def grouped(found: Sequence[Site], groups: Mapping[str, Sequence[str]]) -> tuple[Kernel, ...]:
+    """The kernels that a compiler made of operations: ``groups`` has the names of what each holds, its result last. One
+    that holds nothing of this program is of no part."""
+    by_name = {site.operation.name: site for site in found}
+    made = []
+    for name, operations in groups.items():
+        held = [by_name[o] for o in operations if o in by_name]
+        named = list(dict.fromkeys(site.part for site in held if site.how == "name"))
+        part, how = (held[-1].part, held[-1].how) if held else (Part("", "forward"), "none")
+        if how != "name" and len(named) == 1:
+            part, how = named[0], "name"
+        made.append(Kernel(name, part, how, len(named) > 1))
+    return tuple(made)
+
+
 def parts(found: Sequence[Site]) -> dict[Part, Facts]:
     """Facts by part, in the order in which the program first meets each."""
     table: dict[Part, Facts] = {}
@@ -203,6 +219,11 @@ def _placed(
             found[at] = found[at] or _one_of(made_of)
         if sum(f is not None for f in found) == before:
             break
+    # What only moves data is its reader's, or its maker's where nobody knows the reader.
+    for at in reversed(range(len(whole))):
+        if found[at] is None and whole[at].opcode in MOVES:
+            around_it = [n for k in (*users[at], *whole[at].operands) if (n := found[k]) is not None]
+            found[at] = (around_it[0][0], "flow") if around_it else None
     for at in reversed(range(len(whole))):
         if found[at] is None and users[at] and (nearest := found[min(users[at])]) is not None:
             found[at] = (nearest[0], "guess")

@@ -74,3 +74,21 @@ def integers(value: int | memoryview) -> list[int]:
 def text(value: int | memoryview) -> str:
     """A string field."""
     return bytes(value).decode("utf-8", "replace") if not isinstance(value, int) else str(value)
+
+
+def written(number: int, data: bytes) -> bytes:
+    """A message, or bytes, as the field of that number.
+
+    >>> written(3, b"ab").hex()
+    '1a026162'
+    """
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

@@ -12,8 +12,8 @@ from detente.records.result import Result
 from detente.report.compose import compose
 from detente.report.numbers import NOTHING
 from detente.report.page import Chart, Page, Words, plain_text
+from detente.report.page_template import template_environment, write_page
 from detente.report.text import clean
-from detente.store.spool import disk_fault
 
 # A number stays on one line with its unit. (Not inside code: that is there to be copied.)
 _UNIT = re.compile(
@@ -33,18 +33,14 @@ def render_html(result: Result) -> str:
 
 def write_html(result: Result, path: Path | str) -> None:
     """Write the document to a file. Raises StoreFault when the file cannot be written."""
-    text = render_html(result)
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise disk_fault("write", Path(path), error) from error
+    write_page(render_html(result), Path(path))
 
 
 def html_page(page: Page) -> str:
     """Any page as one HTML document."""
     try:
         import altair  # noqa: F401
-        import jinja2
+        import jinja2  # noqa: F401
         import vl_convert  # noqa: F401
         from markupsafe import Markup
     except ImportError as error:
@@ -68,13 +64,7 @@ def html_page(page: Page) -> str:
             found.append(f'<div class="{name}">{own}</div>')
         return Markup("".join(found))
 
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("detente.report", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    environment = template_environment()
     environment.filters["inline"] = lambda run: Markup(_inline(run))
     environment.filters["plain"] = lambda text: Markup(_escaped(text))
     environment.filters["nothing"] = lambda run: plain_text(run) in ("", NOTHING)

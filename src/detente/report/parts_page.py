@@ -4,37 +4,46 @@ from __future__ import annotations
 
 from typing import Any
 
+from detente.programs.live_memory import LiveMemory
 from detente.programs.part_table import HOWS, PartRow, PartTable
+from detente.report.columns import columns
+from detente.report.numbers import BYTES, quantity
 
-_HEAD = ("part", "direction", "", "operations", "MFLOPs", "written", "kernels", "time", "share")
+_HEAD = ("part", "direction", "", "operations", "MFLOPs", "written", "kernels", "time", "share", "at peak")
 
 
-def parts_lines(label: str, table: PartTable, style: str) -> list[str]:
-    """The table under a line that says how much of the program it knows."""
+def parts_lines(label: str, table: PartTable, style: str, live: LiveMemory | None = None) -> list[str]:
+    """The table under a line that says how much of the program it knows, and one of what it holds."""
     rows = [_row(row, table) for row in table.rows]
     lines = [f"### {label}, by part" if style == "md" else f"{label}, by part", coverage_line(table)]
-    if style == "md":
-        return [*lines, "", *_markdown(rows)]
-    widths = [max(len(row[k]) for row in (_HEAD, *rows)) for k in range(len(_HEAD))]
-    for row in (_HEAD, *rows):
-        cells = [
-            c.ljust(w) if k < 3 else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+    if live is not None:
+        lines.append(memory_line(table, live))
+    gap = [""] if style == "md" else []
+    return [*lines, *gap, *columns(_HEAD, rows, style, right=range(3, len(_HEAD)))]
 
 
 def coverage_line(table: PartTable) -> str:
     """How much of the program has a known part, in words."""
     said = [f"of its operations {_shares(table.of_operations)}"]
     if table.of_time:
-        said.append(f"of {1e3 * table.step_s:.3g} ms of thread time {_shares(table.of_time)}")
+        said.append(f"of {1e3 * table.step_s:.3g} ms in kernels {_shares(table.of_time)}")
         if table.shared_s:
             said.append(
                 f"kernels of several parts, {100 * table.shared_s / table.step_s:.1f} %, are counted with their "
                 "result's"
             )
     return "; ".join(said)
+
+
+def memory_line(table: PartTable, live: LiveMemory) -> str:
+    """What the compiled program holds, in words."""
+    made = sorted((r for r in table.rows if r.at_peak), key=lambda r: -(r.at_peak or 0))[:3]
+    by = ", ".join(f"{f'{r.path} {r.direction}'.strip()} {quantity(r.at_peak, BYTES)}" for r in made)
+    return (
+        f"it holds {quantity(live.held, BYTES)} all the time (arguments, results, constants) and "
+        f"{quantity(live.peak_bytes, BYTES)} of temporaries at most, of {quantity(live.reserved, BYTES)} set aside"
+        + (f"; made by {by}" if by else "")
+    )
 
 
 def parts_document(table: PartTable) -> dict[str, Any]:
@@ -54,6 +63,7 @@ def parts_document(table: PartTable) -> dict[str, Any]:
                 "dtypes": dict(row.dtypes),
                 "kernels": row.kernels,
                 "seconds": row.seconds,
+                "at_peak": row.at_peak,
             }
             for row in table.rows
         ],
@@ -73,20 +83,9 @@ def _row(row: PartRow, table: PartTable) -> tuple[str, ...]:
         f"x{row.times}" if row.times > 1 else "",
         f"{row.operations:,}",
         f"{row.flops / 1e6:,.3g}" if row.flops else "",
-        _bytes(row.bytes),
+        quantity(row.bytes, BYTES),
         "" if row.kernels is None else str(row.kernels),
         f"{1e6 * row.seconds:,.0f} us" if row.seconds is not None else "",
         f"{100 * row.seconds / table.step_s:.1f} %" if timed and row.seconds is not None else "",
+        quantity(row.at_peak, BYTES) if row.at_peak else "",
     )
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} B"
-
-
-def _markdown(rows: list[tuple[str, ...]]) -> list[str]:
-    head = ["| " + " | ".join(_HEAD) + " |", "| --- | --- | --- |" + " ---: |" * (len(_HEAD) - 3)]
-    return [*head, *("| " + " | ".join(row) + " |" for row in rows)]

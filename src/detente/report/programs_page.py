@@ -9,6 +9,7 @@ from detente.programs.difference import Section, side_by_side
 from detente.programs.part_table import PartTable
 from detente.records.codec import to_json
 from detente.records.counts import Counts
+from detente.report.columns import columns
 from detente.report.parts_page import parts_document
 from detente.session.capturing import Captured
 
@@ -85,16 +86,8 @@ def table(labels: list[str], sections: tuple[Section, ...], style: str) -> list[
             rows.append((f"**{section.title}**" if style == "md" else section.title,) + ("",) * len(labels))
         indent = "  " if section.title and style != "md" else ""
         rows += [(indent + label, *(_number(v) for v in values)) for label, values in section.rows]
-    if style == "md":
-        head = ["| | " + " | ".join(labels) + " |", "| --- |" + " ---: |" * len(labels)]
-        return ["", *head, *("| " + " | ".join(row) + " |" for row in rows)]
-    first = max(len(row[0]) for row in rows)
-    widths = [max(len(label), *(len(row[k + 1]) for row in rows)) for k, label in enumerate(labels)]
-    lines = [" " * first + "".join("  " + label.rjust(w) for label, w in zip(labels, widths, strict=True))]
-    for row in rows:
-        cells = "".join("  " + v.rjust(w) for v, w in zip(row[1:], widths, strict=True))
-        lines.append((row[0].ljust(first) + cells).rstrip())
-    return lines
+    gap = [""] if style == "md" else []
+    return [*gap, *columns(("", *labels), rows, style, right=range(1, len(labels) + 1))]
 
 
 def _number(value: Any) -> str:

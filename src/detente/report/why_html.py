@@ -17,72 +17,66 @@ from detente.explain.answer import Answer, PartPair
 from detente.explain.match import match
 from detente.explain.side import Side
 from detente.explain.waterfall import Effect
-from detente.programs.parts import Part, Site
+from detente.programs.parts import Part, Site, kernels
 from detente.programs.shown_operation import shown_operation
-from detente.records.fault import MachineFault
-from detente.report.parts_page import coverage_line
+from detente.report.icicle import deepest, icicle, weight
+from detente.report.memory_curve import outline, peak_words
+from detente.report.numbers import BYTES, quantity
+from detente.report.page_template import template_environment, write_page
+from detente.report.parts_page import coverage_line, memory_line
 from detente.report.text import clean
 from detente.report.why_page import effect_words, rerun, verdict_line
-from detente.store.spool import disk_fault
 
 # Lines of one part and side that are shown; a loss of a large model has no more.
 _LINES = 400
 _WIDTH, _ROW, _LEFT = 640, 34, 250
+_CURVE = 90  # height of a memory curve
 
 
 def write_why(found: Answer, path: Path) -> None:
     """Write the page. Raises MachineFault without Jinja2, StoreFault where the file cannot be written."""
-    text = render_why(found)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise disk_fault("write", path, error) from error
+    write_page(render_why(found), path)
 
 
 def render_why(found: Answer) -> str:
     """The page as HTML."""
-    try:
-        import jinja2
-    except ImportError:
-        raise MachineFault(
-            "the page needs jinja2, which is not installed", "pip install 'detente[judge]'"
-        ) from None
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("detente.report", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
     q = found.question
     a, b = found.sides
     machine = found.session.fingerprint.machine
-    return environment.get_template("why.html.j2").render(
-        css=(files("detente.report") / "templates" / "page.css").read_text(),
-        question=q,
-        verdict=verdict_line(found),
-        proof=_proof(found),
-        bars=_bars(found),
-        width=_WIDTH,
-        effects=[
-            (e.row, e.against, *(effect_words(e.effect) if e.effect else ("", "")), e.state, e.reason)
-            for e in found.effects
-        ],
-        labels=[s.label if s else n for s, n in zip(found.sides, (q.a, q.b), strict=True)],
-        coverage=[(s.label, coverage_line(s.table), _overhead(s)) for s in found.sides if s and s.table],
-        parts=_part_rows(found.parts),
-        findings=[clean_finding(f) for f in found.findings],
-        comparable=a is not None and b is not None and a.form == b.form == "hlo",
-        missing=found.missing,
-        untested={**found.explanation.dropped, **found.untested},
-        memory=[m for s in found.sides if s is not None and (m := _memory(s))],
-        session=found.session,
-        processor=machine.get("processor", "unknown"),
-        versions=[
-            (s.label, ", ".join(f"{n} {v}" for n, v in s.evidence.versions.items())) for s in found.sides if s
-        ],
-        rerun=rerun(found),
-        data=_embedded(_programs(found)),
+    return (
+        template_environment()
+        .get_template("why.html.j2")
+        .render(
+            css=(files("detente.report") / "templates" / "page.css").read_text(),
+            question=q,
+            verdict=verdict_line(found),
+            proof=_proof(found),
+            bars=_bars(found),
+            width=_WIDTH,
+            effects=[
+                (e.row, e.against, *(effect_words(e.effect) if e.effect else ("", "")), e.state, e.reason)
+                for e in found.effects
+            ],
+            labels=[s.label if s else n for s, n in zip(found.sides, (q.a, q.b), strict=True)],
+            coverage=[(s.label, coverage_line(s.table), _overhead(s)) for s in found.sides if s and s.table],
+            parts=_part_rows(found.parts),
+            findings=[clean_finding(f) for f in found.findings],
+            comparable=a is not None and b is not None and a.form == b.form == "hlo",
+            missing=found.missing,
+            untested={**found.explanation.dropped, **found.untested},
+            icicles=_icicles(found),
+            memory=[m for s in found.sides if s is not None and (m := _memory(s))],
+            curves=_curves(found),
+            session=found.session,
+            processor=machine.get("processor", "unknown"),
+            versions=[
+                (s.label, ", ".join(f"{n} {v}" for n, v in s.evidence.versions.items()))
+                for s in found.sides
+                if s
+            ],
+            rerun=rerun(found),
+            data=_embedded(_programs(found)),
+        )
     )
 
 
@@ -187,6 +181,7 @@ def _part_rows(parts: Sequence[PartPair]) -> list[dict[str, Any]]:
                 "operations": p.operations,
                 "kernels": ["" if n is None else f"{n:.0f}" for n in p.kernels],
                 "us": ["" if s is None else f"{1e6 * s:,.0f}" for s in p.seconds],
+                "at_peak": ["" if not n else quantity(n, BYTES) for n in p.at_peak],
                 "flops": [f"{f / 1e6:,.3g}" if f else "" for f in p.flops],
                 "share": [round(100 * _size(p, side, timed) / whole, 2) for side in (0, 1)],
                 "dice": "" if p.matched is None else f"{100 * p.matched.dice:.0f} %",
@@ -197,6 +192,45 @@ def _part_rows(parts: Sequence[PartPair]) -> list[dict[str, Any]]:
 
 def _size(part: PartPair, side: int, timed: bool) -> float:
     return (part.seconds[side] or 0.0) if timed else float(part.operations[side])
+
+
+def _icicles(found: Answer) -> list[dict[str, Any]]:
+    """Each side's parts as boxes, both to one scale: the wider one is as wide as the page."""
+    sides = [s for s in found.sides if s is not None and s.table is not None]
+    tables = [s.table for s in sides if s.table is not None]
+    timed = bool(tables) and all(t.of_time for t in tables)
+    wholes = [sum(weight(r, timed) for r in t.rows) for t in tables]
+    drawn = []
+    for which, (side, table, whole) in enumerate(zip(sides, tables, wholes, strict=True)):
+        numbers = {
+            part: k
+            for k, p in enumerate(found.parts)
+            for part in (p.aligned.a if side is found.sides[0] else p.aligned.b)
+        }
+        boxes = icicle(table, numbers, max(wholes), _WIDTH, timed)
+        amount = f"{1e3 * whole:.3g} ms in kernels" if timed else f"{whole:,.0f} operations"
+        drawn.append(
+            {"label": side.label, "which": which, "amount": amount, "boxes": boxes, "rows": deepest(boxes)}
+        )
+    return drawn
+
+
+def _curves(found: Answer) -> list[dict[str, Any]]:
+    """Each side's live memory, both to one scale."""
+    sides = [(s, s.live) for s in found.sides if s is not None and s.live is not None]
+    top = max((live.peak_bytes for _, live in sides), default=0)
+    drawn = []
+    for side, live in sides:
+        assert side.table is not None and side.compiled is not None
+        drawn.append(
+            {
+                "label": side.label,
+                "points": outline(live, top, _WIDTH, _CURVE),
+                "peak": peak_words(live, kernels(side.compiled)),
+                "line": memory_line(side.table, live),
+            }
+        )
+    return drawn
 
 
 def _memory(side: Side) -> dict[str, Any] | None:
@@ -226,7 +260,8 @@ def _programs(found: Answer) -> list[dict[str, Any]]:
             matched = match(mine, theirs)
             pairs = [[x, y, 1] for x, y in matched.same] + [[x, y, 0] for x, y in matched.alike]
             pairs = [p for p in pairs if p[0] < _LINES and p[1] < _LINES]
-        rows.append({"a": _lines(mine), "b": _lines(theirs), "pairs": pairs})
+        title = f"{part.aligned.path or 'update'} {part.aligned.direction}"
+        rows.append({"title": title, "a": _lines(mine), "b": _lines(theirs), "pairs": pairs})
     return rows
 
 

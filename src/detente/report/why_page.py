@@ -9,8 +9,10 @@ from typing import Any
 from detente.explain.answer import Answer, PartPair
 from detente.explain.arm_effects import ArmEffect
 from detente.explain.waterfall import Bar, Effect
+from detente.programs.live_memory import LiveMemory
 from detente.records.codec import to_json
-from detente.report.parts_page import coverage_line
+from detente.report.columns import columns
+from detente.report.parts_page import coverage_line, memory_line
 
 SCHEMA = "detente/explain/1"
 # So many parts are told in text; the page and the JSON have all of them.
@@ -89,6 +91,7 @@ def why_document(found: Answer) -> dict[str, Any]:
                 "operations": dict(side.table.of_operations),
                 "time": dict(side.table.of_time),
                 "seconds": dict(side.seconds),
+                "memory": _memory(side.live),
             }
             for side in found.sides
             if side is not None and side.table is not None
@@ -97,6 +100,13 @@ def why_document(found: Answer) -> dict[str, Any]:
         "findings": [to_json(f) for f in found.findings],
         "rerun": rerun(found),
     }
+
+
+def _memory(live: LiveMemory | None) -> dict[str, Any] | None:
+    if live is None:
+        return None
+    peak = {"bytes": live.peak_bytes, "operation": live.operations[live.peak] if live.operations else ""}
+    return {"held": live.held, "reserved": live.reserved, "peak": peak, "temporary": live.temporary}
 
 
 def part_document(part: PartPair) -> dict[str, Any]:
@@ -110,6 +120,7 @@ def part_document(part: PartPair) -> dict[str, Any]:
         "flops": part.flops,
         "kernels": part.kernels,
         "seconds": part.seconds,
+        "at_peak": part.at_peak,
         "dice": part.matched.dice if part.matched is not None else None,
     }
 
@@ -186,7 +197,11 @@ def _effect_row(effect: ArmEffect) -> tuple[str, ...]:
 def _parts(found: Answer, md: bool) -> list[str]:
     a, b = found.sides
     assert a is not None and b is not None and a.table is not None and b.table is not None
-    lines = [_item(f"{side.label}: {coverage_line(side.table)}", md) for side in (a, b) if side.table]
+    lines = []
+    for side in (a, b):
+        assert side.table is not None
+        held = f"; {memory_line(side.table, side.live)}" if side.live is not None else ""
+        lines.append(_item(f"{side.label}: {coverage_line(side.table)}{held}", md))
     ordered = sorted(found.parts, key=_weight, reverse=True)[:SHOWN]
     head = ("part", "direction", "operations", "kernels", f"{a.label}, us", f"{b.label}, us")
     rows = [
@@ -202,7 +217,8 @@ def _parts(found: Answer, md: bool) -> list[str]:
     rest = len(found.parts) - len(ordered)
     more = [_item(f"and {rest} more, in the page and in `--format json`", md)] if rest > 0 else []
     note = _item(
-        "Times are thread time under a profiler, in a process of their own: they say where to look, and are no bar.",
+        "Times are those of kernels under a profiler, threads added up, in a process of their own: they say where to "
+        "look, and are no bar.",
         md,
     )
     return [*lines, "", *_table(head, rows, md), *more, note, ""]
@@ -247,11 +263,4 @@ def _grouped(findings: Sequence[Any]) -> list[Any]:
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], md: bool) -> list[str]:
-    if md:
-        lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-        return [*lines, *("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows), ""]
-    widths = [max(len(row[k]) for row in (head, *rows)) for k in range(len(head))]
-    lines = []
-    for row in (head, *rows):
-        lines.append("  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
-    return [*lines, ""]
+    return [*columns(head, rows, "md" if md else "text", indent="  "), ""]

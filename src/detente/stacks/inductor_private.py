@@ -2,8 +2,8 @@
 one place (tested with torch 2.13; written for 2.9 on). ``self_test`` says which of them a new torch has moved.
 
 Recorded are the graphs behind all of torch's own passes, of forward, backward and update, each node with the modules
-that Dynamo was in. Graphs that come out of a cache pass nobody, so that caches are switched off; only a process that
-captures records.
+that Dynamo was in, and the code with the nodes that each of its kernels holds (Inductor's provenance). Graphs that come
+out of a cache pass nobody, so that caches are switched off; only a process that captures records.
 """
 
 from __future__ import annotations
@@ -11,18 +11,31 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from detente.programs.operators import SCHEMA
 from detente.programs.scope import OPTIMIZER
+from detente.stacks.inductor_calls import seconds_of_calls
 from detente.stacks.protocol import Capture
 from detente.stacks.torch_trace import flops_of, tensors_in
 
 # ``L['self'].module.transformer.h[0].ln_1``, ``L__self___module_...`` and the like: what is behind the module itself.
 _INDEX = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]")
 _TANGENT = "tangents_"
+# Where Inductor keeps, of the graph that it compiles, which nodes a kernel holds.
+_KERNELS = "_inductor_triton_kernel_to_post_grad_node_info"
+
+
+@dataclass(frozen=True)
+class Code:
+    """What Inductor wrote for the ``graph``-th graph. ``kernels``: kernel -> the names of the nodes that it holds."""
+
+    text: str
+    graph: int
+    kernels: Mapping[str, Sequence[str]]
 
 
 class Recorder:
@@ -35,9 +48,11 @@ class Recorder:
         # found among the model's own.
         self.paths = {path for path, _ in module.named_modules()}
         self.graphs: list[list[dict[str, Any]]] = []
-        self.code: list[str] = []
+        self.names: list[dict[str, int]] = []  # of each graph: a node's name -> its place among the rows
+        self.code: list[Code] = []
         self._updating = False
         torch._inductor.config.force_disable_caches = True
+        torch._inductor.config.trace.provenance_tracking_level = 1
         torch._inductor.config.post_grad_custom_post_pass = _pass(self._graph)
         self._patch_code()
 
@@ -50,30 +65,56 @@ class Recorder:
         finally:
             self._updating = False
 
-    def captures(self) -> tuple[Capture, ...]:
-        """The graphs of a step as one list of operators, and the code of each."""
+    def captures(self, step: Callable[[], Any], timed: bool) -> tuple[Capture, ...]:
+        """The graphs of a step as one list of operators, the kernels that hold them, ``timed`` over some steps, and the
+        code of each graph."""
         rows: list[dict[str, Any]] = []
+        bases: list[int] = []
         for graph in self.graphs:
             base = len(rows)
+            bases.append(base)
             rows += [{**r, "operands": [o if o < 0 else o + base for o in r["operands"]]} for r in graph]
         if not rows:
             return ()
         document = {"schema": SCHEMA, "name": "step", "operations": rows}
+        seconds = seconds_of_calls(step, [code.text for code in self.code]) if timed else {}
+        if seconds:
+            document["kernels"] = [
+                {
+                    "name": f"{code.graph}.{kernel}",
+                    "operations": sorted(
+                        bases[code.graph] + self.names[code.graph][n]
+                        for n in code.kernels.get(kernel, ())
+                        if n in self.names[code.graph]
+                    ),
+                    "seconds": spent,
+                }
+                for at, code in enumerate(self.code)
+                for kernel, spent in seconds.get(at, {}).items()
+            ]
         return (
             Capture("operators", "step", json.dumps(document).encode()),
-            *(Capture("inductor", f"kernels-{k}", text.encode()) for k, text in enumerate(self.code)),
+            *(Capture("inductor", f"kernels-{k}", code.text.encode()) for k, code in enumerate(self.code)),
         )
 
     def _patch_code(self) -> None:
         from torch._inductor.graph import GraphLowering
 
-        GraphLowering.save_output_code = staticmethod(self.code.append)  # type: ignore[method-assign]
+        GraphLowering.save_output_code = staticmethod(self._written)  # type: ignore[method-assign]
+
+    def _written(self, text: str) -> None:
+        """The nodes of a kernel are known only as long as its graph is being compiled."""
+        from torch._inductor import debug
+
+        held = getattr(debug, _KERNELS, {})
+        self.code.append(Code(text, len(self.graphs) - 1, {k: tuple(v) for k, v in held.items()}))
 
     def _graph(self, graph: Any) -> None:
         nodes = list(graph.nodes)
         backward = any(n.op == "placeholder" and str(n.target).startswith(_TANGENT) for n in nodes)
         kind = OPTIMIZER if self._updating else "backward" if backward else "forward"
         rows: list[dict[str, Any]] = []
+        names: dict[str, int] = {}
         at: dict[Any, int] = {}
         for node in nodes:
             if node.op != "call_function":
@@ -82,9 +123,10 @@ class Recorder:
             if _is_plumbing(node):
                 at[node] = at.get(sources[0], -1) if sources else -1
                 continue
-            at[node] = len(rows)
+            at[node] = names[node.name] = len(rows)
             rows.append(self._row(node, kind, sorted({at.get(n, -1) for n in sources})))
         self.graphs.append(rows)
+        self.names.append(names)
 
     def _row(self, node: Any, direction: str, operands: list[int]) -> dict[str, Any]:
         from torch.fx import map_arg
@@ -146,7 +188,7 @@ def _flops(target: Any, args: Any, kwargs: Any, found: Any) -> int:
 
 def self_test() -> list[str]:
     """What is missing in this torch, by name; empty when everything is where it is expected."""
-    from torch._inductor import config
+    from torch._inductor import config, debug
     from torch._inductor.graph import GraphLowering
 
     missing = [
@@ -154,6 +196,10 @@ def self_test() -> list[str]:
         for name in ("post_grad_custom_post_pass", "force_disable_caches")
         if not hasattr(config, name)
     ]
+    if not hasattr(config.trace, "provenance_tracking_level"):
+        missing.append("torch._inductor.config.trace.provenance_tracking_level")
+    if not hasattr(debug, _KERNELS):
+        missing.append(f"torch._inductor.debug.{_KERNELS}")
     if not hasattr(GraphLowering, "save_output_code"):
         missing.append("torch._inductor.graph.GraphLowering.save_output_code")
     if importlib.util.find_spec("torch._inductor.custom_graph_pass") is None:

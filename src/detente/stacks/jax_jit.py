@@ -24,7 +24,7 @@ from detente.stacks.jax_form import AS_IT_IS, FORMS, Forms, JaxForm, form_of
 from detente.stacks.jax_nnx import NnxParts
 from detente.stacks.jax_profile import profiled
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
-from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
+from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan, with_buffers
 from detente.workloads.names_asked import names_are_asked
 from detente.workloads.narrow import of_numpy, to_numpy_of
 from detente.workloads.weights import Leaves, WeightRule, to_canonical, to_framework
@@ -379,10 +379,11 @@ def captures_of(name: str, lowered: Any, compiled: Any) -> tuple[Capture, ...]:
     """What one of JAX's programs gives away."""
     before = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
     after = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
-    plan = read_plan(compiled.memory_analysis())
+    analysis = compiled.memory_analysis()
+    plan = read_plan(analysis)
     return (
         Capture("hlo", name, before, plan),
-        Capture("hlo-optimised", name, after, plan),
+        Capture("hlo-optimised", name, with_buffers(after, analysis), plan),
         Capture("stablehlo", name, lowered.as_text().encode()),
     )
 

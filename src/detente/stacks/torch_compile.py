@@ -51,8 +51,11 @@ class CompiledRunning(TorchRunning):
         return self.stack.counters.count()
 
     def programs(self) -> tuple[Capture, ...]:
-        """To a capture, the graphs that Inductor was given and the code that it wrote."""
-        return self.recorder.captures() if self.recorder is not None else ()
+        """To a capture, the graphs that Inductor was given and the code that it wrote; takes some steps."""
+        if self.recorder is None or self._example is None:
+            return ()
+        timed = self.stack.device.type == "cpu"
+        return self.recorder.captures(lambda: self.step(self._example), timed)
 
     def practice(self) -> str:
         return f"{super().practice()}; torch.compile(mode={MODE!r}, fullgraph={self.fullgraph}) of {self.compiles}"

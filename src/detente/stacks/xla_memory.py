@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from detente.programs.wire import written
+
 
 def labelled_memory(device: Any, plan: Mapping[str, float]) -> dict[str, int]:
     """Bytes by label: ``live_tensors`` where the device's allocator tells a peak, ``compiler_estimate`` where there is
@@ -43,3 +45,10 @@ def read_plan(analysis: Any) -> dict[str, float]:
         "temp_bytes": float(analysis.temp_size_in_bytes),
         "alias_bytes": float(analysis.alias_size_in_bytes),
     }
+
+
+def with_buffers(module: bytes, analysis: Any) -> bytes:
+    """A serialised HloModuleProto as an HloProto together with the compiler's assignment of buffers, as XLA's own dump
+    has it; the module alone where this version tells none."""
+    buffers = getattr(analysis, "serialized_buffer_assignment_proto", None) or b""
+    return written(1, module) + written(3, buffers) if buffers else module
