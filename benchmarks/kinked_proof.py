@@ -204,7 +204,7 @@ def in_torch(folder: Path, size_name: str, threads: int) -> list[dict[str, Any]]
     for name, around in FAULTS.items():
         found.append({"kind": "fault", "what": name, **found_of(folder, *once(Fair(), around))})
     # In every layer: what moves a gradient by less than rounding moves it is for the fp64 level to see.
-    with Fair().running(workload, size, CONTRACT, "fp32", "cpu", threads) as running:
+    with TorchMaker().running(Fair(), workload, size, CONTRACT, "fp32", "cpu", threads) as running:
         count = len(normalisations(running))
     shown = [found_of(folder, *once(Fair(), epsilon(i))) | {"layer": i} for i in range(count)]
     seen = sum(h["share"] > 1 for h in shown)

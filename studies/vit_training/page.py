@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 Line = dict[str, Any]
+_UNTOLD = "not told"
 
 
 def page(lines: Sequence[Line]) -> str:
@@ -83,10 +84,12 @@ def _table(lines: Sequence[Line]) -> Iterator[str]:
         torch = {
             r["label"]: r["steady_s"]["median"]
             for r in rows
-            if r["label"].startswith("torch") and r["steady_s"]
+            if r["label"] in ("torch-eager", "torch-compile") and r["status"] == "ok" and r["steady_s"]
         }
         best = min(torch, key=lambda label: torch[label], default="")
         for row in rows:
+            if "#" in row["label"]:
+                continue
             steady = row["steady_s"]
             ms = (
                 f"{1e3 * steady['median']:.0f} ({1e3 * steady['low']:.0f} to {1e3 * steady['high']:.0f})"
@@ -95,6 +98,9 @@ def _table(lines: Sequence[Line]) -> Iterator[str]:
             )
             told = row["status"] if row["status"] == "ok" else f"{row['status']}: {row['reason']}"
             ratio = _of(row["label"], best, line["found"]["verdicts"])
+            if ratio == _UNTOLD and best != "torch-eager":
+                other = _of(row["label"], "torch-eager", line["found"]["verdicts"])
+                ratio = other if other == _UNTOLD else f"of torch-eager {other}"
             yield f"| {line['key']} | {row['label']} | {ms} | {ratio} | {told} |"
 
 
@@ -108,4 +114,4 @@ def _of(label: str, best: str, verdicts: Sequence[dict[str, Any]]) -> str:
             if v["a"] != label:
                 low, middle, high = 1 / high, 1 / middle, 1 / low
             return f"{middle:.2f} ({low:.2f} to {high:.2f}), {v['word']}"
-    return "not told"
+    return _UNTOLD

@@ -52,6 +52,7 @@ PLANTED = {
     "flattened-products": (pair([dot((8, 4))], [dot((2, 4, 4))]),),
     "qkv-split": (pair([dot((8, 12))], [dot((8, 4)), dot((8, 4)), dot((8, 4))]),),
     "mask-materialised": (pair([dot((4, 4)), "select"], [dot((4, 4)), "iota", "compare", "select"]),),
+    "work-repeated": (pair(["reduce", "rsqrt"], ["reduce", "rsqrt", "reduce", "rsqrt"]),),
     "softmax-loss-form": (pair(["exponential", "log", "gather"], ["exponential", "log", "iota"], "root"),),
     "optimizer-broadcast-convert": (
         pair(["broadcast", "convert", "sqrt"], ["broadcast", "sqrt"], "", "optimizer"),
@@ -78,13 +79,40 @@ def test_and_none_in_a_part_and_itself(rule: str, tmp_path) -> None:
 
 def test_every_rule_of_a_part_has_a_planted_one() -> None:
     assert {r.code for r in RULES if r.part is not None} == set(PLANTED)
-    assert len({r.code for r in RULES}) == len(RULES) == 13
+    assert len({r.code for r in RULES}) == len(RULES) == 17
 
 
 def test_a_whole_program_that_donates_or_loops_or_calls_libraries(tmp_path) -> None:
     jax, bare = side(tmp_path, "jax", alias_bytes=10), side(tmp_path, "jax", alias_bytes=0)
     (found,) = find(jax, bare, [])
     assert (found.rule, found.arm) == ("missing-donation", "donation") and "10 and 0 bytes" in found.what
+
+
+def test_a_step_in_several_executables(tmp_path) -> None:
+    one, two = side(tmp_path, "jax", executables=1), side(tmp_path, "jax", executables=2)
+    (found,) = find(two, one, [])
+    assert (found.rule, found.arm) == (
+        "optimizer-outside",
+        "optimizer",
+    ) and "2 and 1 executables" in found.what
+
+
+def compiled(tmp_path, *opcodes: str) -> Any:
+    """A side whose program, as handed over and as compiled, is this chain."""
+    made = side(tmp_path, "jax")
+    module = program(chain(*opcodes))
+    for name in ("handed", "compiled", "sites"):
+        value = sites(module) if name == "sites" else module
+        made.__dict__[name] = value
+    return made
+
+
+def test_barriers_and_what_only_moves_data_are_of_the_whole_program(tmp_path) -> None:
+    plain, moved = compiled(tmp_path, "tanh"), compiled(tmp_path, "transpose", "tanh", "copy")
+    assert "2 and 0 kernels that only move data, 128 and 0 bytes" in [f.what for f in find(moved, plain, [])]
+    assert find(moved, moved, []) == () == find(plain, plain, [])
+    fenced = compiled(tmp_path, "tanh", "opt-barrier")
+    assert [f.rule for f in find(fenced, plain, [])] == ["fusion-barrier"]
 
 
 def real(tmp_path, one: str, other: str):
@@ -143,8 +171,13 @@ def test_a_cause_below_noise_is_rejected() -> None:
 
 
 def test_of_a_program_that_matters_no_single_difference_is_blamed() -> None:
-    state, said = ended("program", explained(Bar("program", effect(0.2), (0.2, 0.2), False)))
-    assert state == "untested" and "no arm has told apart" in said
+    matters = explained(Bar("program", effect(0.2), (0.2, 0.2), False))
+    several = settled([finding("program"), finding("program"), finding("donation")], [], matters)
+    assert [f.state for f in several] == ["untested"] * 3
+    assert "no arm has told apart" in several[0].said
+    # Where it is the only one, there is nobody else.
+    state, said = ended("program", matters)
+    assert state == "measured" and "no other difference was found" in said
 
 
 def test_what_was_not_tested_says_why() -> None:

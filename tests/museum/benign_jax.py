@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from detente.stacks.jax_jit import JaxJit, JaxRunning
+from detente.stacks.jax_jit import JaxJit
+from detente.stacks.jax_running import JaxRunning
 
 
 class _AheadRunning(JaxRunning):

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from detente.stacks.jax_jit import JaxJit, JaxRunning
+from detente.stacks.jax_jit import JaxJit
+from detente.stacks.jax_running import JaxRunning
 
 
 class _DiscardedRunning(JaxRunning):

@@ -8,7 +8,7 @@ import pytest
 
 from detente.programs.count import count_program, read_program
 from detente.programs.module import ProgramError
-from detente.programs.operators import SCHEMA, origin_of, seconds_of
+from detente.programs.operators import SCHEMA, kernels_of, origin_of, seconds_of
 from detente.programs.part_table import part_table
 from detente.programs.scope import read_scope
 
@@ -25,7 +25,7 @@ def written(*rows) -> bytes:
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward", "remat", "optimizer"])
-@pytest.mark.parametrize("path", ["h.0.attn", "", "root"])
+@pytest.mark.parametrize("path", ["h.0.attn", "", "root", "optimizer", "optimizer.0"])
 def test_a_path_and_a_direction_survive_being_written_down(path: str, direction: str) -> None:
     scope = read_scope(origin_of(path, direction))
     assert scope is not None and scope.direction == direction
@@ -47,6 +47,35 @@ def test_operators_are_counted_and_timed_by_part() -> None:
     assert found["h.0", "forward"] == (100, 4.0, 2)
     assert found["h.0", "backward"] == (50, 2.0, 1)
     assert table.of_time["name"] == pytest.approx(5 / 6) and table.of_time["flow"] == pytest.approx(1 / 6)
+
+
+def with_kernels(rows, *kernels) -> bytes:
+    document = json.loads(written(*rows))
+    document["kernels"] = [{"name": n, "operations": list(o), "seconds": s} for n, o, s in kernels]
+    return json.dumps(document).encode()
+
+
+def test_kernels_of_a_compiled_step_are_timed_by_the_part_of_their_result() -> None:
+    rows = [
+        row("aten.mul.Tensor", path="h.0"),
+        row("aten.add.Tensor", [0], path="h.1"),
+        row("aten.tanh.default", [1], path=None),
+        row("aten.mm.default", [2], path="h.1", direction="backward", flops=8),
+    ]
+    data = with_kernels(rows, ("0.cpp_fused:1", [0, 1], 3.0), ("0.mm:2", [3], 1.0), ("1.lost:1", [], 0.5))
+    held, seconds = kernels_of(data)
+    assert seconds == {"0.cpp_fused:1": 3.0, "0.mm:2": 1.0, "1.lost:1": 0.5}
+    table = part_table(read_program(data, "operators"), None, seconds, held)
+    found = {(r.path, r.direction): (r.kernels, r.seconds) for r in table.rows}
+    assert found["h.1", "forward"] == (1, 3.0) and found["h.1", "backward"] == (1, 1.0)
+    assert found["h.0", "forward"] == (0, 0)
+    assert table.shared_s == 3.0 and table.of_time["none"] == pytest.approx(0.5 / 4.5)
+    assert kernels_of(written(*rows)) == ({}, {})
+
+
+def test_a_kernel_of_operations_that_are_not_there_is_refused() -> None:
+    with pytest.raises(ProgramError, match="there are 1 operations"):
+        kernels_of(with_kernels([row("aten.mul.Tensor")], ("0.k:1", [1], 1.0)))
 
 
 @pytest.mark.parametrize(

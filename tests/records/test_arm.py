@@ -52,7 +52,7 @@ def test_a_cell_that_an_older_version_wrote_has_no_arm() -> None:
     [
         [["donation", "off"], ["donation", "on"]],
         [["Donation", "off"]],
-        [["program", "a/b"]],
+        [["program", "a+b"]],
         [["program", "x,y"]],
         [["donation", ""]],
     ],

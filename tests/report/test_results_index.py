@@ -21,7 +21,7 @@ def test_every_page_is_listed_and_every_row_has_a_page() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_index_has_the_command_of_the_page(page: str) -> None:
     head = "\n".join((RESULTS / f"{page}.md").read_text().splitlines()[:12])
-    named = re.findall(r"`((?:python benchmarks/|make )[^`]+)`", head)
+    named = re.findall(r"`((?:python benchmarks/|python -m studies|make )[^`]+)`", head)
     if named:
         assert f"`{named[0]}`" in INDEX[page]
     else:

@@ -16,7 +16,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 
 def opened(precision: str, lowered: Any) -> Any:
-    from detente.stacks.jax_jit import captures_of
+    from detente.stacks.jax_running import captures_of
 
     cell = Cell("ffn", "tiny", "jax", CONTRACTS["forward"].at(precision), "cpu", "jax")
     return SimpleNamespace(

@@ -42,6 +42,9 @@ from detente.records.fault import MachineFault, UsageFault
     "--threads", type=click.IntRange(1, 1024), help="CPU threads of every worker.  [default: all cores]"
 )
 @click.option(
+    "--seed", type=int, default=20260101, show_default=True, help="Of weights, batches and block order."
+)
+@click.option(
     "--session",
     "session_id",
     metavar="SESSION",
@@ -73,6 +76,7 @@ def command(
     blocks: int,
     arms: bool,
     threads: int | None,
+    seed: int,
     session_id: str | None,
     align_file: Path | None,
     html: Path,
@@ -117,6 +121,7 @@ def command(
         budget_s=budget,
         blocks=blocks,
         threads=threads,
+        seed=seed,
         memory=False,
         command=("detente", *without_telling(sys.argv[1:])),
     )

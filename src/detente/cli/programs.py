@@ -10,12 +10,16 @@ import click
 
 from detente.cli.live import progress_sink
 from detente.cli.options import format_option, precision_option
+from detente.cli.text import say
 from detente.explain.captured_parts import Divided, divide
+from detente.explain.part_code import part_code
+from detente.explain.side import Side
 from detente.programs.count import READERS, count_program
 from detente.programs.module import ProgramError
 from detente.records.codec import dumps
 from detente.records.counts import Counts
-from detente.records.fault import CellFault
+from detente.records.fault import CellFault, UsageFault
+from detente.report.code_page import code_lines
 from detente.report.parts_page import parts_lines
 from detente.report.programs_page import SCHEMA, TITLES, program_document, program_tables
 from detente.session.capturing import Captured, capture_programs
@@ -28,6 +32,7 @@ NAMES = {
     "operators": "operators.json",
     "inductor": "py",
     "xplane": "xplane.pb",
+    "exported": "flat.hlo.pb",
 }
 
 
@@ -57,6 +62,11 @@ NAMES = {
     help="Also the parts of each program, by module and direction: operations, FLOPs, kernels and, on a CPU, time.",
 )
 @click.option(
+    "--code",
+    metavar="PART",
+    help="Also the code of one part, stacks side by side: `h.*.attn`, `h.0.attn backward`. --parts lists them.",
+)
+@click.option(
     "--save", type=click.Path(file_okay=False, path_type=Path), help="Also write the programs here."
 )
 @format_option("text", "json", "md")
@@ -69,6 +79,7 @@ def command(
     device: str,
     forms: tuple[str, ...],
     parts: bool,
+    code: str | None,
     save: Path | None,
     form: str,
 ) -> int:
@@ -80,6 +91,7 @@ def command(
     Examples:
       detente programs gpt2
       detente programs gpt2 torch-eager jax --parts
+      detente programs gpt2 torch-compile jax --code 'h.*.attn forward'
       detente programs gemm jax detente --program hlo-optimised --save programs/
     """
     request = Request(
@@ -102,13 +114,19 @@ def command(
     divided = [_divided(one) if parts else None for one in captured]
     if form == "json":
         tables = [d.table if d is not None else None for d in divided]
-        print(dumps(program_document(captured, counted, tables), SCHEMA))
+        document = program_document(captured, counted, tables)
+        if code is not None:
+            document["code"] = {"part": code, "stacks": dict(_code(captured, code))}
+        print(dumps(document, SCHEMA))
     else:
         lines = program_tables(captured, counted, forms, form)
         for one, told in zip(captured, divided, strict=True):
             if told is not None:
                 lines += ["", *parts_lines(one.cell.label, told.table, form, told.live)]
-        print("\n".join(lines))
+        if code is not None:
+            lines += ["", *code_lines(code, _code(captured, code), form)]
+        for line in lines:
+            say(line)
     return 1 if any(one.evidence.status in ("failed", "oom") for one in captured) else 0
 
 
@@ -140,6 +158,28 @@ def _divided(one: Captured) -> Divided | None:
             f"the program of {one.cell.label} cannot be divided into parts: {error}",
             f"it is kept in {one.artefacts}",
         ) from error
+
+
+def _code(captured: tuple[Captured, ...], part: str) -> list[tuple[str, dict[str, list[str]]]]:
+    """Each captured row's label and the code of the part. Raises UsageFault where nobody has such a part."""
+    found = []
+    for one in captured:
+        if one.evidence.status != "ok":
+            continue
+        side = Side(one.cell.label, one.evidence, one.artefacts)
+        try:
+            found.append((one.cell.label, part_code(side, part) if side.table is not None else {}))
+        except (OSError, ProgramError) as error:
+            raise CellFault(
+                f"the code of {one.cell.label} cannot be read: {error}", f"it is kept in {one.artefacts}"
+            ) from error
+    if found and not any(code for _, code in found):
+        stacks = " ".join(label for label, _ in found)
+        raise UsageFault(
+            f"no program has a part called {part!r}",
+            f"`detente programs {captured[0].cell.workload} {stacks} --parts` lists them",
+        )
+    return found
 
 
 def _save(captured: tuple[Captured, ...], folder: Path) -> None:

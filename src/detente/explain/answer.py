@@ -39,7 +39,8 @@ class PartPair:
 @dataclass(frozen=True)
 class Answer:
     """``sides``: A's and B's program, None where one could not be captured (``missing`` says why). ``untested``: cause
-    -> why it was not switched."""
+    -> why it was not switched. ``compared``: the rows whose programs' text the findings are of, None where no rule
+    compares it; from PyTorch to JAX the first is the bridge, which runs A's program on XLA."""
 
     question: Question
     session: Session
@@ -50,6 +51,7 @@ class Answer:
     parts: tuple[PartPair, ...]
     findings: tuple[Finding, ...]
     untested: dict[str, str] = field(default_factory=dict)
+    compared: tuple[str, str] | None = None
 
 
 def answer(
@@ -73,13 +75,29 @@ def answer(
     a, b = (_side(session, stack, artefacts, missing) for stack in (question.a, question.b))
     parts: tuple[PartPair, ...] = ()
     findings: tuple[Finding, ...] = ()
+    compared: tuple[str, str] | None = None
     if a is not None and b is not None:
         parts, pairs = _aligned(a, b, by_hand)
+        text = a
+        if a.form != "hlo" and question.path.stand_in:
+            text = _side(session, question.path.stand_in, artefacts, {}) or a
+            pairs = _aligned(text, b, by_hand)[1]
+        if text.form == b.form == "hlo":
+            compared = (text.label, b.label)
         # What the budget left out is why a difference was not tested, before that its row is not there.
         why = replace(explanation, dropped={**explanation.dropped, **(untested or {})})
-        findings = settled(find(a, b, pairs), effects, why)
+        findings = settled(find(text, b, pairs), effects, why)
     return Answer(
-        question, session, explanation, effects, (a, b), missing, parts, findings, dict(untested or {})
+        question,
+        session,
+        explanation,
+        effects,
+        (a, b),
+        missing,
+        parts,
+        findings,
+        dict(untested or {}),
+        compared,
     )
 
 

@@ -33,6 +33,7 @@ def measured(request: Request, arms: bool, sink: Sink, by_hand: Sequence[Match] 
     question = _question(request)
     plain = replace(request, stacks=_captured_rows(question), aa=False)
     captured = capture_programs(plain, sink)
+    question = question.knowing({c.cell.stack: c.evidence.probes.get("built", {}) for c in captured})
     rows, untested = _rows(question, request, arms, captured)
     if untested:
         sink(Progress("note", f"{len(untested)} causes are not tested within the budget"))
@@ -61,7 +62,12 @@ def stored(session: Session, request: Request, by_hand: Sequence[Match] = ()) ->
             f"`detente explain {question.workload} {question.a} {question.b} --size {question.size}` captures them and "
             "measures",
         )
-    return answer(question, session, artefacts_of(data_folder()).folder, None, by_hand)
+    built = {
+        p.cell.stack: p.evidence.probes.get("built", {})
+        for p in session.processes
+        if p.kind == "capture" and not p.cell.arm
+    }
+    return answer(question.knowing(built), session, artefacts_of(data_folder()).folder, None, by_hand)
 
 
 def _question(request: Request) -> Question:

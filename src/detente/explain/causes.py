@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from detente.explain.waterfall import Arm as Switched
 from detente.explain.waterfall import Order, orders_of
 from detente.records.arm import NO_ARM, Arm
-from detente.stacks.factors import FACTORS, STACK, Row
+from detente.stacks.factors import FACTORS, STACK, Facts, Row
 
 RUNTIME, PROGRAM = "runtime", "program"
 
@@ -109,6 +109,9 @@ def known_path(a: str, b: str) -> Path:
         program = Cause(PROGRAM, "the text of the program", guess=FACTORS[PROGRAM].guess)
         causes = (runtime, *((program,) if b != BRIDGE else ()), *_switched(_LACKS.get(a, ())))
         return Path(*ends, causes, BRIDGE if b != BRIDGE else "")
+    if ".py:" in a and b in FACTORS[PROGRAM].stacks:
+        # A stack of the user's: whether its program can be run by another, its capture says.
+        return between(a, b)
     if a == BRIDGE and b in ("jax", "jax-scan"):
         return Path(*ends, (Cause(PROGRAM, "the text of the program", guess=0.1),), BRIDGE)
     if a == "torch-xla" and b in FACTORS[PROGRAM].stacks:
@@ -117,6 +120,31 @@ def known_path(a: str, b: str) -> Path:
         loop, mine = FACTORS["loop"], "scan" if a == "jax-scan" else "unrolled"
         return Path(*ends, (Cause("loop", loop.title, (("loop", mine),), guess=loop.guess),))
     return Path(*ends, ())
+
+
+# What the compiler made says by itself that one stack has a factor and the other has not. More kernels, or fewer of a
+# library's, may come from the text of the program, and say it of nothing.
+_TOLD = ("donation", "optimizer")
+
+
+def lacking(a: Facts, b: Facts, stack: str) -> tuple[str, ...]:
+    """The factors that ``stack``, B, has and A has not, by what the compiler made of either.
+
+    >>> lacking({"alias_bytes": 0, "executables": 1}, {"alias_bytes": 96, "executables": 1}, "jax")
+    ('donation',)
+    """
+    return tuple(
+        code
+        for code in _TOLD
+        if stack in FACTORS[code].stacks and not FACTORS[code].check.failure(before=b, after=a)
+    )
+
+
+def narrowed(path: Path, lacks: Sequence[str], same_program: bool) -> Path:
+    """The path with what A was found to lack, and without the program where both have one and the same."""
+    mine = {c.code for c in path.causes}
+    path = replace(path, causes=(*path.causes, *_switched(code for code in lacks if code not in mine)))
+    return path.without(PROGRAM) if same_program and any(c.first for c in path.causes) else path
 
 
 def _switched(factors: Iterable[str]) -> tuple[Cause, ...]:

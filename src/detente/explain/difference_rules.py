@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from detente.explain.align import Aligned
 from detente.explain.side import Side
 from detente.programs.module import Dot
-from detente.programs.parts import Site
+from detente.programs.parts import Site, movers
 from detente.programs.products import is_product
 from detente.programs.scope import ROOT
 from detente.programs.shown_operation import shown_operation
 
 # By how much more of an operation one side must have: less is what any two texts differ by.
 _MORE = 1.25
+# Of reductions and functions, so many times: the same work, done again.
+_REPEATED = 1.5
+# Of all that a program writes, the share that is moved more on one side.
+_MOVED = 0.01
 # So many lines of each side are shown.
 _LINES = 4
 
@@ -166,6 +170,40 @@ def _optimizer_converts(pair: Pair) -> Found | None:
     return f"{a} and {b} broadcasts and converts", _has("broadcast", "convert")
 
 
+def _repeated(pair: Pair) -> Found | None:
+    kinds = ("reduce", "exponential", "tanh", "erf", "rsqrt", "logistic", "sort")
+    a, b = pair.count(*kinds)
+    if min(a, b) == 0 or max(a, b) < _REPEATED * min(a, b):
+        return None
+    return f"{a} and {b} reductions and functions of the same part", _has(*kinds)
+
+
+def _moved(a: Side, b: Side) -> str | None:
+    if a.compiled is None or b.compiled is None:
+        return None
+    (many, size), (fewer, less) = movers(a.compiled), movers(b.compiled)
+    if max(size, less) < _MORE * max(min(size, less), 1) or abs(size - less) < _MOVED * _results(a, b):
+        return None
+    return f"{many} and {fewer} kernels that only move data, {size:,} and {less:,} bytes"
+
+
+def _results(a: Side, b: Side) -> int:
+    """Bytes that the smaller program writes, as its text has it."""
+    return min(sum(s.runs * sum(r.bytes for r in s.operation.results) for s in side.sites) for side in (a, b))
+
+
+def _barriers(a: Side, b: Side) -> str | None:
+    ours, theirs = (sum(s.operation.opcode == "opt-barrier" for s in side.sites) for side in (a, b))
+    return f"{ours} and {theirs} barriers that nothing is fused across" if ours != theirs else None
+
+
+def _executables(a: Side, b: Side) -> str | None:
+    ours, theirs = (int(str(s.built.get("executables", 0))) for s in (a, b))
+    if not ours or not theirs or ours == theirs:
+        return None
+    return f"a step is {ours} and {theirs} executables"
+
+
 def _donation(a: Side, b: Side) -> str | None:
     ours, theirs = (int(str(s.built.get("alias_bytes", -1))) for s in (a, b))
     facts = [p.facts.get("alias_bytes") for s in (a, b) for p in s.evidence.programs if p.form == "hlo"]
@@ -278,6 +316,34 @@ RULES: tuple[Rule, ...] = (
         "program",
         ("optimizer",),
         part=_optimizer_converts,
+    ),
+    Rule(
+        "work-repeated",
+        "reductions and functions of one part are more",
+        "the same values are computed again",
+        "program",
+        part=_repeated,
+    ),
+    Rule(
+        "data-moved",
+        "kernels do nothing but move data",
+        "a transpose or a copy that no other kernel took in reads and writes memory once more",
+        "program",
+        whole=_moved,
+    ),
+    Rule(
+        "fusion-barrier",
+        "barriers in the program",
+        "nothing is fused across one, so that what lies between goes through memory",
+        "program",
+        whole=_barriers,
+    ),
+    Rule(
+        "optimizer-outside",
+        "a step is several executables",
+        "what one leaves for the next goes through memory, and each is dispatched",
+        "optimizer",
+        whole=_executables,
     ),
     Rule(
         "missing-donation",

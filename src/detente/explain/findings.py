@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from detente.explain.arm_effects import ArmEffect
+from detente.explain.causes import PROGRAM
 from detente.explain.difference_rules import RULES, Pair
 from detente.explain.pair import Explanation
 from detente.explain.side import Side
@@ -76,7 +77,8 @@ def settled(
     findings: Sequence[Finding], effects: Sequence[ArmEffect], explained: Explanation | None
 ) -> tuple[Finding, ...]:
     """The findings with what their arms found. A difference of the programs' text is tested together with all others of
-    its kind: where the whole program makes no difference, none of them does; where it does, each is one of several."""
+    its kind: where the whole program makes no difference, none of them does; where it does, each is one of several, or
+    the only one."""
     bars = {b.cause: b for b in explained.waterfall.bars} if explained and explained.waterfall else {}
     dropped = explained.dropped if explained else {}
     unsettled = explained.reason if explained and not bars else ""
@@ -84,8 +86,9 @@ def settled(
     for effect in effects:
         by_factor.setdefault(effect.factor, []).append(effect)
     found = []
+    of_text = sum(f.arm == PROGRAM for f in findings)
     for one in findings:
-        state, said = _state(one, bars, dropped, by_factor, unsettled)
+        state, said = _state(one, bars, dropped, by_factor, unsettled, of_text)
         found.append(
             Finding(one.rule, one.part, one.direction, one.what, one.why, one.arm, one.a, one.b, state, said)
         )
@@ -98,13 +101,19 @@ def _state(
     dropped: Mapping[str, str],
     by_factor: Mapping[str, list[ArmEffect]],
     unsettled: str,
+    of_text: int,
 ) -> tuple[State, str]:
     bar = bars.get(one.arm)
     if bar is not None:
         ratio = bar.effect.ratio
         if bar.below_noise:
             return "rejected", f"switching the {one.arm} changes the step by {ratio:.3f}x, which is noise"
-        if one.arm == "program":
+        if one.arm == PROGRAM and of_text == 1:
+            return (
+                "measured",
+                f"switching the program makes the step {ratio:.3f}x, and no other difference was found",
+            )
+        if one.arm == PROGRAM:
             return "untested", (
                 f"the whole program makes the step {ratio:.3f}x; which of its differences, no arm has told apart"
             )

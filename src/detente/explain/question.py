@@ -3,20 +3,22 @@ session."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from detente.explain.causes import Path, known_path
+from detente.explain.causes import Path, known_path, lacking, narrowed
 from detente.records.contract import CONTRACTS
 from detente.records.fault import UsageFault
 from detente.records.result import Result
 from detente.stacks.catalogue import find_entry
-from detente.stacks.factors import FACTORS
+from detente.stacks.factors import FACTORS, Facts
 
 
 @dataclass(frozen=True)
 class Question:
     """Why ``b`` takes another time than ``a``. ``swapped``: the user named them the other way round; arms are rows of
-    B's runtime, so that B is the one that has arms."""
+    B's runtime, so that B is the one that has arms. ``lacks`` and ``same_program`` are what their captures say: the
+    factors that B has and A has not, and whether both hand over one and the same program."""
 
     workload: str
     size: str
@@ -26,10 +28,18 @@ class Question:
     a: str
     b: str
     swapped: bool = False
+    lacks: tuple[str, ...] = ()
+    same_program: bool = False
 
     @property
     def path(self) -> Path:
-        return known_path(self.a, self.b)
+        return narrowed(known_path(self.a, self.b), self.lacks, self.same_program)
+
+    def knowing(self, built: Mapping[str, Facts]) -> Question:
+        """The same question behind the captures: stack -> what its compiler made (programs/built.py)."""
+        a, b = built.get(self.a, {}), built.get(self.b, {})
+        same = a.get("program") is not None and a.get("program") == b.get("program")
+        return replace(self, lacks=lacking(a, b, self.b), same_program=same and self.a != self.b)
 
 
 def ask(workload: str, size: str, contract: str, precision: str, device: str, a: str, b: str) -> Question:

@@ -103,20 +103,20 @@ class Side:
             found["busy"] = profile.busy / profile.span * facts["profiled_s"]
         return found
 
-    def code(self) -> dict[str, str]:
-        """Form -> text that people read: StableHLO, and Inductor's kernels."""
-        found = {}
-        for form in ("stablehlo", "inductor"):
-            texts = [
-                read(p, self.artefacts).decode("utf-8", "replace")
-                for p in self.evidence.programs
-                if p.form == form
-            ]
-            if texts:
-                found[form] = "\n\n".join(texts)
-        return found
+    @cached_property
+    def inductor(self) -> Mapping[str, str]:
+        """What Inductor wrote, by the name of the capture; empty of other stacks."""
+        return {
+            p.name: read(p, self.artefacts).decode("utf-8", "replace")
+            for p in self.evidence.programs
+            if p.form == "inductor"
+        }
 
-    def _read(self, form: str) -> Module:
+    def bytes_of(self, form: str) -> bytes:
+        """A program as it was captured. Raises ProgramError where there is none of that form."""
         if form not in self._programs:
             raise ProgramError(f"{self.label} brought no program of form {form}")
-        return read_program(read(self._programs[form], self.artefacts), form)
+        return read(self._programs[form], self.artefacts)
+
+    def _read(self, form: str) -> Module:
+        return read_program(self.bytes_of(form), form)

@@ -10,6 +10,7 @@ Field numbers from XLA's ``xla/service/hlo.proto``: ``HloProto``, ``BufferAssign
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ from detente.programs.wire import WireError, fields, integers, signed, text
 
 # A value's instruction, and its place in that instruction's tuple.
 Place = tuple[int, tuple[int, ...]]
+# An allocation, and the first byte and the one behind the last.
+Slice = tuple[int, int, int]
 _ENTERED = frozenset({"while", "call", "conditional"})
 
 
@@ -72,6 +75,10 @@ class _Buffer:
     made_by: Place = (-1, ())
     names: list[Place] = field(default_factory=list)
 
+    @property
+    def slice(self) -> Slice:
+        return self.allocation, self.start, self.start + self.size
+
 
 def read_live_memory(data: bytes) -> LiveMemory | None:
     """Of a serialised HloProto; None where it holds no assignment. Raises ProgramError for anything else."""
@@ -86,31 +93,38 @@ def read_live_memory(data: bytes) -> LiveMemory | None:
 
 
 def _ordered(module: memoryview) -> tuple[dict[int, _One], list[int]]:
-    """Every instruction by its number, and the numbers in the order in which they run."""
-    instructions: dict[int, _One] = {}
-    roots: dict[int, int] = {}
-    written: dict[int, list[int]] = {}
+    """Every instruction that runs by itself, by its number, and the numbers in the order in which they run. What is
+    inside of a kernel is not read: it holds nothing."""
+    computations: dict[int, memoryview] = {}
     schedule: dict[int, list[int]] = {}
     entry = -1
     for number, value in fields(module):
         if number == 6 and isinstance(value, int):
             entry = signed(value)
         elif number == 3 and not isinstance(value, int):
-            mine: dict[int, _One] = {}
-            ident = -1
-            for n, v in fields(value):
-                if n == 2 and not isinstance(v, int):
-                    mine |= [_instruction(v)]
-                elif n == 5 and isinstance(v, int):
-                    ident = signed(v)
-                elif n == 6 and isinstance(v, int):
-                    roots[ident] = signed(v)
-            instructions |= mine
-            written[ident] = list(mine)
+            ident = next((signed(v) for n, v in fields(value) if n == 5 and isinstance(v, int)), -1)
+            computations[ident] = value
         elif number == 7 and not isinstance(value, int):
             schedule |= dict(_sequences(value))
+    instructions: dict[int, _One] = {}
     order: list[int] = []
-    _walk(entry, instructions, {k: schedule.get(k, v) for k, v in written.items()}, order, set())
+    entered: set[int] = set()
+
+    def walk(computation: int) -> None:
+        """One that is called twice stands where it is called first."""
+        if computation in entered or computation not in computations:
+            return
+        entered.add(computation)
+        rows = fields(computations[computation])
+        mine = dict(_instruction(v) for n, v in rows if n == 2 and not isinstance(v, int))
+        instructions.update(mine)
+        for ident in schedule.get(computation, mine):
+            if instructions[ident].opcode in _ENTERED:
+                for inner in instructions[ident].called:
+                    walk(inner)
+            order.append(ident)
+
+    walk(entry)
     return instructions, order
 
 
@@ -149,24 +163,6 @@ def _sequences(data: memoryview) -> Iterator[tuple[int, list[int]]]:
         yield ident, sequence
 
 
-def _walk(
-    computation: int,
-    instructions: Mapping[int, _One],
-    sequences: Mapping[int, list[int]],
-    order: list[int],
-    entered: set[int],
-) -> None:
-    """Appends what a computation runs; one that is called twice stands where it is called first."""
-    if computation in entered or computation not in sequences:
-        return
-    entered.add(computation)
-    for ident in sequences[computation]:
-        if instructions[ident].opcode in _ENTERED:
-            for inner in instructions[ident].called:
-                _walk(inner, instructions, sequences, order, entered)
-        order.append(ident)
-
-
 def _swept(assignment: memoryview, instructions: Mapping[int, _One], order: list[int]) -> LiveMemory:
     position = {ident: at for at, ident in enumerate(order)}
     users: dict[int, list[int]] = {}
@@ -195,18 +191,23 @@ def _swept(assignment: memoryview, instructions: Mapping[int, _One], order: list
         if buffer.made_by[0] in position:
             begin = position[buffer.made_by[0]]
             lives.append((begin, last_read(buffer, begin), buffer))
-    temporary = [0] * len(order)
-    begins: dict[int, list[tuple[int, _Buffer]]] = {}
+    begins: dict[int, list[_Buffer]] = {}
+    ends: dict[int, list[_Buffer]] = {}
     for begin, end, buffer in lives:
-        begins.setdefault(begin, []).append((end, buffer))
-    now: list[tuple[int, _Buffer]] = []
-    peak: list[_Buffer] = []
-    most = 0
+        begins.setdefault(begin, []).append(buffer)
+        ends.setdefault(end + 1, []).append(buffer)
+    now, there = _Covered(), dict[int, _Buffer]()
+    temporary, peak, most = [], list[_Buffer](), 0
     for at in range(len(order)):
-        now = [(end, b) for end, b in now if end >= at] + begins.get(at, [])
-        temporary[at] = _union(b for _, b in now)
-        if temporary[at] > most:
-            most, peak = temporary[at], [b for _, b in now]
+        for buffer in ends.get(at, ()):
+            now.remove(buffer.slice)
+            del there[id(buffer)]
+        for buffer in begins.get(at, ()):
+            now.add(buffer.slice)
+            there[id(buffer)] = buffer
+        temporary.append(now.bytes)
+        if now.bytes > most:
+            most, peak = now.bytes, list(there.values())
     return LiveMemory(
         held,
         reserved,
@@ -277,27 +278,63 @@ def _number(value: int | memoryview) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _union(buffers: Iterator[_Buffer]) -> int:
-    """Bytes that are covered, what lies at one place once."""
-    total, last, allocation = 0, 0, -1
-    for one in sorted(buffers, key=lambda b: (b.allocation, b.start)):
-        if one.allocation != allocation:
-            allocation, last = one.allocation, 0
-        end = one.start + one.size
-        total += max(0, end - max(last, one.start))
-        last = max(last, end)
-    return total
+class _Covered:
+    """Places of allocations, and how many bytes they cover: what lies over another is counted once. ``_overlaps``: how
+    many of the sorted places reach into their next one; none nearly always, and then the sum of all is right."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Slice, int] = {}
+        self._sorted: list[Slice] = []
+        self._sum = self._overlaps = 0
+
+    def add(self, one: Slice) -> None:
+        self._counts[one] = self._counts.get(one, 0) + 1
+        if self._counts[one] > 1:
+            return
+        at = bisect.bisect(self._sorted, one)
+        self._overlaps -= self._reaches(at - 1, at)
+        self._sorted.insert(at, one)
+        self._overlaps += self._reaches(at - 1, at) + self._reaches(at, at + 1)
+        self._sum += one[2] - one[1]
+
+    def remove(self, one: Slice) -> None:
+        self._counts[one] -= 1
+        if self._counts[one]:
+            return
+        del self._counts[one]
+        at = bisect.bisect_left(self._sorted, one)
+        self._overlaps -= self._reaches(at - 1, at) + self._reaches(at, at + 1)
+        del self._sorted[at]
+        self._overlaps += self._reaches(at - 1, at)
+        self._sum -= one[2] - one[1]
+
+    def _reaches(self, a: int, b: int) -> bool:
+        if a < 0 or b >= len(self._sorted):
+            return False
+        one, other = self._sorted[a], self._sorted[b]
+        return one[0] == other[0] and one[2] > other[1]
+
+    @property
+    def bytes(self) -> int:
+        if not self._overlaps:
+            return self._sum
+        total, last, allocation = 0, 0, -1
+        for which, start, end in self._sorted:
+            last = last if which == allocation else 0
+            allocation = which
+            total += max(0, end - max(last, start))
+            last = max(last, end)
+        return total
 
 
 def _by_maker(peak: list[_Buffer], instructions: Mapping[int, _One]) -> dict[str, int]:
-    """What each operation made of what is there, a place once: the first that wrote there."""
+    """What each operation made of what is there, a place once: its largest buffer's."""
     found: dict[str, int] = {}
-    seen: list[_Buffer] = []
+    seen = _Covered()
     for buffer in sorted(peak, key=lambda b: -b.size):
-        before = _union(iter(seen))
-        seen.append(buffer)
-        more = _union(iter(seen)) - before
-        if more:
+        before = seen.bytes
+        seen.add(buffer.slice)
+        if more := seen.bytes - before:
             name = instructions[buffer.made_by[0]].name
             found[name] = found.get(name, 0) + more
     return found

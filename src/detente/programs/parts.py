@@ -123,6 +123,41 @@ def _kernels(
         yield Kernel(one.name, part, how, len(held) > 1)
 
 
+def movers(module: Module) -> tuple[int, int]:
+    """(how many kernels of an optimised program do nothing but move data, bytes that a step writes by them). A loop's
+    body counts as often as it runs, where that is known."""
+    count = size = 0
+    waiting = [(module.entry, 1)]
+    seen: set[str] = set()
+    while waiting:
+        name, runs = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        home = module.computations[name]
+        for at in sorted(live(home)):
+            one = home.instructions[at]
+            if one.opcode in ("while", "call", "conditional"):
+                trips = trip_count(one, home, module) if one.opcode == "while" else 1
+                waiting += [(inner, runs * (trips or 1)) for inner in one.called]
+            elif one.opcode not in FREE and _moves_alone(module, one):
+                count += runs
+                size += runs * sum(s.bytes for s in one.results)
+    return count, size
+
+
+def _moves_alone(module: Module, one: Instruction) -> bool:
+    if one.opcode != "fusion":
+        return one.opcode in MOVES and one.opcode != "broadcast"
+    inside = [
+        home.instructions[at].opcode
+        for home in (module.computations[name] for name in one.called)
+        for at in live(home)
+        if home.instructions[at].opcode not in FREE
+    ]
+    return bool(inside) and all(opcode in MOVES for opcode in inside) and set(inside) != {"broadcast"}
+
+
 def grouped(found: Sequence[Site], groups: Mapping[str, Sequence[str]]) -> tuple[Kernel, ...]:
     """The kernels that a compiler made of operations: ``groups`` has the names of what each holds, its result last. One
     that holds nothing of this program is of no part."""

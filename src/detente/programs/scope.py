@@ -68,11 +68,13 @@ def read_scope(op_name: str) -> Scope | None:
             seen.add(name)
         elif not _FORMULA.search(name) and not _LOWERED.fullmatch(name):
             names.append(name)
+    rooted = names[:1] == [ROOT]
     names = [n for n in names if n != ROOT] or names[:1]
     # The bridge writes whole paths: of two, the inner one is where the operation is.
     begun = max((k for k, n in enumerate(names) if k and is_whole(n, names[0])), default=0)
     names = names[begun:]
-    if names and names[0] == OPTIMIZER:
+    # Below the model's own scope it is a module that somebody called so.
+    if names and names[0] == OPTIMIZER and not rooted:
         return Scope(".".join(names[1:]), "optimizer")
     if "rematted_computation" in seen:
         return Scope(".".join(names), "remat")

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from detente.records.fault import UsageFault
 
-# A key of a cell is cut at "/", a list of stacks at ",", and an A/A twin at "#": none of them may be in a name.
+# A list of stacks is cut at ",", and an A/A twin at "#": neither may be in a name. A key of a cell is cut at "/", so
+# that of a path (a stack of the user's, whose program another runs) only the end is shown.
 _FACTOR = re.compile(r"[a-z][a-z0-9-]*")
-_SETTING = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SETTING = re.compile(r"[A-Za-z0-9/._~-][A-Za-z0-9/._:~ -]*")
 _NAMED = re.compile(r"(?P<stack>.+)\[(?P<arm>[^\[\]]*)\]")
 
 
@@ -53,8 +54,16 @@ class Arm:
         return dict(self.settings).get(factor)
 
     def label(self, row: str) -> str:
-        """The name of a row under this arm: ``jax[donation=off]``."""
+        """The name of a row under this arm, as a user writes it: ``jax[donation=off]``."""
         return f"{row}[{self.name}]" if self else row
+
+    def shown(self, row: str) -> str:
+        """The same as a part of a key: of a path its end.
+
+        >>> Arm((("program", "here/stacks.py:Mine"),)).shown("jax")
+        'jax[program=stacks.py:Mine]'
+        """
+        return Arm(tuple((f, s.rpartition("/")[2] or s) for f, s in self.settings)).label(row)
 
     def only(self, factors: Iterable[str]) -> Arm:
         """The same with no other factors set than these."""

@@ -24,8 +24,8 @@ class Cell:
     arm: Arm = NO_ARM
 
     def __post_init__(self) -> None:
-        if self.arm and f"[{self.arm.name}]" not in self.label:
-            raise ValueError(f"{self.label[:80]!r} is not called after its arm, {self.arm.name}")
+        if self.arm and self.arm.shown("") not in self.label:
+            raise ValueError(f"{self.label[:80]!r} is not called after its arm, {self.arm.shown('')}")
 
     @property
     def key(self) -> str:

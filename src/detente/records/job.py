@@ -56,7 +56,8 @@ class Job:
     memory      file descriptor of the session's memory for handed-out states, which timing processes inherit, and
                 ``prepare``, which writes it ahead; -1: none
     replays     name of a process -> such a folder: what a ``replay`` job takes again
-    foreign     files of another stack's program (``hlo``, ``signature``), which a row under the arm ``program`` runs
+    foreign     files of another stack's program (``hlo`` and ``signature``, or ``exported``) that a row under the arm
+                ``program`` runs
     """
 
     kind: JobKind

@@ -79,9 +79,10 @@ def _place(
     part = next((numbers[m] for m in mine.members if m in numbers), None) if mine is not None else None
     amount = f"{1e6 * node.size:,.0f} us" if timed else f"{node.size:,.0f} operations"
     times = f", x{mine.times}" if mine is not None and mine.times > 1 else ""
-    found.append(Box(round(x, 2), round(wide, 2), row, label, f"{path}: {amount}{times}", direction, part))
+    where = f"{path} {direction}" if row else direction
+    found.append(Box(round(x, 2), round(wide, 2), row, label, f"{where}: {amount}{times}", direction, part))
     for name, inner in node.inside.items():
-        below = f"{path}.{name}" if row else f"{name} {direction}"
+        below = f"{path}.{name}" if row else name
         _place(inner, name, below, direction, x, row + 1, unit, timed, numbers, found)
         x += inner.size * unit
 

@@ -41,7 +41,6 @@ def write_why(found: Answer, path: Path) -> None:
 def render_why(found: Answer) -> str:
     """The page as HTML."""
     q = found.question
-    a, b = found.sides
     machine = found.session.fingerprint.machine
     return (
         template_environment()
@@ -52,6 +51,7 @@ def render_why(found: Answer) -> str:
             verdict=verdict_line(found),
             proof=_proof(found),
             bars=_bars(found),
+            reason=found.explanation.reason,
             width=_WIDTH,
             effects=[
                 (e.row, e.against, *(effect_words(e.effect) if e.effect else ("", "")), e.state, e.reason)
@@ -61,7 +61,7 @@ def render_why(found: Answer) -> str:
             coverage=[(s.label, coverage_line(s.table), _overhead(s)) for s in found.sides if s and s.table],
             parts=_part_rows(found.parts),
             findings=[clean_finding(f) for f in found.findings],
-            comparable=a is not None and b is not None and a.form == b.form == "hlo",
+            compared=found.compared,
             missing=found.missing,
             untested={**found.explanation.dropped, **found.untested},
             icicles=_icicles(found),

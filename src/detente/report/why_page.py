@@ -97,6 +97,7 @@ def why_document(found: Answer) -> dict[str, Any]:
             if side is not None and side.table is not None
         },
         "parts": [part_document(p) for p in found.parts],
+        "compared": found.compared,
         "findings": [to_json(f) for f in found.findings],
         "rerun": rerun(found),
     }
@@ -234,8 +235,7 @@ def _weight(part: PartPair) -> float:
 
 def _findings(found: Answer, md: bool) -> list[str]:
     if not found.findings:
-        a, b = found.sides
-        if a is None or b is None or a.form != b.form or a.form != "hlo":
+        if found.compared is None:
             return [
                 _item(
                     "The two do not hand over programs of one kind, so that no rule compares their text.", md
@@ -253,7 +253,9 @@ def _findings(found: Answer, md: bool) -> list[str]:
         )
         for f in _grouped(found.findings)
     ]
-    return _table(("state", "rule", "part", "what differs, A's first", "its arm"), rows, md)
+    assert found.compared is not None
+    first = _item(f"{found.compared[0]} is the first of each two, {found.compared[1]} the second.", md)
+    return [first, "", *_table(("state", "rule", "part", "what differs", "its arm"), rows, md)]
 
 
 def _grouped(findings: Sequence[Any]) -> list[Any]:

@@ -16,6 +16,8 @@ from detente.stacks.factors import Facts, Row, bases_of, failed_checks
 
 # The key under which a capture brings back what the compiler made (programs/built.py).
 BUILT = "built"
+# What another runtime needs of a program: what JAX wrote down itself, or HLO and what its arguments are.
+_RUNNABLE = (("exported",), ("hlo", "signature"))
 
 
 def check_arms(under: Underway, cells: Sequence[Cell]) -> None:
@@ -66,10 +68,11 @@ def _take(under: Underway, cell: Cell, program: str) -> str:
     if evidence.status != "ok":
         return f"{row.label}: {evidence.reason}"
     files = {p.form: str(under.workers.artefacts / p.path) for p in evidence.programs}
-    if "signature" not in files:
-        why = evidence.probes.get("unsigned") or "its capture brought no signature"
+    wanted = next((forms for forms in _RUNNABLE if all(form in files for form in forms)), None)
+    if wanted is None:
+        why = evidence.probes.get("unsigned") or "its capture brought none that says what its arguments are"
         return f"{program}'s program cannot be run by another runtime: {why}"
-    under.workers.foreign[cell.key] = {form: files[form] for form in ("hlo", "signature")}
+    under.workers.foreign[cell.key] = {form: files[form] for form in wanted}
     return ""
 
 
@@ -90,7 +93,7 @@ def row_of(cell: Cell, stack: str, arm: Arm) -> Cell:
     if (stack, arm) == (cell.stack, cell.arm):
         return cell
     name = cell.label.partition("[")[0] if stack == cell.stack else stack
-    return replace(cell, stack=stack, arm=arm, label=arm.label(name))
+    return replace(cell, stack=stack, arm=arm, label=arm.shown(name))
 
 
 def captured(under: Underway, cell: Cell) -> Evidence:

@@ -98,7 +98,7 @@ def _labels(entries: list[StackEntry], arms: list[Arm]) -> list[str]:
         if name in own:
             file, _, kind = own[name]
             name = kind if classes[kind] == 1 else f"{Path(file).stem}:{kind}"
-        name = arm.label(name)
+        name = arm.shown(name)
         seen[name] += 1
         labels.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
     return labels

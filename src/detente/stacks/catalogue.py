@@ -143,6 +143,7 @@ STACKS: dict[str, StackEntry] = {
             _NOT_JAX,
             caches=_JAX,
             variables=_JAX_KEEP,
+            foreign_program=True,
         ),
         StackEntry(
             "jax-scan",
@@ -155,6 +156,7 @@ STACKS: dict[str, StackEntry] = {
             variables=_JAX_KEEP,
             default=False,
             layers=True,
+            foreign_program=True,
         ),
         StackEntry(
             "detente",

@@ -16,8 +16,9 @@ from detente.stacks.brought_along import by_jax
 from detente.stacks.chips import device_of
 from detente.stacks.installed_versions import installed_versions
 from detente.stacks.jax_form import PASSES, form_of
-from detente.stacks.jax_jit import JaxJit, captures_of
+from detente.stacks.jax_jit import JaxJit
 from detente.stacks.jax_profile import profiled
+from detente.stacks.jax_running import captures_of
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import optimizer_for
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan

@@ -81,7 +81,7 @@ class Recorder:
         if seconds:
             document["kernels"] = [
                 {
-                    "name": f"{code.graph}.{kernel}",
+                    "name": f"{at}.{kernel}",
                     "operations": sorted(
                         bases[code.graph] + self.names[code.graph][n]
                         for n in code.kernels.get(kernel, ())

@@ -17,6 +17,8 @@ from detente.records.contract import Contract
 from detente.stacks.jax_foreign_private import callable_of
 from detente.stacks.jax_form import JaxForm
 from detente.stacks.jax_profile import profiled
+from detente.stacks.jax_running import captures_of
+from detente.stacks.moments import FIRST
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_xla_signature import FORMULAS, SCHEMA
 from detente.stacks.xla_memory import labelled_memory, read_plan
@@ -24,8 +26,16 @@ from detente.workloads.names_asked import names_are_asked
 from detente.workloads.workload import Workload
 
 _TENSOR, _BATCH = "tensors:", "batch:"
-# What a first step leaves of the gradient in a moment that was zero.
-_FIRST = {"exp_avg": lambda s: 1 - s.betas[0], "momentum_buffer": lambda s: 1.0}
+
+
+def program_of(jax: Any, hlo: bytes, platform: str) -> tuple[Any, list[Any], list[Any]]:
+    """``callable_of``; raises Unavailable where this jax cannot."""
+    try:
+        return callable_of(hlo, platform)
+    except (RuntimeError, AttributeError, ImportError, TypeError, ValueError, KeyError) as error:
+        # What is private of jax moves: then this row is skipped with the reason, and no other.
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise Unavailable(f"jax {jax.__version__} cannot run another stack's program: {said}") from error
 
 
 class ForeignRunning:
@@ -48,12 +58,7 @@ class ForeignRunning:
             )
         self.arguments: list[dict[str, Any]] = document["arguments"]
         self.results: list[str] = document["results"]
-        try:
-            call, taken, given = callable_of(Path(foreign["hlo"]).read_bytes(), stack.device.platform)
-        except (RuntimeError, AttributeError, ImportError, TypeError, ValueError) as error:
-            # What is private of jax moves: then this row is skipped with the reason, and no other.
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise Unavailable(f"jax {jax.__version__} cannot run another stack's program: {said}") from error
+        call, taken, given = program_of(jax, Path(foreign["hlo"]).read_bytes(), stack.device.platform)
         if len(taken) != len(self.arguments) or len(given) != len(self.results):
             raise Unavailable(
                 f"the program takes {len(taken)} arrays and gives {len(given)}, and {len(self.arguments)} and "
@@ -113,7 +118,7 @@ class ForeignRunning:
             n: a if n.startswith(_TENSOR) else self.jax.numpy.zeros_like(a) for n, a in self.state_of.items()
         }
         found = dict(zip(self.results, self.alone(*self._given(batch, zero, 1)), strict=True))
-        for moment, share in _FIRST.items():
+        for moment, share in FIRST.items():
             names = [n for n in found if n.startswith(f"{moment}:")]
             if names:
                 by = share(self.workload.optimizer)
@@ -133,7 +138,7 @@ class ForeignRunning:
 
     def parameter_names(self) -> frozenset[str]:
         """What has a moment is trained."""
-        return frozenset(n.partition(":")[2] for n in self.state_of if n.partition(":")[0] in _FIRST)
+        return frozenset(n.partition(":")[2] for n in self.state_of if n.partition(":")[0] in FIRST)
 
     def compiled(self) -> CompileCount:
         return self.stack.listener.count()
@@ -157,8 +162,6 @@ class ForeignRunning:
     def programs(self) -> tuple[Capture, ...]:
         if self._example is None:
             return ()
-        from detente.stacks.jax_jit import captures_of
-
         lowered = self._lowered()
         found = captures_of("step", lowered, lowered.compile())
         if names_are_asked():

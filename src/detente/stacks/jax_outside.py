@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from detente.stacks.jax_jit import JaxRunning, captures_of
+from detente.stacks.jax_running import JaxRunning, captures_of
 from detente.stacks.protocol import Capture
 
 

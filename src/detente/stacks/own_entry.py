@@ -56,7 +56,14 @@ def own_entry(name: str) -> StackEntry:
         raise UsageFault(f"the class of {name} has no attribute `entry`", _HINT)
     entry = _ask(str(path.resolve()), cls, file, hash(data)) if isinstance(found, Unclear) else found
     # Whether a class of the user's gives programs away, only it knows.
-    return replace(entry, name=name, target=name, default=False, programs=True)
+    return replace(
+        entry,
+        name=name,
+        target=name,
+        default=False,
+        programs=True,
+        foreign_program=entry.definition == "flax",
+    )
 
 
 def worker_variable(entry: StackEntry) -> dict[str, str]:

@@ -7,7 +7,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from detente.records.program import Program
-from detente.stacks.protocol import Capture
+from detente.stacks.protocol import Capture, Unavailable
+
+
+def need_unchanged(files: Iterable[Path]) -> None:
+    """Raises Unavailable for a captured file that is gone, or no longer what it is named by: a program that somebody
+    edited is no stack's."""
+    for file in files:
+        try:
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        except OSError as error:
+            raise Unavailable(
+                f"the captured program {file.name[:12]} cannot be read: {error.strerror}"
+            ) from error
+        if digest != file.name:
+            raise Unavailable(f"the captured program {file.name[:12]} was changed since it was captured")
 
 
 def keep_programs(folder: Path, captures: Iterable[Capture]) -> tuple[Program, ...]:

@@ -14,7 +14,8 @@ from detente.records.contract import Contract
 from detente.records.job import Job
 from detente.records.kinks import Kinks
 from detente.records.precision import drawn_at
-from detente.stacks.jax_jit import JaxJit, JaxRunning
+from detente.stacks.jax_jit import JaxJit
+from detente.stacks.jax_running import JaxRunning
 from detente.worker.fair import EVERY_WAY, Arrays, Fair
 from detente.worker.repeats import check_repeats
 from detente.workloads.workload import Size, Workload

@@ -16,6 +16,7 @@ from detente.records.evidence import CacheState
 from detente.records.job import Job
 from detente.stacks.catalogue import find_entry, make_stack
 from detente.stacks.protocol import Capture, Running, Stack, build
+from detente.worker.artefacts import need_unchanged
 from detente.worker.clock import now
 from detente.worker.events import Events
 from detente.worker.prepared import knowing, map_batches, map_weights
@@ -91,6 +92,7 @@ def open_job(job: Job, events: Events) -> Opened:
     begun = now()
     stack = make_stack(entry)
     if job.foreign:
+        need_unchanged(map(Path, job.foreign.values()))
         stack.foreign = dict(job.foreign)  # type: ignore[attr-defined]  # of a stack that takes another's program
     platform = stack.start(job.cell.device, job.cell.contract.precision, job.threads)
     import_s = now() - begun

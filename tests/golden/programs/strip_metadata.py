@@ -51,7 +51,7 @@ def rewritten(data: memoryview, keep: Callable[[int], bool], inner: dict[int, Ca
     return bytes(out)
 
 
-def strip(data: bytes, names: bool = False) -> bytes:
+def strip(data: bytes, names: bool = False, schedule: bool = False) -> bytes:
     def named(body: memoryview) -> bytes:
         return rewritten(body, lambda number: number == 2, {})  # OpMetadata.op_name
 
@@ -61,7 +61,8 @@ def strip(data: bytes, names: bool = False) -> bytes:
     def computation(body: memoryview) -> bytes:
         return rewritten(body, lambda number: True, {2: instruction})
 
-    kept = {1, 2, 3, 4, 5, 6, 8, 18}  # without the schedule, the stack frame index, the device assignment
+    kept = {1, 2, 3, 4, 5, 6, 8, 18}  # without the stack frame index, the device assignment, and the schedule
+    kept |= {7} if schedule else set()
     return rewritten(memoryview(data), kept.__contains__, {3: computation})
 
 

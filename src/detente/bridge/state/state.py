@@ -13,6 +13,7 @@ from detente.bridge.lower.precision import x64
 from detente.bridge.program.program import shape_of
 from detente.bridge.roll.stacks import Stacks
 from detente.bridge.state.birth import Birth, stacked
+from detente.bridge.state.freed import give_back
 
 Arrays = dict[str, Any]
 
@@ -55,6 +56,7 @@ class State:
                 optimizer, self._optimizer = self.stacks.split(self.optimizer, _row), {}
                 self._optimizer = stacks.gather(optimizer, lambda rows: jax.block_until_ready(stacked(rows)))
         self.stacks = stacks
+        give_back()
 
     def take(self, other: State, names: dict[str, str], *, optimizer: bool) -> None:
         """Copies of another state's arrays: ``names`` maps its names (torch's) to the names here. ``optimizer``: their

@@ -1,0 +1,168 @@
+"""Causes that were planted, and whether ``detente explain`` finds them: the proof of the second kind of answer.
+
+    python -m studies.planted_causes                     # every exhibit under ten seeds: some six hours, quiet
+    python -m studies.planted_causes --seeds 1           # every exhibit once
+    python -m studies.planted_causes --only MissingDonation --seeds 1 --page /tmp/page.md
+
+Each exhibit is JAX's own stack with one cause in it (stacks.py), explained against JAX's own. It is found where the bar
+of its cause, switched from the planted stack to JAX's, is beyond noise and points the right way, and where its
+difference is among the findings. A harmless one must end rejected, and a stack against itself must have no finding
+and no bar. Writes docs/results/planted-causes.md and, beside it, a line of JSON for every run; interrupted, the same
+command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from detente.session.fingerprint import machine
+from studies.planted_causes.page import page
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = "studies/planted_causes/stacks.py"
+PAGE = ROOT / "docs/results/planted-causes.md"
+FIRST = 20260101
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """``cause``: whose bar must be there; empty for what must have none. ``rule``: the finding that must be there."""
+
+    name: str
+    cause: str
+    rule: str
+
+
+EXHIBITS = (
+    Exhibit("ExtraTranspose", "program", "data-moved"),
+    Exhibit("WideIndices", "program", "wide-indices"),
+    Exhibit("DoubledLayerNorm", "program", "work-repeated"),
+    Exhibit("BrokenFusion", "program", "fusion-barrier"),
+    Exhibit("MissingDonation", "donation", "missing-donation"),
+    Exhibit("OptimizerOutside", "optimizer", "optimizer-outside"),
+    Exhibit("HostSync", "runtime", ""),
+    Exhibit("HarmlessNumber", "", "wide-indices"),
+    Exhibit("Same", "", ""),
+)
+
+
+def explained(exhibit: Exhibit, seed: int, given: argparse.Namespace) -> dict[str, Any]:
+    """What ``detente explain`` says, as JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = (
+            *("explain", given.workload, f"{HERE}:{exhibit.name}", "jax", "--size", given.size, "--no-arms"),
+            *("--seed", str(seed), "--blocks", str(given.blocks), "--format", "json"),
+            *("--html", str(Path(folder) / "why.html")),
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "detente", *command],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))},
+        )
+    if not done.stdout.strip():
+        raise SystemExit(
+            f"{exhibit.name}: `detente {' '.join(command)}` told nothing: exit code {done.returncode}"
+        )
+    return json.loads(done.stdout)
+
+
+def found_of(exhibit: Exhibit, told: dict[str, Any]) -> dict[str, Any]:
+    """What a run says of its exhibit."""
+    fall = told["waterfall"]
+    bars = {
+        bar["cause"]: {
+            "step": math.exp(bar["effect"]["mean"]),
+            "below_noise": bar["below_noise"],
+        }
+        for bar in (fall["bars"] if fall else ())
+    }
+    arms = {
+        f"{arm['row']} against {arm['against']}": {
+            "state": arm["state"],
+            "step": math.exp(arm["effect"]["mean"]) if arm["effect"] else None,
+        }
+        for arm in told["arms"]
+    }
+    verdict = told["verdict"] or {}
+    findings = [[f["rule"], f["arm"], f["state"]] for f in told["findings"]]
+    return {
+        "session": told["session"],
+        "word": verdict.get("word"),
+        "ratio": verdict.get("ratio"),
+        "reason": told["reason"],
+        "bars": bars,
+        "arms": arms,
+        "dropped": told["dropped"],
+        "findings": findings,
+        "good": good(exhibit, bars, findings),
+    }
+
+
+def good(exhibit: Exhibit, bars: dict[str, Any], findings: list[list[str]]) -> bool:
+    """Whether the exhibit ended as it must."""
+    rules = {rule: state for rule, _, state in findings}
+    if exhibit.cause:
+        bar = bars.get(exhibit.cause)
+        seen = bar is not None and not bar["below_noise"] and bar["step"] < 1
+        return seen and (not exhibit.rule or exhibit.rule in rules)
+    clear = all(bar["below_noise"] for bar in bars.values())
+    if exhibit.rule:
+        return clear and rules.get(exhibit.rule) == "rejected"
+    return clear and not findings
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", help=f"by comma: {', '.join(e.name for e in EXHIBITS)}")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--workload", default="gpt2")
+    parser.add_argument("--size", default="tiny")
+    parser.add_argument("--again", action="store_true", help="forget what was measured before")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    given = parser.parse_args()
+    names = given.only.split(",") if given.only else [e.name for e in EXHIBITS]
+    wrong = [n for n in names if n not in {e.name for e in EXHIBITS}]
+    if wrong:
+        parser.error(f"no exhibit is called {wrong[0]!r}: there are {', '.join(e.name for e in EXHIBITS)}")
+    lines = given.page.with_suffix(".jsonl")
+    if given.again:
+        lines.unlink(missing_ok=True)
+    there = [json.loads(text) for text in lines.read_text().splitlines()] if lines.exists() else []
+    known = {(line["name"], line["seed"]) for line in there}
+    processor = machine()["processor"]
+    for seed in range(FIRST, FIRST + given.seeds):
+        for exhibit in EXHIBITS:
+            if exhibit.name not in names or (exhibit.name, seed) in known:
+                continue
+            found = found_of(exhibit, explained(exhibit, seed, given))
+            line = {"name": exhibit.name, "cause": exhibit.cause, "rule": exhibit.rule, "seed": seed}
+            there.append(
+                {**line, "processor": processor, "workload": f"{given.workload} {given.size}", **found}
+            )
+            with lines.open("a") as out:
+                out.write(json.dumps(there[-1]) + "\n")
+            given.page.write_text(page(there))
+            print(
+                f"{exhibit.name}, seed {seed}: {'as it must' if found['good'] else 'NOT as it must'}",
+                flush=True,
+            )
+    return 0 if all(line["good"] for line in there) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

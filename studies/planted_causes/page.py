@@ -1,0 +1,55 @@
+"""The page of the planted causes: a row for each exhibit, from the lines that the command wrote."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+Line = dict[str, Any]
+
+
+def page(lines: Sequence[Line]) -> str:
+    """Markdown."""
+    processors = ", ".join(sorted({line["processor"] for line in lines}))
+    workloads = ", ".join(sorted({line["workload"] for line in lines}))
+    text = [
+        "# Causes that were planted, and what `detente explain` says of them",
+        "",
+        f"`python -m studies.planted_causes`: {workloads}, each against JAX's own stack. Processor: {processors}.",
+        "An exhibit ends *as it must* where the bar of its cause is beyond noise, points the right way and its",
+        "difference is among the findings; a harmless one where its difference is rejected and no bar is beyond noise;",
+        "the control where there is neither finding nor bar. Every run is a line of `planted-causes.jsonl`.",
+        "",
+        "| planted | cause | its finding | as it must | the step with it, of JAX's | the bar of its cause |",
+        "|---|---|---|---:|---:|---:|",
+    ]
+    for name in dict.fromkeys(line["name"] for line in lines):
+        runs = [line for line in lines if line["name"] == name]
+        good = sum(run["good"] for run in runs)
+        ratios = [run["ratio"] for run in runs if run["ratio"]]
+        bars = [run["bars"][run["cause"]]["step"] for run in runs if run["cause"] in run["bars"]]
+        text.append(
+            f"| {name} | {runs[0]['cause'] or 'none'} | {runs[0]['rule'] or 'none'} | {good} of {len(runs)} | "
+            f"{_median(ratios)} | {_median(bars)} |"
+        )
+    wrong = [line for line in lines if not line["good"]]
+    if wrong:
+        text += ["", "Not as it must:", ""]
+        text += [f"- {line['name']}, seed {line['seed']}: {_why(line)}" for line in wrong]
+    return "\n".join([*text, ""])
+
+
+def _median(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.3f}" if values else ""
+
+
+def _why(line: Line) -> str:
+    bars = ", ".join(
+        f"{cause} {bar['step']:.3f}x{' (noise)' if bar['below_noise'] else ''}"
+        for cause, bar in line["bars"].items()
+    )
+    dropped = "; ".join(f"{cause}: {why}" for cause, why in line["dropped"].items())
+    findings = ", ".join(f"{rule} {state}" for rule, _, state in line["findings"])
+    said = [line["word"] or "no verdict", line["reason"], bars and f"bars {bars}", dropped, findings]
+    return "; ".join(filter(None, said))

@@ -1,0 +1,198 @@
+"""JAX's own stack with one cause planted in each class; what they compute is the same in all of them.
+
+A cause of the program's text is planted while the step is traced, in the layers that Flax NNX provides, so that the
+model's definition stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from detente.records.contract import Contract
+from detente.stacks.jax_form import AS_IT_IS
+from detente.stacks.jax_jit import JaxJit
+from detente.stacks.jax_outside import OutsideRunning
+from detente.stacks.jax_running import JaxRunning
+from detente.workloads.workload import Size, Workload
+
+Call = Callable[[Any, Any], Any]
+
+
+@contextmanager
+def patched(layer: Any, around: Callable[[Call], Call]) -> Iterator[None]:
+    """While it lasts, a call of the layer's class is what ``around`` makes of it."""
+    own = layer.__call__
+    layer.__call__ = around(own)
+    try:
+        yield
+    finally:
+        layer.__call__ = own
+
+
+def transposed(own: Call) -> Call:
+    """The result is written transposed, and transposed back."""
+
+    def call(layer: Any, x: Any) -> Any:
+        import jax
+
+        turned = jax.lax.optimization_barrier(own(layer, x).swapaxes(-1, -2))
+        return jax.lax.optimization_barrier(turned.swapaxes(-1, -2))
+
+    return call
+
+
+def doubled(own: Call) -> Call:
+    """The norm is computed twice: of twice the input with four times the epsilon it is the same to the last digit."""
+
+    def call(layer: Any, x: Any) -> Any:
+        first, epsilon = own(layer, x), layer.epsilon
+        layer.epsilon = 4 * epsilon
+        try:
+            second = own(layer, 2 * x)
+        finally:
+            layer.epsilon = epsilon
+        return 0.5 * (first + second)
+
+    return call
+
+
+def looked_up(own: Call) -> Call:
+    """Rows of the result are looked up where they are, by 64-bit indices that the compiler cannot know."""
+
+    def call(layer: Any, x: Any) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        found = own(layer, x)
+        rows = found.reshape(-1, found.shape[-1])
+        with jax.enable_x64(True):
+            # 0 at every row, and no constant.
+            nothing = jnp.isnan(jax.lax.stop_gradient(rows[:, 0])).astype(jnp.int64)
+            places = jnp.arange(rows.shape[0], dtype=jnp.int64) + nothing
+            return jnp.take(rows, places, axis=0, mode="clip").reshape(found.shape)
+
+    return call
+
+
+def fenced(own: Call) -> Call:
+    """Nothing is fused across the result."""
+
+    def call(layer: Any, x: Any) -> Any:
+        import jax
+
+        return jax.lax.optimization_barrier(own(layer, x))
+
+    return call
+
+
+def counted(own: Call) -> Call:
+    """Harmless: a 64-bit number that is added and is nothing."""
+
+    def call(layer: Any, x: Any) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        with jax.enable_x64(True):
+            count = jnp.arange(4, dtype=jnp.int64).sum() - 6
+            return own(layer, x) + count.astype(x.dtype)
+
+    return call
+
+
+class _Traced(JaxRunning):
+    """The planted layers stand while the loss is traced."""
+
+    plants: ClassVar[tuple[tuple[str, Callable[[Call], Call]], ...]] = ()
+
+    def _loss(self, params: Any, rest: Any, batch: Any) -> Any:
+        from flax import nnx
+
+        with _all(nnx, self.plants):
+            return super()._loss(params, rest, batch)
+
+
+@contextmanager
+def _all(nnx: Any, plants: tuple[tuple[str, Callable[[Call], Call]], ...]) -> Iterator[None]:
+    if not plants:
+        yield
+        return
+    (name, around), *rest = plants
+    with patched(getattr(nnx, name), around), _all(nnx, tuple(rest)):
+        yield
+
+
+class _Transposed(_Traced):
+    plants = (("LayerNorm", transposed), ("Linear", transposed))
+
+
+class _Wide(_Traced):
+    plants = (("LayerNorm", looked_up),)
+
+
+class _Doubled(_Traced):
+    plants = (("LayerNorm", doubled),)
+
+
+class _Fenced(_Traced):
+    plants = (("LayerNorm", fenced), ("Linear", fenced))
+
+
+class _Counted(_Traced):
+    plants = (("LayerNorm", counted),)
+
+
+class ExtraTranspose(JaxJit):
+    running = _Transposed
+
+
+class WideIndices(JaxJit):
+    running = _Wide
+
+
+class DoubledLayerNorm(JaxJit):
+    running = _Doubled
+
+
+class BrokenFusion(JaxJit):
+    running = _Fenced
+
+
+class HarmlessNumber(JaxJit):
+    """Another program's text, and no other time."""
+
+    running = _Counted
+
+
+class MissingDonation(JaxJit):
+    def build(self, workload: Workload, size: Size, contract: Contract) -> JaxRunning:
+        form = replace(AS_IT_IS, donates=False)
+        return self.running(self, workload, size, contract, self.scan, form)
+
+
+class OptimizerOutside(JaxJit):
+    running = OutsideRunning
+
+
+class _Waits(JaxRunning):
+    """Every array is waited for by itself, behind a program of its own: what a progress bar does that looks at all."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._touch = self.jax.jit(lambda a: a.ravel()[:1])
+
+    def step(self, batch: Any) -> Any:
+        found = super().step(batch)
+        for leaf in self.jax.tree.leaves(self.params):
+            self._touch(leaf).block_until_ready()
+        return found
+
+
+class HostSync(JaxJit):
+    running = _Waits
+
+
+class Same(JaxJit):
+    """The control: nothing is planted."""
