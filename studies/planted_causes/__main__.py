@@ -80,6 +80,8 @@ def explained(exhibit: Exhibit, seed: int, given: argparse.Namespace) -> dict[st
 
 def found_of(exhibit: Exhibit, told: dict[str, Any]) -> dict[str, Any]:
     """What a run says of its exhibit."""
+    if "error" in told:
+        raise SystemExit(f"{exhibit.name}: {told['error']['message']}")
     fall = told["waterfall"]
     bars = {
         bar["cause"]: {

@@ -72,3 +72,16 @@ def test_a_capture_that_found_an_unknown_number_says_which(monkeypatch, tmp_path
     under.workers.artefacts = tmp_path
     assert take_programs(under, [row]) == []
     assert "argument 7 is a number that changes" in skipped["jax[program=torch-xla]"]
+
+
+def test_the_rows_of_a_program_from_a_folder_can_be_kept() -> None:
+    """A key is cut at slashes: a session whose capture was called after a path could not be read again."""
+    from detente.records.arm import NO_ARM
+    from detente.records.codec import from_json, to_json
+    from detente.session.arms import row_of
+
+    arm = arm_of({"program": "here/stacks.py:Mine"})
+    under = Cell("gpt2", "tiny", "jax", CONTRACTS["train-step"], "cpu", arm.shown("jax"), arm)
+    rows = (under, row_of(under, "here/stacks.py:Mine", NO_ARM), row_of(under, "jax", arm_of({})))
+    for row in rows:
+        assert "/" not in row.label and from_json(Cell, to_json(row)) == row

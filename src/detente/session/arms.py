@@ -92,7 +92,8 @@ def row_of(cell: Cell, stack: str, arm: Arm) -> Cell:
     """The row of a stack under an arm that belongs to the same comparison as ``cell``."""
     if (stack, arm) == (cell.stack, cell.arm):
         return cell
-    name = cell.label.partition("[")[0] if stack == cell.stack else stack
+    # A label has no slash: of a stack of the user's it is what stands behind its folder.
+    name = cell.label.partition("[")[0] if stack == cell.stack else stack.rpartition("/")[2]
     return replace(cell, stack=stack, arm=arm, label=arm.shown(name))
 
 
