@@ -170,6 +170,20 @@ def test_a_cause_below_noise_is_rejected() -> None:
     assert ended("loop", explained(), arm)[0] == "rejected"
 
 
+def test_a_cause_that_is_only_uncertain_rejects_nothing() -> None:
+    """Two blocks beside other work gave 1.10x, and anything between 0.6 and 1.9 was possible."""
+    wide = Effect(0.1, Interval(-0.5, 0.64, 0.95))
+    arm = ArmEffect("loop", "jax[loop=scan]", "jax", "below noise", wide)
+    for ending in (
+        ended("loop", explained(), arm),
+        ended("program", explained(Bar("program", wide, (0, 0), True))),
+        ended(
+            "loop", explained(), ArmEffect("loop", "jax[loop=scan]", "jax", "below noise", Effect(0.1, None))
+        ),
+    ):
+        assert ending[0] == "untested" and ("rejects nothing" in ending[1] or "one block" in ending[1])
+
+
 def test_of_a_program_that_matters_no_single_difference_is_blamed() -> None:
     matters = explained(Bar("program", effect(0.2), (0.2, 0.2), False))
     several = settled([finding("program"), finding("program"), finding("donation")], [], matters)

@@ -5,6 +5,7 @@ Rules that read HLO say nothing of a pair of which one side has none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +15,10 @@ from detente.explain.causes import PROGRAM
 from detente.explain.difference_rules import RULES, Pair
 from detente.explain.pair import Explanation
 from detente.explain.side import Side
-from detente.explain.waterfall import Bar
+from detente.explain.waterfall import Bar, Effect
+
+# So close, as a log ratio, an effect must be known before its absence is believed.
+_KNOWN = 0.1
 
 State = Literal["measured", "rejected", "untested"]
 
@@ -106,6 +110,8 @@ def _state(
     bar = bars.get(one.arm)
     if bar is not None:
         ratio = bar.effect.ratio
+        if bar.below_noise and (unsure := _unsure(bar.effect)):
+            return "untested", f"switching the {one.arm} changes the step by {ratio:.3f}x, {unsure}"
         if bar.below_noise:
             return "rejected", f"switching the {one.arm} changes the step by {ratio:.3f}x, which is noise"
         if one.arm == PROGRAM and of_text == 1:
@@ -123,6 +129,8 @@ def _state(
     for effect in by_factor.get(one.arm, ()):
         if effect.state == "measured" and effect.effect is not None:
             return "measured", f"{effect.row} is {effect.effect.ratio:.3f}x of {effect.against}"
+        if effect.state == "below noise" and effect.effect is not None and (unsure := _unsure(effect.effect)):
+            return "untested", f"{effect.row} is {effect.effect.ratio:.3f}x of {effect.against}, {unsure}"
         if effect.state == "below noise" and effect.effect is not None:
             return (
                 "rejected",
@@ -131,3 +139,13 @@ def _state(
         if effect.reason:
             return "untested", effect.reason
     return "untested", unsettled or f"no arm of {one.arm} ran between these two"
+
+
+def _unsure(effect: Effect) -> str:
+    """Why an effect that is not beyond noise rejects nothing: it is not known well enough; empty where it is."""
+    if effect.interval is None:
+        return "and one block says nothing of how sure that is"
+    if effect.reach <= _KNOWN:
+        return ""
+    low, high = math.exp(effect.interval.low), math.exp(effect.interval.high)
+    return f"but anything from {low:.2f}x to {high:.2f}x is possible: that rejects nothing"
