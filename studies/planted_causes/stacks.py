@@ -7,7 +7,7 @@ model's definition stays as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -110,18 +110,10 @@ class _Traced(JaxRunning):
     def _loss(self, params: Any, rest: Any, batch: Any) -> Any:
         from flax import nnx
 
-        with _all(nnx, self.plants):
+        with ExitStack() as planted:
+            for name, around in self.plants:
+                planted.enter_context(patched(getattr(nnx, name), around))
             return super()._loss(params, rest, batch)
-
-
-@contextmanager
-def _all(nnx: Any, plants: tuple[tuple[str, Callable[[Call], Call]], ...]) -> Iterator[None]:
-    if not plants:
-        yield
-        return
-    (name, around), *rest = plants
-    with patched(getattr(nnx, name), around), _all(nnx, tuple(rest)):
-        yield
 
 
 class _Transposed(_Traced):

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from detente.programs.count import live, read_program
-from detente.programs.module import Computation, Module
-from detente.programs.parts import FREE, sites
+from detente.programs.module import Module
+from detente.programs.parts import FREE, running, sites
 from detente.programs.products import is_product, product_flops
 
 
@@ -71,30 +71,15 @@ def _work(modules: Iterable[Module]) -> str:
     return f"{count}:{hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:12]}"
 
 
-def _run(module: Module) -> list[Computation]:
-    """The computations whose instructions are kernels: the entry, what it calls, and what loops and branches run."""
-    found: dict[str, Computation] = {}
-    wanted = [module.entry]
-    while wanted:
-        name = wanted.pop()
-        if name in found:
-            continue
-        home = found[name] = module.computations[name]
-        for at in live(home):
-            if home.instructions[at].opcode in ("while", "call", "conditional"):
-                wanted += home.instructions[at].called
-    return list(found.values())
-
-
 def _kernels(module: Module) -> list[str]:
     """A word for each kernel."""
     return [
         "product" if is_product(one) else "other"
-        for home in _run(module)
+        for home, _ in running(module)
         for at in sorted(live(home))
         if (one := home.instructions[at]).opcode not in FREE and one.opcode != "call"
     ]
 
 
 def _loops(module: Module) -> int:
-    return sum(home.instructions[at].opcode == "while" for home in _run(module) for at in live(home))
+    return sum(home.instructions[at].opcode == "while" for home, _ in running(module) for at in live(home))

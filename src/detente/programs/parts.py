@@ -127,23 +127,32 @@ def movers(module: Module) -> tuple[int, int]:
     """(how many kernels of an optimised program do nothing but move data, bytes that a step writes by them). A loop's
     body counts as often as it runs, where that is known."""
     count = size = 0
+    for home, runs in running(module):
+        for at in live(home):
+            one = home.instructions[at]
+            if one.opcode not in FREE and one.opcode != "call" and _moves_alone(module, one):
+                count += runs
+                size += runs * sum(s.bytes for s in one.results)
+    return count, size
+
+
+def running(module: Module) -> list[tuple[Computation, int]]:
+    """The computations whose instructions are kernels (the entry, what it calls, and what loops and branches run), each
+    once, with how often a step runs it; 1 a loop whose trips are not known."""
+    found: dict[str, tuple[Computation, int]] = {}
     waiting = [(module.entry, 1)]
-    seen: set[str] = set()
     while waiting:
         name, runs = waiting.pop()
-        if name in seen:
+        if name in found:
             continue
-        seen.add(name)
         home = module.computations[name]
-        for at in sorted(live(home)):
+        found[name] = home, runs
+        for at in live(home):
             one = home.instructions[at]
             if one.opcode in ("while", "call", "conditional"):
                 trips = trip_count(one, home, module) if one.opcode == "while" else 1
                 waiting += [(inner, runs * (trips or 1)) for inner in one.called]
-            elif one.opcode not in FREE and _moves_alone(module, one):
-                count += runs
-                size += runs * sum(s.bytes for s in one.results)
-    return count, size
+    return list(found.values())
 
 
 def _moves_alone(module: Module, one: Instruction) -> bool:

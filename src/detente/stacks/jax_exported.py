@@ -12,7 +12,7 @@ import numpy as np
 
 from detente.stacks.jax_foreign import program_of
 from detente.stacks.jax_running import JaxRunning
-from detente.stacks.moments import FIRST
+from detente.stacks.moments import gradients_in
 from detente.stacks.protocol import Unavailable
 
 
@@ -54,12 +54,7 @@ class ExportedRunning(JaxRunning):
             found = self._moments()
         finally:
             self.opt_state = kept
-        for moment, share in FIRST.items():
-            names = [n for n in found if n.startswith(f"{moment}:")]
-            if names:
-                by = share(self.workload.optimizer)
-                return {n.partition(":")[2]: found[n] / by for n in names}
-        raise Unavailable("the program's optimizer keeps nothing that its gradients could be read from")
+        return gradients_in(found, self.workload.optimizer, np.asarray)
 
     def practice(self) -> str:
         return f"another row's program on JAX's runtime; {super().practice()}"

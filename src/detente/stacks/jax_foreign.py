@@ -18,7 +18,7 @@ from detente.stacks.jax_foreign_private import callable_of
 from detente.stacks.jax_form import JaxForm
 from detente.stacks.jax_profile import profiled
 from detente.stacks.jax_running import captures_of
-from detente.stacks.moments import FIRST
+from detente.stacks.moments import FIRST, gradients_in
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_xla_signature import FORMULAS, SCHEMA
 from detente.stacks.xla_memory import labelled_memory, read_plan
@@ -118,12 +118,7 @@ class ForeignRunning:
             n: a if n.startswith(_TENSOR) else self.jax.numpy.zeros_like(a) for n, a in self.state_of.items()
         }
         found = dict(zip(self.results, self.alone(*self._given(batch, zero, 1)), strict=True))
-        for moment, share in FIRST.items():
-            names = [n for n in found if n.startswith(f"{moment}:")]
-            if names:
-                by = share(self.workload.optimizer)
-                return {n.partition(":")[2]: self._to_host(found[n]) / by for n in names}
-        raise Unavailable("the program's optimizer keeps nothing that its gradients could be read from")
+        return gradients_in(found, self.workload.optimizer, self._to_host)
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {
