@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import click
 from detente.cli.live import progress_sink
 from detente.cli.options import format_option, precision_option
 from detente.cli.text import say
-from detente.explain.captured_parts import Divided, divide
 from detente.explain.part_code import part_code
 from detente.explain.side import Side
 from detente.programs.count import READERS, count_program
@@ -111,20 +111,21 @@ def command(
     counted = [_counted(one) for one in captured]
     if save is not None:
         _save(captured, save)
-    divided = [_divided(one) if parts else None for one in captured]
+    sides = [_side(one) if parts or code is not None else None for one in captured]
+    divided = [side for side in sides if parts and side is not None and side.table is not None]
     if form == "json":
-        tables = [d.table if d is not None else None for d in divided]
+        tables = [side.table if parts and side is not None else None for side in sides]
         document = program_document(captured, counted, tables)
         if code is not None:
-            document["code"] = {"part": code, "stacks": dict(_code(captured, code))}
+            document["code"] = {"part": code, "stacks": dict(_code(captured, sides, code))}
         print(dumps(document, SCHEMA))
     else:
         lines = program_tables(captured, counted, forms, form)
-        for one, told in zip(captured, divided, strict=True):
-            if told is not None:
-                lines += ["", *parts_lines(one.cell.label, told.table, form, told.live)]
+        for side in divided:
+            assert side.table is not None
+            lines += ["", *parts_lines(side.label, side.table, form, side.live)]
         if code is not None:
-            lines += ["", *code_lines(code, _code(captured, code), form)]
+            lines += ["", *code_lines(code, _code(captured, sides, code), form)]
         for line in lines:
             say(line)
     return 1 if any(one.evidence.status in ("failed", "oom") for one in captured) else 0
@@ -147,31 +148,34 @@ def _counted(one: Captured) -> dict[str, Counts]:
     return found
 
 
-def _divided(one: Captured) -> Divided | None:
-    """The parts of a captured program; None where it was not captured."""
+def _side(one: Captured) -> Side | None:
+    """A captured program, divided; None where it was not captured."""
     if one.evidence.status != "ok":
         return None
+    side = Side(one.cell.label, one.evidence, one.artefacts)
     try:
-        return divide(one.evidence.programs, one.artefacts)
+        _ = side.table  # read here, so that what cannot be read is told here
     except (OSError, ProgramError) as error:
         raise CellFault(
             f"the program of {one.cell.label} cannot be divided into parts: {error}",
             f"it is kept in {one.artefacts}",
         ) from error
+    return side
 
 
-def _code(captured: tuple[Captured, ...], part: str) -> list[tuple[str, dict[str, list[str]]]]:
+def _code(
+    captured: Sequence[Captured], sides: Sequence[Side | None], part: str
+) -> list[tuple[str, dict[str, list[str]]]]:
     """Each captured row's label and the code of the part. Raises UsageFault where nobody has such a part."""
     found = []
-    for one in captured:
-        if one.evidence.status != "ok":
+    for side in sides:
+        if side is None:
             continue
-        side = Side(one.cell.label, one.evidence, one.artefacts)
         try:
-            found.append((one.cell.label, part_code(side, part) if side.table is not None else {}))
+            found.append((side.label, part_code(side, part) if side.table is not None else {}))
         except (OSError, ProgramError) as error:
             raise CellFault(
-                f"the code of {one.cell.label} cannot be read: {error}", f"it is kept in {one.artefacts}"
+                f"the code of {side.label} cannot be read: {error}", f"it is kept in {side.artefacts}"
             ) from error
     if found and not any(code for _, code in found):
         stacks = " ".join(label for label, _ in found)

@@ -188,3 +188,44 @@ def test_a_program_is_found_again_where_several_devices_are_visible(tmp_path):
         [sys.executable, "-c", SEVERAL], env=here, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stdout.split() == ["False", "True", "True"], done.stderr[-2000:]
+
+
+ONCE = """
+import sys, torch
+from detente import bridge
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+step = bridge.compile(
+    model, lambda m, b: m(b).pow(2).sum(), torch.optim.SGD(model.parameters(), 0.1),
+    example_batch=torch.ones(3, 4), certificate="none",
+)
+print(float(step(torch.ones(3, 4))), step.programs[0].cached, step.programs[0].uncached, sep="|")
+"""
+
+
+def once(tmp_path: Path, ours: str) -> list[str]:
+    """One step in a process of its own, under JAX's compilation cache and a folder of ours."""
+    caches = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "jax"),
+        "DETENTE_BRIDGE_CACHE": str(tmp_path / ours),
+    }
+    caches |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", ONCE],
+        env={**os.environ, **caches},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1].split("|")
+
+
+def test_what_jaxs_own_cache_gave_is_not_written_without_its_code(tmp_path):
+    """XLA writes an executable that it has read itself as one that calls functions which are nowhere."""
+    value, known, why = once(tmp_path, "first")
+    assert (known, why) == ("False", "")
+    assert once(tmp_path, "first") == [value, "True", ""]
+    again = once(tmp_path, "second")  # JAX's cache knows it, ours does not
+    assert again[:2] == [value, "False"] and "JAX's own compilation cache" in again[2]
+    assert once(tmp_path, "second") == again

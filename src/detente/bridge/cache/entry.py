@@ -35,6 +35,8 @@ from detente.bridge.roll.stacks import Stacks
 
 SCHEMA = 1
 VARIABLE = "DETENTE_BRIDGE_CACHE"
+_UNWRITTEN = "this program cannot be written to a file"
+_OBJECT_FILES = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # as Linux and macOS begin them
 
 
 def folder() -> Path | None:
@@ -181,12 +183,14 @@ def _held(captured: Captured, tensors: dict[str, torch.Tensor]) -> dict[str, str
     }
 
 
-def store(place: Path, name: str, entry: Entry) -> bool:
-    """Write an entry; False when this backend, this program or this folder cannot be written. The file appears
-    whole or not."""
+def store(place: Path, name: str, entry: Entry) -> str:
+    """Write an entry, and say nothing; or say why this backend, this program or this folder cannot be written. The file
+    appears whole or not."""
     captured, compiled = entry.captured, entry.compiled
     try:
         payload = serialize_executable.serialize(compiled.executable)
+        if not _holds_code(payload[0]):
+            return "JAX's own compilation cache gave it, and XLA does not write again what it has read"
         data = pickle.dumps(
             {
                 "captured": replace(captured, weights=None, codes=frozenset()),  # type: ignore[arg-type]  (live tensors stay out)
@@ -198,13 +202,21 @@ def store(place: Path, name: str, entry: Entry) -> bool:
             }
         )
         if not trusted(place):
-            return False
+            return _UNWRITTEN
         fresh = place / f".{name}.{os.getpid()}"
         _write(fresh, data)
         fresh.replace(place / f"{name}.program")
     except Exception:  # what a backend raises here is its own; a full disk must not end a training run either
-        return False
-    return True
+        return _UNWRITTEN
+    return ""
+
+
+def _holds_code(payload: bytes) -> bool:
+    """Whether a serialised executable holds the functions that it calls. XLA's CPU client keeps the object files of
+    what it compiles, and none of what it reads: such an executable runs, is written without complaint, is read without
+    complaint, and calls functions that are nowhere (NOT_FOUND in the first step). Other clients write machine code of
+    their own or refuse."""
+    return jax.devices()[0].platform != "cpu" or any(magic in payload for magic in _OBJECT_FILES)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -307,8 +307,7 @@ class Variants:
             name, uncached = None, beside
         if name is not None and self.folder is not None:
             entry = cached.Entry(captured, made.compiled, made.choice, made.stacks)
-            if not cached.store(self.folder, name, entry):
-                uncached = "this program cannot be written to a file"
+            uncached = cached.store(self.folder, name, entry)
         return replace(made, name=name, uncached=uncached)
 
     def _outdated(self, entry: cached.Entry, rule: Any) -> bool:

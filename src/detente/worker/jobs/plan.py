@@ -35,7 +35,7 @@ def run(job: Job, events: Events) -> Evidence:
     if platform == "cpu":
         forget_peak()  # what the C library keeps goes back to the system
         found.setdefault("planned_base", resident() - _arrays())
-        parts = ("planned_peak", "planned_kept", "planned_base")
+        parts = ("planned_peak", "planned_kept", "planned_scratch", "planned_base")
         found["planned_process"] = sum(found.get(part, 0) for part in parts)
     return Evidence("ok", "done", memory=found, versions=stack.versions())
 
