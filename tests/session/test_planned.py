@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 # At tiny nearly all of a process is libraries, which a plan knows less of than of tensors: benchmarks/planned_memory.py
@@ -32,6 +33,29 @@ def test_planned_and_measured_stand_beside_each_other(detente: Any) -> None:
         # Without what compiling took.
         assert memory["step_peak"] <= memory["process_peak"]
         assert abs(memory["planned_process"] / memory["step_peak"] - 1) <= limit, (stack, memory)
+
+
+def test_what_a_plan_compiled_is_not_there_when_the_first_step_is_timed(detente: Any, tmp_path: Path) -> None:
+    """A plan compiles the very step, and its row's first timed process is the one that is told as cold."""
+    words = (
+        "compare",
+        "ffn",
+        "--stacks",
+        "jax,detente",
+        "--size",
+        "tiny",
+        "--device",
+        "cpu",
+        "--blocks",
+        "2",
+    )
+    done = detente(*words, "--no-aa", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert detente("export", "--output", str(tmp_path / "session.jsonl")).returncode == 0
+    lines = map(json.loads, (tmp_path / "session.jsonl").read_text().splitlines())
+    kinds = [(p["kind"], p["evidence"]["compile"]["cache_state"]) for p in lines if "evidence" in p]
+    assert [state for kind, state in kinds if kind == "time"] == ["miss"] * 2 + ["hit"] * 2, kinds
+    assert "plan" in [kind for kind, _ in kinds]
 
 
 def test_a_worker_that_runs_out_says_what_it_was_allowed_and_planned(detente: Any) -> None:

@@ -116,7 +116,6 @@ _LABELS = (
     ("planned_temporary", "temporary"),
     ("planned_peak", "at once"),
     ("planned_kept", "kept"),
-    ("planned_scratch", "packed"),
     ("planned_process", "process"),
 )
 

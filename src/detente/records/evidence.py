@@ -21,8 +21,9 @@ class CompileRecord:
 
     events, seconds   as the stack's own counters tell them, up to the end of the third step
     steady_events     inside the steady window; must be 0
-    cache_state       ``miss`` (the compile wrote to the cache folder), ``hit`` (the folder had entries and
-                      nothing was written), ``none`` (the stack has no persistent cache), ``unknown``
+    cache_state       ``miss`` (the compile wrote to an empty cache folder), ``hit`` (the folder had entries and
+                      nothing was written), ``none`` (the stack has no persistent cache), ``unknown`` (anything else: a
+                      compile that wrote beside entries is neither cold nor warm)
     """
 
     events: int = 0

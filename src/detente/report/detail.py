@@ -44,7 +44,6 @@ MEMORY: dict[str, str] = {
     "planned_base": "the process without its tensors, planned",
     "planned_peak": "tensors at once, planned",
     "planned_kept": "kept by the allocator beside them, planned",
-    "planned_scratch": "packed operands of the library beside them, planned",
     "driver_peak": "driver's peak of the process",
     "smallest_cap": "smallest cap that still runs",
     "smallest_cap_below": "largest cap that does not",

@@ -19,9 +19,10 @@ from detente.stacks.jax_form import PASSES, form_of
 from detente.stacks.jax_jit import JaxJit
 from detente.stacks.jax_profile import profiled
 from detente.stacks.jax_running import captures_of
+from detente.stacks.process_memory import resident_beside
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import optimizer_for
-from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan
+from detente.stacks.xla_memory import labelled_memory, live_bytes, planned_memory, read_plan
 from detente.workloads.names_asked import names_are_asked
 from detente.workloads.narrow import of_numpy, of_torch, to_torch
 from detente.workloads.workload import Size, Workload
@@ -164,7 +165,8 @@ class DetenteRunning:
         return found
 
     def plan(self, batch: Arrays) -> dict[str, int]:
-        """Compiled as the first step does it. The live module beside the program is memory, too."""
+        """Compiled as the first step does it. The live module beside the program is memory, too: it is here already,
+        and is taken off what the process holds besides."""
         if self.region is None:
             self.region = self._make(self.place(batch))
         parameters = sum(
@@ -173,6 +175,8 @@ class DetenteRunning:
         arguments = sum(a.nbytes for a in self.jax.tree.leaves(self.region.arrays()))
         found = planned_memory(self._plan(), parameters, max(arguments - parameters, 0))
         by_jax(self.jax)
+        if found and self.stack.device.platform == "cpu":
+            found["planned_base"] = resident_beside(live_bytes(self.jax) + parameters)
         return {**found, "planned_peak": found["planned_peak"] + parameters} if found else {}
 
     # -----------------------------------------------------------------------------------------------------------

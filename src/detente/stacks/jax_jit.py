@@ -90,7 +90,10 @@ class JaxJit:
         return best_seconds(lambda: copy(x), self.jax.block_until_ready, repeats)
 
     def plan(self, workload: Workload, size: Size, contract: Contract, batch: Arrays) -> dict[str, int]:
-        return self.build(workload, size, contract).plan(batch)
+        # Held: whoever runs the step holds its executable (60 to 170 MB of an unrolled model), and the plan's process
+        # stands for theirs.
+        self.planned = self.build(workload, size, contract)
+        return self.planned.plan(batch)
 
     def plans_on(
         self, chip: Chip, workload: Workload, size: Size, contract: Contract, batch: Arrays

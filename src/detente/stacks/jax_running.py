@@ -18,7 +18,6 @@ from detente.stacks.jax_export import exported
 from detente.stacks.jax_form import AS_IT_IS, JaxForm
 from detente.stacks.jax_nnx import NnxParts
 from detente.stacks.jax_profile import profiled
-from detente.stacks.jax_scratch import library_scratch
 from detente.stacks.protocol import Arrays, Capture, CompileCount
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan, with_buffers
 from detente.workloads.names_asked import names_are_asked
@@ -318,17 +317,13 @@ class JaxRunning:
         """From shapes alone: nothing is drawn, loaded or placed. Gradients and activations are the compiler's
         ``temporary``."""
         jax = self.jax
-        traced = self.jitted.trace(*self._shapes(batch))
-        compiled = traced.lower().compile()
+        self.executable = self.jitted.lower(*self._shapes(batch)).compile()
         by_jax(jax)
-        found = planned_memory(
-            read_plan(compiled.memory_analysis()),
+        return planned_memory(
+            read_plan(self.executable.memory_analysis()),
             sum(v.size * v.dtype.itemsize for _, v in self._leaves(self.params, self.rest)),
             sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(self.opt_state)),
         )
-        if found and self.stack.device.platform == "cpu":
-            found["planned_scratch"] = library_scratch(jax, traced.jaxpr)
-        return found
 
     def _shapes(self, batch: Arrays) -> tuple[Any, ...]:
         """The step's arguments as shapes, before anything is drawn."""

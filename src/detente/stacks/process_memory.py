@@ -14,6 +14,12 @@ def resident() -> int:
     return _status("VmRSS")
 
 
+def resident_beside(tensors: int) -> int:
+    """Bytes that are resident beside ``tensors`` bytes, when what the C library keeps has gone back to the system."""
+    forget_peak()
+    return resident() - tensors
+
+
 def peak() -> int:
     """The most bytes that were ever resident, a compiler's scratch included; or since ``forget_peak``."""
     return _status("VmHWM")

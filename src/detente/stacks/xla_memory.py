@@ -35,6 +35,11 @@ def planned_memory(plan: Mapping[str, float], parameters: int, state: int) -> di
     }
 
 
+def live_bytes(jax: Any) -> int:
+    """Bytes of the arrays that live in this process."""
+    return sum(a.nbytes for a in jax.live_arrays())
+
+
 def read_plan(analysis: Any) -> dict[str, float]:
     """``memory_analysis()`` as facts, in bytes; empty where the backend has none."""
     if analysis is None:

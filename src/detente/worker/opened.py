@@ -143,9 +143,12 @@ def count_files(folder: str) -> int:
 
 
 def cache_state(opened: Opened) -> CacheState:
-    """``miss``, ``hit`` or ``none``; see records/evidence.py."""
+    """``miss``, ``hit``, ``none`` or ``unknown``; see records/evidence.py. A compile that wrote beside entries that were
+    there is neither cold nor warm: some of it came from them."""
     caches = find_entry(opened.job.cell.stack).caches
     if not caches:
         return "none"
-    now = count_files(opened.job.cache)
-    return "miss" if now > opened.cache_before else ("hit" if opened.cache_before else "unknown")
+    before, now = opened.cache_before, count_files(opened.job.cache)
+    if now > before:
+        return "unknown" if before else "miss"
+    return "hit" if before else "unknown"

@@ -9,8 +9,9 @@ import numpy as np
 from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.stacks.catalogue import find_entry, make_stack
-from detente.stacks.process_memory import forget_peak, resident
+from detente.stacks.process_memory import resident_beside
 from detente.stacks.protocol import Unavailable
+from detente.stacks.xla_memory import live_bytes
 from detente.worker.events import Events
 from detente.workloads.catalogue import find_size, find_workload
 
@@ -33,14 +34,9 @@ def run(job: Job, events: Events) -> Evidence:
     if not found:
         raise Unavailable(f"{job.cell.stack} plans no memory here")
     if platform == "cpu":
-        forget_peak()  # what the C library keeps goes back to the system
-        found.setdefault("planned_base", resident() - _arrays())
-        parts = ("planned_peak", "planned_kept", "planned_scratch", "planned_base")
+        if "planned_base" not in found:
+            # A stack that makes its state to plan it holds it now.
+            found["planned_base"] = resident_beside(live_bytes(jax) if (jax := sys.modules.get("jax")) else 0)
+        parts = ("planned_peak", "planned_kept", "planned_base")
         found["planned_process"] = sum(found.get(part, 0) for part in parts)
     return Evidence("ok", "done", memory=found, versions=stack.versions())
-
-
-def _arrays() -> int:
-    """Bytes of JAX's arrays that live: a stack that makes its state to plan it holds it now."""
-    jax = sys.modules.get("jax")
-    return sum(a.nbytes for a in jax.live_arrays()) if jax is not None else 0
