@@ -143,8 +143,8 @@ def count_files(folder: str) -> int:
 
 
 def cache_state(opened: Opened) -> CacheState:
-    """``miss``, ``hit``, ``none`` or ``unknown``; see records/evidence.py. A compile that wrote beside entries that were
-    there is neither cold nor warm: some of it came from them."""
+    """``miss``, ``hit``, ``none`` or ``unknown``; see records/evidence.py. A compile that wrote beside entries which
+    were there is neither cold nor warm: some of it came from them."""
     caches = find_entry(opened.job.cell.stack).caches
     if not caches:
         return "none"
