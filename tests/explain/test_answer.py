@@ -120,6 +120,36 @@ def test_the_rerun_is_what_the_user_typed(tmp_path: Path) -> None:
     assert "detente explain gpt2 jax detente --size paper" in "\n".join(why_lines(found, "text"))
 
 
+@pytest.mark.parametrize("other", ["float64", "another workload"])
+def test_another_captures_of_the_same_stacks_are_no_side(tmp_path: Path, other: str) -> None:
+    """A session holds more than the question's rows: the float64 programs that a proof on another's runtime takes, and
+    other workloads. Neither is what was timed."""
+
+    def elsewhere(cell):
+        if other == "float64":
+            return replace(cell, contract=replace(cell.contract, precision="fp64"))
+        return replace(cell, workload="bert")
+
+    made = session(tmp_path)
+    swapped = {"detente": evidence(tmp_path, "jax"), "jax": evidence(tmp_path, "torch-xla")}
+    # The proof's captures alone, and all of another workload, which was planned and timed as well.
+    strange = [
+        replace(
+            p, cell=elsewhere(p.cell), evidence=swapped[p.cell.stack] if p.kind == "capture" else p.evidence
+        )
+        for p in made.processes
+        if p.kind == "capture" or other == "another workload"
+    ]
+    rows = tuple(elsewhere(c) for c in made.planned) if other == "another workload" else ()
+    whole = answer(question(), made, tmp_path)
+    for processes in ((*made.processes, *strange), (*strange, *made.processes)):
+        # In front too: bert is sorted before gpt2.
+        mixed = replace(made, planned=(*rows, *made.planned), processes=processes)
+        found = answer(question(), mixed, tmp_path)
+        assert [s.evidence for s in found.sides if s] == [s.evidence for s in whole.sides if s]
+        assert found.explanation.waterfall is not None and found.findings == whole.findings
+
+
 def test_a_session_without_these_rows_or_programs(tmp_path: Path) -> None:
     with pytest.raises(UsageFault, match="no rows of torch-xla and tf"):
         answer(question("torch-xla", "tf"), session(tmp_path), tmp_path)

@@ -13,12 +13,11 @@ from detente.explain.findings import Finding, find, settled
 from detente.explain.match import Matched, match
 from detente.explain.pair import Explanation, explain_pair
 from detente.explain.question import Question
-from detente.explain.rows import rows_of
+from detente.explain.rows import group_of, plain_captures, rows_of
 from detente.explain.side import Side
 from detente.programs.module import ProgramError
 from detente.programs.part_table import PartTable
 from detente.programs.parts import Part
-from detente.records.fault import UsageFault
 from detente.records.session import Session
 
 
@@ -62,17 +61,12 @@ def answer(
     by_hand: Sequence[Match] = (),
 ) -> Answer:
     """What a session says to a question. Raises UsageFault for a session that holds nothing of these two rows."""
-    groups = {c.group for c in session.planned if c.stack in (question.a, question.b) and not c.arm}
-    if not groups:
-        raise UsageFault(
-            f"session {session.id} has no rows of {question.a} and {question.b}",
-            f"`detente explain {question.workload} {question.a} {question.b}` measures them",
-        )
-    rows = rows_of(session, sorted(groups)[0])
+    group = group_of(session, question)
+    rows = rows_of(session, group)
     explanation = explain_pair(rows, question.path)
     effects = arm_effects(rows)
     missing: dict[str, str] = {}
-    a, b = (_side(session, stack, artefacts, missing) for stack in (question.a, question.b))
+    a, b = (_side(session, group, stack, artefacts, missing) for stack in (question.a, question.b))
     parts: tuple[PartPair, ...] = ()
     findings: tuple[Finding, ...] = ()
     compared: tuple[str, str] | None = None
@@ -80,7 +74,7 @@ def answer(
         parts, pairs = _aligned(a, b, by_hand)
         text = a
         if a.form != "hlo" and question.path.stand_in:
-            text = _side(session, question.path.stand_in, artefacts, {}) or a
+            text = _side(session, group, question.path.stand_in, artefacts, {}) or a
             pairs = _aligned(text, b, by_hand)[1]
         if text.form == b.form == "hlo":
             compared = (text.label, b.label)
@@ -101,8 +95,8 @@ def answer(
     )
 
 
-def _side(session: Session, stack: str, artefacts: Path, missing: dict[str, str]) -> Side | None:
-    ran = [p for p in session.processes if p.kind == "capture" and p.cell.stack == stack and not p.cell.arm]
+def _side(session: Session, group: str, stack: str, artefacts: Path, missing: dict[str, str]) -> Side | None:
+    ran = [p for p in plain_captures(session, group) if p.cell.stack == stack]
     if not ran:
         missing[stack] = "no program of it was captured in this session"
         return None

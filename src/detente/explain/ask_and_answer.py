@@ -9,7 +9,7 @@ from detente.explain.align import Match
 from detente.explain.answer import Answer, answer
 from detente.explain.budget import choose
 from detente.explain.question import Question, ask, single_arms
-from detente.explain.rows import label_of
+from detente.explain.rows import group_of, label_of, plain_captures
 from detente.records.arm import read_arm
 from detente.records.contract import CONTRACTS
 from detente.records.fault import UsageFault
@@ -56,17 +56,14 @@ def stored(session: Session, request: Request, by_hand: Sequence[Match] = ()) ->
         from detente.judge import judge
 
         question = of_result(judge(session))
-    if not any(p.kind == "capture" and p.evidence.status == "ok" for p in session.processes):
+    captured = plain_captures(session, group_of(session, question))
+    if not any(p.evidence.status == "ok" for p in captured):
         raise UsageFault(
             f"session {session.id} holds no captured program",
             f"`detente explain {question.workload} {question.a} {question.b} --size {question.size}` captures them and "
             "measures",
         )
-    built = {
-        p.cell.stack: p.evidence.probes.get("built", {})
-        for p in session.processes
-        if p.kind == "capture" and not p.cell.arm
-    }
+    built = {p.cell.stack: p.evidence.probes.get("built", {}) for p in captured}
     return answer(question.knowing(built), session, artefacts_of(data_folder()).folder, None, by_hand)
 
 

@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from detente.explain.question import Question
 from detente.explain.waterfall import Medians
 from detente.judge.judgement import judge
 from detente.judge.looks import looks_of
 from detente.judge.rows import block_medians, make_row
 from detente.judge.statistics import MARGIN
-from detente.records.session import Session
+from detente.records.fault import UsageFault
+from detente.records.session import Process, Session
 from detente.stacks.factors import Facts, Row, failed_checks
 
 
@@ -83,6 +85,25 @@ def rows_of(session: Session, group: str) -> Rows:
         "the session is drifting: its A/A pair lies apart" if drifting else "",
         twins,
     )
+
+
+def group_of(session: Session, question: Question) -> str:
+    """The group of a session that a question is about. Raises UsageFault for a session that holds nothing of it."""
+    asked = (question.workload, question.size, question.contract, question.precision)
+    for cell in session.planned:
+        mine = (cell.workload, cell.size, cell.contract.name, cell.contract.precision)
+        if mine == asked and cell.stack in (question.a, question.b) and not cell.arm:
+            return cell.group
+    raise UsageFault(
+        f"session {session.id} has no rows of {question.a} and {question.b} at {' '.join(asked)}",
+        f"`detente explain {question.workload} {question.a} {question.b} --size {question.size}` measures them",
+    )
+
+
+def plain_captures(session: Session, group: str) -> list[Process]:
+    """The captures of a group's rows as they are, in their order. Of the same stack there are others in a session:
+    under an arm, of another workload, and at float64 where its program is proved on another's runtime."""
+    return [p for p in session.processes if p.kind == "capture" and p.cell.group == group and not p.cell.arm]
 
 
 def _facts(session: Session, group: str) -> dict[Row, Facts]:
