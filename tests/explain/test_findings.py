@@ -109,7 +109,10 @@ def compiled(tmp_path, *opcodes: str) -> Any:
 
 def test_barriers_and_what_only_moves_data_are_of_the_whole_program(tmp_path) -> None:
     plain, moved = compiled(tmp_path, "tanh"), compiled(tmp_path, "transpose", "tanh", "copy")
-    assert "2 and 0 kernels that only move data, 128 and 0 bytes" in [f.what for f in find(moved, plain, [])]
+    assert any(
+        f.what.startswith("2 and 0 kernels that only move data, 128 and 0 bytes")
+        for f in find(moved, plain, [])
+    )
     assert find(moved, moved, []) == () == find(plain, plain, [])
     fenced = compiled(tmp_path, "tanh", "opt-barrier")
     assert [f.rule for f in find(fenced, plain, [])] == ["fusion-barrier"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detente.programs.module import Computation, Instruction, Shape
-from detente.programs.parts import Part, coverage, parts, sites
+from detente.programs.parts import Part, coverage, movers, parts, sites, transposes
 from tests.programs.build import parameter, program
 
 F = (Shape("f32", (4, 4)),)
@@ -98,3 +98,18 @@ def test_dead_operations_are_no_part() -> None:
         [parameter(0, 4, 4), op("negate", 0, origin="jvp(x)/neg"), op("add", 0, 0, origin="jvp(y)/add")]
     )
     assert [s.part.path for s in sites(module)] == ["y"]
+
+
+def test_a_transpose_inside_of_a_kernel_that_computes_is_counted_as_such() -> None:
+    def fused(name: str, *opcodes: str) -> Computation:
+        rows = [parameter(0, 4, 8)]
+        rows += [Instruction(o, (Shape("f32", (8, 4)),), (k,)) for k, o in enumerate(opcodes)]
+        return Computation(name, tuple(rows), len(rows) - 1)
+
+    def kernel(operand: int, called: str) -> Instruction:
+        return Instruction("fusion", (Shape("f32", (8, 4)),), (operand,), (called,))
+
+    computes, moves = fused("computes", "transpose", "tanh"), fused("moves", "transpose", "copy")
+    made = program([parameter(0, 4, 8), kernel(0, "computes"), kernel(1, "moves")], computes, moves)
+    assert transposes(made) == (1, 128)
+    assert movers(made) == (1, 128)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from detente.explain.align import Aligned
 from detente.explain.side import Side
 from detente.programs.module import Dot
-from detente.programs.parts import Site, movers
+from detente.programs.parts import Site, movers, transposes
 from detente.programs.products import is_product
 from detente.programs.scope import ROOT
 from detente.programs.shown_operation import shown_operation
@@ -181,10 +181,17 @@ def _repeated(pair: Pair) -> Found | None:
 def _moved(a: Side, b: Side) -> str | None:
     if a.compiled is None or b.compiled is None:
         return None
-    (many, size), (fewer, less) = movers(a.compiled), movers(b.compiled)
-    if max(size, less) < _MORE * max(min(size, less), 1) or abs(size - less) < _MOVED * _results(a, b):
+    alone = [movers(side.compiled) for side in (a, b) if side.compiled is not None]
+    inside = [transposes(side.compiled) for side in (a, b) if side.compiled is not None]
+    ours, theirs = (alone[k][1] + inside[k][1] for k in (0, 1))
+    if max(ours, theirs) < _MORE * max(min(ours, theirs), 1) or abs(ours - theirs) < _MOVED * _results(a, b):
         return None
-    return f"{many} and {fewer} kernels that only move data, {size:,} and {less:,} bytes"
+    (many, size), (fewer, less) = alone
+    (across, much), (along, little) = inside
+    return (
+        f"{many} and {fewer} kernels that only move data, {size:,} and {less:,} bytes; {across} and {along} transposes "
+        f"inside of others, {much:,} and {little:,} bytes"
+    )
 
 
 def _results(a: Side, b: Side) -> int:
@@ -326,8 +333,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "data-moved",
-        "kernels do nothing but move data",
-        "a transpose or a copy that no other kernel took in reads and writes memory once more",
+        "more data is only moved",
+        "a transpose or a copy that no other kernel took in reads and writes memory once more; one that a kernel took "
+        "in reads or writes across rows",
         "program",
         whole=_moved,
     ),

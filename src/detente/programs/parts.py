@@ -136,6 +136,23 @@ def movers(module: Module) -> tuple[int, int]:
     return count, size
 
 
+def transposes(module: Module) -> tuple[int, int]:
+    """(how many transposes stand inside of kernels that compute as well, bytes of their results in a step). A CPU's
+    compiler takes a transpose into its neighbour, where it is no kernel, and each read or write goes across rows."""
+    count = size = 0
+    for home, runs in running(module):
+        for at in live(home):
+            one = home.instructions[at]
+            if one.opcode != "fusion" or _moves_alone(module, one):
+                continue
+            for inner in (module.computations[name] for name in one.called):
+                for place in live(inner):
+                    if inner.instructions[place].opcode == "transpose":
+                        count += runs
+                        size += runs * sum(s.bytes for s in inner.instructions[place].results)
+    return count, size
+
+
 def running(module: Module) -> list[tuple[Computation, int]]:
     """The computations whose instructions are kernels (the entry, what it calls, and what loops and branches run), each
     once, with how often a step runs it; 1 a loop whose trips are not known."""
