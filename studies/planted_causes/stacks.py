@@ -72,7 +72,8 @@ def looked_up(own: Call) -> Call:
             # 0 at every row, and no constant.
             nothing = jnp.isnan(jax.lax.stop_gradient(rows[:, 0])).astype(jnp.int64)
             places = jnp.arange(rows.shape[0], dtype=jnp.int64) + nothing
-            return jnp.take(rows, places, axis=0, mode="clip").reshape(found.shape)
+            # Not clipped: the gradient is traced where there are no 64-bit numbers to clip with.
+            return rows.at[places].get(mode="promise_in_bounds").reshape(found.shape)
 
     return call
 
