@@ -214,8 +214,8 @@ def store(place: Path, name: str, entry: Entry) -> str:
 def _holds_code(payload: bytes) -> bool:
     """Whether a serialised executable holds the functions that it calls. XLA's CPU client keeps the object files of
     what it compiles, and none of what it reads: such an executable runs, is written without complaint, is read without
-    complaint, and calls functions that are nowhere (NOT_FOUND in the first step). Other clients write machine code of
-    their own or refuse."""
+    complaint, and calls functions that are nowhere (NOT_FOUND in the first step). Of other clients no such thing is
+    known, and their code has other beginnings."""
     return jax.devices()[0].platform != "cpu" or any(magic in payload for magic in _OBJECT_FILES)
 
 
