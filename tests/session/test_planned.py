@@ -10,20 +10,11 @@ from typing import Any
 # holds the figures of models.
 LIMITS = {"torch-eager": 0.20, "jax": 0.20}
 
+FFN = ("compare", "ffn", "--size", "tiny", "--device", "cpu")
+
 
 def test_planned_and_measured_stand_beside_each_other(detente: Any) -> None:
-    words = (
-        "compare",
-        "ffn",
-        "--stacks",
-        ",".join(LIMITS),
-        "--size",
-        "tiny",
-        "--device",
-        "cpu",
-        "--blocks",
-        "1",
-    )
+    words = (*FFN, "--stacks", ",".join(LIMITS), "--blocks", "1")
     done = detente(*words, "--no-aa", "--format", "json")
     assert done.returncode == 0, done.stderr
     cells = {c["stack"]: c["memory"] for c in json.loads(done.stdout)["cells"]}
@@ -37,18 +28,7 @@ def test_planned_and_measured_stand_beside_each_other(detente: Any) -> None:
 
 def test_what_a_plan_compiled_is_not_there_when_the_first_step_is_timed(detente: Any, tmp_path: Path) -> None:
     """A plan compiles the very step, and its row's first timed process is the one that is told as cold."""
-    words = (
-        "compare",
-        "ffn",
-        "--stacks",
-        "jax,detente",
-        "--size",
-        "tiny",
-        "--device",
-        "cpu",
-        "--blocks",
-        "2",
-    )
+    words = (*FFN, "--stacks", "jax,detente", "--blocks", "2")
     done = detente(*words, "--no-aa", "--format", "json")
     assert done.returncode == 0, done.stderr
     assert detente("export", "--output", str(tmp_path / "session.jsonl")).returncode == 0

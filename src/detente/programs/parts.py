@@ -127,12 +127,10 @@ def movers(module: Module) -> tuple[int, int]:
     """(how many kernels of an optimised program do nothing but move data, bytes that a step writes by them). A loop's
     body counts as often as it runs, where that is known."""
     count = size = 0
-    for home, runs in running(module):
-        for at in live(home):
-            one = home.instructions[at]
-            if one.opcode not in FREE and one.opcode != "call" and _moves_alone(module, one):
-                count += runs
-                size += runs * sum(s.bytes for s in one.results)
+    for one, runs in _run(module):
+        if one.opcode not in FREE and one.opcode != "call" and _moves_alone(module, one):
+            count += runs
+            size += runs * sum(s.bytes for s in one.results)
     return count, size
 
 
@@ -140,17 +138,28 @@ def transposes(module: Module) -> tuple[int, int]:
     """(how many transposes stand inside of kernels that compute as well, bytes of their results in a step). A CPU's
     compiler takes a transpose into its neighbour, where it is no kernel, and each read or write goes across rows."""
     count = size = 0
+    for one, runs in _run(module):
+        if one.opcode != "fusion" or _moves_alone(module, one):
+            continue
+        for inside in _held(module, one):
+            if inside.opcode == "transpose":
+                count += runs
+                size += runs * sum(s.bytes for s in inside.results)
+    return count, size
+
+
+def _run(module: Module) -> Iterator[tuple[Instruction, int]]:
+    """Every instruction that runs by itself, with how often a step runs it."""
     for home, runs in running(module):
         for at in live(home):
-            one = home.instructions[at]
-            if one.opcode != "fusion" or _moves_alone(module, one):
-                continue
-            for inner in (module.computations[name] for name in one.called):
-                for place in live(inner):
-                    if inner.instructions[place].opcode == "transpose":
-                        count += runs
-                        size += runs * sum(s.bytes for s in inner.instructions[place].results)
-    return count, size
+            yield home.instructions[at], runs
+
+
+def _held(module: Module, one: Instruction) -> Iterator[Instruction]:
+    """What a fusion computes with."""
+    for home in (module.computations[name] for name in one.called):
+        for at in live(home):
+            yield home.instructions[at]
 
 
 def running(module: Module) -> list[tuple[Computation, int]]:
@@ -175,12 +184,7 @@ def running(module: Module) -> list[tuple[Computation, int]]:
 def _moves_alone(module: Module, one: Instruction) -> bool:
     if one.opcode != "fusion":
         return one.opcode in MOVES and one.opcode != "broadcast"
-    inside = [
-        home.instructions[at].opcode
-        for home in (module.computations[name] for name in one.called)
-        for at in live(home)
-        if home.instructions[at].opcode not in FREE
-    ]
+    inside = [held.opcode for held in _held(module, one) if held.opcode not in FREE]
     return bool(inside) and all(opcode in MOVES for opcode in inside) and set(inside) != {"broadcast"}
 
 

@@ -191,7 +191,7 @@ def test_a_program_is_found_again_where_several_devices_are_visible(tmp_path):
 
 
 ONCE = """
-import sys, torch
+import torch
 from detente import bridge
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
