@@ -10,7 +10,7 @@ from planted_sessions import loud, make_session, quiet, row
 from planted_windows import OUTPUTS, STATE, covered
 
 from detente.judge import judge
-from detente.judge.rules.window import CAP, change_share
+from detente.judge.rules.window import CAP, change_share, difference
 from detente.records.evidence import Evidence
 from detente.records.sample import Sample
 from detente.records.tensor_error import TensorError
@@ -182,6 +182,37 @@ def test_a_reference_that_drifts_more_than_the_cap_proves_nothing_against_a_row(
     assert change_share(wild, own=True) > CAP["fp32"]
     result = judge(make_session(plant={"jax": window(errors=wild)}))
     assert row(result, "jax").status == "ok"
+
+
+def again(steps: int, *errors: TensorError) -> str:
+    """What a replay of so many steps with these errors says."""
+    return difference(errors, "fp32", steps)
+
+
+@pytest.mark.parametrize("own", [0.0052, 0.0099, 0.0101, 0.03])
+def test_what_lies_off_like_the_eager_runs_is_fair_on_both_sides_of_the_cap(own: float) -> None:
+    """Measured: nine eager runs 0.99 % off, a fair JAX row 1.00 % behind 1,556 steps of a small MLP."""
+    update = TensorError("update", "w", 1.1 * own, own, 1.0, 640)
+    assert not again(1556, update)
+    assert "off by" in again(1556, replace(update, err=min(4.1 * own, 0.9)))
+
+
+def test_a_step_left_out_of_many_is_seen_beyond_twice_what_the_eager_runs_lie_off() -> None:
+    assert "0.015 is allowed" in again(1556, TensorError("update", "w", 0.016, 0.0075, 1.0, 640))
+
+
+def test_of_few_moments_that_are_last_digits_the_middle_one_says_how_far_they_lie_off() -> None:
+    """Measured: the bridge's own last digits of 1 - p behind 481 steps of an MLP that knew its batches by heart."""
+    shares = (0.28, 0.4, 0.38, 0.2, 0.0058, 0.002)
+    moments = [TensorError("moment", f"exp_avg:{k}", own, own, 1.0, 64) for k, own in enumerate(shares)]
+    moments[4] = replace(moments[4], err=0.035)
+    assert not again(481, *moments)
+    assert "exp_avg:4" in again(3, *moments)
+    moments[4] = replace(moments[4], err=1.0)
+    assert "exp_avg:4" in again(481, *moments)
+    # Parameters have a middle of their own: one that was not trained is seen beside moments that are noise.
+    updates = [TensorError("update", str(k), 0.003, 0.003, 1.0, 64) for k in range(6)]
+    assert "update 5" in again(481, *moments[:4], *updates[:5], replace(updates[5], err=1.0))
 
 
 def test_one_process_of_five_that_stutters_behind_a_hand_out_is_noise() -> None:

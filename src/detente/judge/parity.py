@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from detente.records.precision import PRECISIONS, Precision
 from detente.records.result import ParityColumn
 from detente.records.tensor_error import TensorError
+from detente.records.window import MANY_STEPS
 
 SAME_FUNCTION = 1e-9
 TIMES_REFERENCE = 4.0
@@ -65,17 +66,19 @@ def relative_floor(precision: Precision, kind: str, steps: int = FLOOR_STEPS) ->
     return max(floor, min(floor * steps / FLOOR_STEPS, MOST_FLOOR))
 
 
-def pooled_errors(errors: Sequence[TensorError]) -> dict[str, float]:
+def pooled_errors(errors: Sequence[TensorError], steps: int = FLOOR_STEPS) -> dict[str, float]:
     """For each scale of updates and moments (``_scale``) the 95th percentile of err_ref / rms over a run; absent under
-    20 tensors, where there is no such percentile to speak of."""
+    20 tensors, where there is no such percentile to speak of. Behind ``MANY_STEPS`` the median says it of fewer: an MLP
+    that had learnt its batches by heart was off by 2.5 % in a moment of six that were, for the eager runs, off by 0.6
+    to 40: the last digits of 1 - p are a framework's own."""
     shares: dict[str, list[float]] = {}
     for e in errors:
         if e.kind in _UPDATED and e.rms > 0 and math.isfinite(e.err_ref):
             shares.setdefault(_scale(e), []).append(e.err_ref / e.rms)
     return {
-        scale: sorted(found)[int(0.95 * (len(found) - 1))]
+        scale: sorted(found)[int((0.95 if len(found) >= POOLED_LEAST else 0.5) * (len(found) - 1))]
         for scale, found in shares.items()
-        if len(found) >= POOLED_LEAST
+        if len(found) >= POOLED_LEAST or steps > MANY_STEPS
     }
 
 
@@ -100,7 +103,7 @@ def judge_tensors(
         if math.isfinite(e.rms):
             sizes.setdefault(_scale(e), []).append(e.rms)
     largest = {s: ceiling(found) if s.startswith("moment") else max(found) for s, found in sizes.items()}
-    pooled = pooled_errors(errors)
+    pooled = pooled_errors(errors, steps)
     judged = []
     for e in errors:
         if not (math.isfinite(e.err) and math.isfinite(e.rms) and math.isfinite(e.err_ref)):

@@ -6,13 +6,15 @@ XStatMetadata{id 1, name 2}; XLine{name 2, timestamp_ns 3, events 4}; XEvent{met
 stats 4}; XStat{metadata_id 1, double 2, uint64 3, int64 4, str 5, bytes 6, ref 7}.
 
 An event belongs to an operation where it has the stat ``hlo_op``. Several threads run operations at once: what they
-took is added up as **thread time**, and the union of the intervals is the time in which any of them ran.
+took is added up as **thread time**, and the union of the intervals is the time in which any of them ran. That union is
+also **shared out**: an instant belongs to the innermost operation of each thread that runs one, in equal shares, so that
+the shares of all operations add up to it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from detente.programs.module import ProgramError
@@ -21,22 +23,26 @@ from detente.programs.wire import WireError, fields, signed, text
 _OPERATION = "hlo_op"
 _MODULE = "hlo_module"
 _PICO = 1e-12
+# (line, module, operation, begin, duration), in picoseconds
+_Event = tuple[int, str, str, int, int]
 
 
 @dataclass(frozen=True)
 class Profile:
     """``seconds`` of thread time by (module, operation) over all of the profile, and how often each ran; ``busy``: in
-    which any operation ran; ``span``: from the first operation to the last."""
+    which any operation ran; ``span``: from the first operation to the last; ``shares``: ``busy`` shared out."""
 
     seconds: dict[tuple[str, str], float] = field(default_factory=dict)
     runs: dict[tuple[str, str], int] = field(default_factory=dict)
     busy: float = 0.0
     span: float = 0.0
+    shares: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def of_step(self) -> dict[str, float]:
+    def of_step(self, shared: bool = False) -> dict[str, float]:
         """Operation -> seconds of one run of the program that took longest; what ran beside it is left out. A profile
         may begin and end within a step, so that each operation is divided by its own number of runs; one that runs
-        several times in a step (in a loop) is multiplied again."""
+        several times in a step (in a loop) is multiplied again. Seconds are thread time, or what of the step's own time
+        is ``shared`` out to it."""
         by_module: Counter[str] = Counter()
         for (module, _), took in self.seconds.items():
             by_module[module] += took  # type: ignore[assignment]  # Counter of floats
@@ -50,7 +56,7 @@ class Profile:
             operation: took
             / max(self.runs[module, operation], 1)
             * max(1, round(self.runs[module, operation] / steps))
-            for (module, operation), took in self.seconds.items()
+            for (module, operation), took in (self.shares if shared else self.seconds).items()
             if module == largest
         }
 
@@ -58,25 +64,59 @@ class Profile:
 def read_xplane(data: bytes) -> Profile:
     """Raises ProgramError for anything else than an XSpace."""
     try:
-        events = [e for plane in _messages(memoryview(data), 1) for e in _events(plane)]
+        planes = [list(_events(plane)) for plane in _messages(memoryview(data), 1)]
     except (WireError, ValueError, IndexError) as error:
         raise ProgramError(f"not a profile of XLA ({len(data)} bytes): {error}") from error
+    events = [event for plane in planes for event in plane]
     seconds: Counter[tuple[str, str]] = Counter()
     runs: Counter[tuple[str, str]] = Counter()
-    for module, operation, _, took in events:
+    for _, module, operation, _, took in events:
         seconds[module, operation] += took * _PICO  # type: ignore[assignment]  # Counter of floats
         runs[module, operation] += 1
-    intervals = sorted((begun, begun + took) for _, _, begun, took in events)
+    intervals = sorted((begun, begun + took) for _, _, _, begun, took in events)
     busy, end = 0, 0
     for begun, over in intervals:
         busy += max(0, over - max(begun, end))
         end = max(end, over)
     span = end - intervals[0][0] if intervals else 0
-    return Profile(dict(seconds), dict(runs), busy * _PICO, span * _PICO)
+    return Profile(dict(seconds), dict(runs), busy * _PICO, span * _PICO, _shared_out(planes))
 
 
-def _events(plane: memoryview) -> Iterator[tuple[str, str, int, int]]:
-    """(module, operation, begin, duration) of a plane's operations, in picoseconds."""
+def _shared_out(planes: Sequence[Sequence[_Event]]) -> dict[tuple[str, str], float]:
+    """What each operation has of the time in which any ran."""
+    borders: list[tuple[int, int, tuple[int, int], int, tuple[str, str]]] = []
+    number = 0
+    for at, plane in enumerate(planes):
+        for line, module, operation, begun, took in plane:
+            if took <= 0:
+                continue
+            # At one instant an end comes first; of two that begin there the longer one is the outer.
+            borders.append((begun, took, (at, line), number, (module, operation)))
+            borders.append((begun + took, 0, (at, line), number, (module, operation)))
+            number += 1
+    borders.sort(key=lambda b: (b[0], b[1] > 0, -b[1]))
+    stacks: dict[tuple[int, int], list[tuple[int, tuple[str, str]]]] = {}
+    found: Counter[tuple[str, str]] = Counter()
+    last = borders[0][0] if borders else 0
+    for instant, took, line, which, key in borders:
+        if instant > last and stacks:
+            part = (instant - last) * _PICO / len(stacks)
+            for held in stacks.values():
+                found[held[-1][1]] += part  # type: ignore[assignment]  # Counter of floats
+        last = instant
+        if took:
+            stacks.setdefault(line, []).append((which, key))
+        else:
+            left = [one for one in stacks[line] if one[0] != which]
+            if left:
+                stacks[line] = left
+            else:
+                del stacks[line]
+    return dict(found)
+
+
+def _events(plane: memoryview) -> Iterator[_Event]:
+    """The events of a plane's operations; a plane has a line for each thread."""
     names: dict[int, str] = {}
     stats: dict[int, str] = {}
     for number, value in fields(plane):
@@ -89,7 +129,7 @@ def _events(plane: memoryview) -> Iterator[tuple[str, str, int, int]]:
     wanted = {ident for ident, name in stats.items() if name in (_OPERATION, _MODULE)}
     if not wanted:
         return
-    for line in _messages(plane, 3):
+    for place, line in enumerate(_messages(plane, 3)):
         base = 0
         rows = []
         for number, value in fields(line):
@@ -111,7 +151,7 @@ def _events(plane: memoryview) -> Iterator[tuple[str, str, int, int]]:
                     if isinstance(ident, int) and ident in wanted:
                         said[stats[ident]] = _said(stat, stats)
             if _OPERATION in said:
-                yield said.get(_MODULE, ""), said[_OPERATION], base + begun, took
+                yield place, said.get(_MODULE, ""), said[_OPERATION], base + begun, took
 
 
 def _said(stat: dict[int, int | memoryview], stats: dict[int, str]) -> str:

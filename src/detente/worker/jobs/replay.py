@@ -15,7 +15,7 @@ import numpy as np
 from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.records.tensor_error import TensorError
-from detente.records.window import Replay
+from detente.records.window import MANY_STEPS, Replay
 from detente.worker.advance import advance
 from detente.worker.events import Events
 from detente.worker.fair import Fair
@@ -24,12 +24,6 @@ from detente.worker.maker import Maker, make_maker
 from detente.worker.prepared import map_batches, map_weights, read_kinks
 from detente.worker.reference import STATE, Reference, Trace, make_reference, state_trace, with_errors
 from detente.workloads.catalogue import find_size, find_workload
-
-# Behind so many steps roundings have grown into something of their own: of 814 small steps a fair JAX row was off by
-# 4.5 % in one second moment, where two eager runs that share their kernels were off by 1 %. More runs tell how far fair
-# ones go, and steps of which a sample holds so many take no time. Runs that differ in the order of rows alone share
-# their kernels: behind 88 steps of a small ViT six of them lay within 0.7 % where the bridge was fairly 2.9 % off.
-MANY_STEPS = 64
 
 
 class NotAState(Exception):
