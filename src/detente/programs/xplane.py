@@ -7,8 +7,8 @@ stats 4}; XStat{metadata_id 1, double 2, uint64 3, int64 4, str 5, bytes 6, ref 
 
 An event belongs to an operation where it has the stat ``hlo_op``. Several threads run operations at once: what they
 took is added up as **thread time**, and the union of the intervals is the time in which any of them ran. That union is
-also **shared out**: an instant belongs to the innermost operation of each thread that runs one, in equal shares, so that
-the shares of all operations add up to it.
+also **shared out**: an instant belongs to the innermost operation of each thread that runs one, in equal shares, which
+add up to it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from detente.records.sample import Sample
 from detente.records.tensor_error import TensorError
 
-
 # Behind so many steps roundings have grown into something of their own: of 814 small steps a fair JAX row was off by
 # 4.5 % in one second moment, where two eager runs that share their kernels were off by 1 %. More runs tell how far fair
 # ones go, and steps of which a sample holds so many take no time. Runs that differ in the order of rows alone share

@@ -27,8 +27,8 @@ from detente.records.window import Window
 CAP = {"fp64": 1e-6, "fp32": 1e-2, "tf32": 5e-2, "bf16": 1e-1}
 # Drift of a whole change that says nothing, whatever the eager runs differ by.
 LEAST_DRIFT = 1e-3
-# Of what the eager runs lie off themselves so much is never too much: nine of them and a fair row lay off alike, 0.99 and
-# 1.00 % behind 1,556 steps of a small MLP, where the cap alone drew the line between them.
+# Of what the eager runs lie off themselves so much is never too much: nine of them and a fair row lay off alike, 0.99
+# and 1.00 % behind 1,556 steps of a small MLP, where the cap alone drew the line between them.
 LIKE_ITSELF = 2.0
 # Beyond the cap, what is left to say: a state that was not trained is off by all of its change.
 WILD = 0.5
