@@ -57,6 +57,7 @@ CODES: dict[str, str] = {
     "generator": "draw with torch inside forward (the step has its own random numbers), or draw into the batch",
     "form": "leave form= out, or take one that step.choice lists as possible",
     "checkpoint": "load it into a step of the same module and optimizer as the one that saved it",
+    "profile": "`detente programs MODEL detente --parts` counts a program's parts without a clock",
     "export": "run torch.export.export(module, ..., strict=False) by itself to see torch's own message",
     "repeat": "what the step reads of the clock, of a file or of a device is one value in a program: hand it over in "
     "the batch, or keep it in a buffer",

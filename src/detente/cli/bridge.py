@@ -1,4 +1,5 @@
-"""``detente bridge``: what the bridge refuses in a model, and the form that runs fastest here."""
+"""``detente bridge``: what the bridge refuses in a model, the form that runs fastest here, and where its step's time
+goes."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detente.cli.options import format_option
-from detente.records.fault import UsageFault
+from detente.cli.text import say
+from detente.programs.module import ProgramError
+from detente.records.fault import CellFault, UsageFault
 
 if TYPE_CHECKING:
     from detente.records.job import JobKind
@@ -24,6 +27,7 @@ def command() -> None:
     Examples:
       detente bridge check path/to/model.py:build
       detente bridge tune gpt2 --size tiny
+      detente bridge profile path/to/model.py:build
     """
 
 
@@ -80,6 +84,61 @@ def tune(model: str, size: str | None, form: str) -> int:
     print(found["text"])
     where = f"remembered in {found['folder']}" if found["folder"] else "not remembered: the cache is off"
     print(f"\n{model}: {where}")
+    return 0
+
+
+@command.command("profile", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model")
+@click.option("--size", help="Size of a workload of detente's own.  [default: its largest]")
+@click.option(
+    "--contract", help="train-step, train-step-sgd, gradient or forward.  [default: the workload's first]"
+)
+@format_option("text", "json")
+def profile(model: str, size: str | None, contract: str | None, form: str) -> int:
+    """Where the time of MODEL's step goes: by kind of work, by direction and by part of the model, in the bridge and
+    in eager PyTorch, whose operators are timed one by one.
+
+    A few steps of each, watched, in a process of its own: it shows where to look, and is no verdict
+    (`detente compare` gives one). It takes what the two take to start and twenty steps.
+
+    \b
+    Examples:
+      detente bridge profile path/to/model.py:build
+      detente bridge profile resnet50 --format json
+    """
+    from detente.cli.live import progress_sink
+    from detente.explain.side import Side
+    from detente.report.profile_page import profile_document, profile_page
+    from detente.session.capturing import capture_programs
+    from detente.session.request import Request
+    from detente.workloads.catalogue import find_size, find_workload
+
+    chosen = find_size(find_workload(model), size).name
+    request = Request(
+        (model,), ("detente", "torch-eager"), chosen, contract, command=("detente", *sys.argv[1:])
+    )
+    sink = progress_sink()
+    try:
+        captured = capture_programs(request, sink)
+    finally:
+        sink.close()
+    found, missing = {}, {}
+    for one in captured:
+        try:
+            if one.evidence.status != "ok":
+                raise ProgramError(one.evidence.reason)
+            found[one.cell.label] = Side(one.cell.label, one.evidence, one.artefacts).profile
+        except (OSError, ProgramError) as error:
+            missing[one.cell.label] = str(error)
+    if "detente" in missing:
+        raise CellFault(
+            f"{model} could not be profiled: {missing['detente']}", "`detente bridge check` lists refusals"
+        )
+    if form == "json":
+        print(json.dumps(profile_document(model, chosen, found, missing)))
+    else:
+        for line in profile_page(model, chosen, found, missing):
+            say(line)
     return 0
 
 

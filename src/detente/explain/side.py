@@ -13,6 +13,7 @@ from detente.programs.live_memory import LiveMemory
 from detente.programs.module import Module, ProgramError
 from detente.programs.part_table import PartTable
 from detente.programs.parts import Part, Site, sites
+from detente.programs.step_profile import StepProfile, of_operators, of_xla
 from detente.programs.xplane import read_xplane
 from detente.records.evidence import Evidence
 from detente.records.program import Program
@@ -102,6 +103,15 @@ class Side:
         if profile.span > 0 and facts.get("profiled_s"):
             found["busy"] = profile.busy / profile.span * facts["profiled_s"]
         return found
+
+    @cached_property
+    def profile(self) -> StepProfile:
+        """Where the seconds of a step went. Raises ProgramError where nothing was timed, or by kernels that hold
+        several operations (torch.compile)."""
+        if "operators" in self._programs:
+            return of_operators(self.bytes_of("operators"), self._programs["operators"].facts)
+        facts = self._programs["xplane"].facts if "xplane" in self._programs else {}
+        return of_xla(self.bytes_of("hlo-optimised"), self.bytes_of("xplane"), facts)
 
     @cached_property
     def inductor(self) -> Mapping[str, str]:

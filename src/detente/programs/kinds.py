@@ -79,7 +79,10 @@ def _kind(module: Module, one: Instruction) -> Kind:
         ("custom-call" in opcodes, "other"),
         (opcodes <= _MOVED, "copies"),
     )
-    return next((kind for met, kind in table if met), "elementwise")
+    for met, kind in table:
+        if met:
+            return kind
+    return "elementwise"
 
 
 def _of_library(target: str) -> Kind | None:
@@ -103,38 +106,37 @@ def _held(module: Module, one: Instruction, above: frozenset[str]) -> Iterator[I
 
 
 # Behind ``aten.``, without underscores in front: words that an operator's name begins with, as whole words.
+_WORDS: tuple[tuple[Kind, str], ...] = (
+    ("convolutions", "convolution mkldnn_convolution cudnn_convolution slow_conv thnn_conv conv"),
+    (
+        "products",
+        "mm addmm bmm baddbmm addbmm mv addmv dot vdot matmul linear mkldnn_linear grouped_mm scaled_dot_product "
+        "efficient_attention flash_attention",
+    ),
+    (
+        "random numbers",
+        "native_dropout fused_dropout bernoulli rand randn randint randperm normal uniform exponential multinomial "
+        "geometric",
+    ),
+    (
+        "lookups",
+        "embedding index gather scatter take sort topk masked_select masked_scatter nonzero argmax argmin",
+    ),
+    (
+        "reductions",
+        "sum nansum mean prod amax amin aminmax max min var std norm linalg_vector_norm foreach_norm softmax "
+        "log_softmax safe_softmax logsumexp native_layer_norm native_group_norm native_batch_norm batch_norm "
+        "layer_norm fused_rms_norm nll_loss cross_entropy cumsum cumprod any all avg_pool max_pool mkldnn_max_pool "
+        "adaptive_avg_pool adaptive_max_pool",
+    ),
+    (
+        "copies",
+        "copy to_copy clone contiguous cat stack fill zero zeros new ones empty full slice_backward select_backward "
+        "slice_scatter select_scatter constant_pad foreach_copy foreach_zero lift_fresh arange repeat roll flip",
+    ),
+)
 _OPERATORS: tuple[tuple[Kind, re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(rf"(?:{'|'.join(words.split())})(?:_|\d|$)"))
-    for kind, words in (
-        ("convolutions", "convolution mkldnn_convolution cudnn_convolution slow_conv thnn_conv conv"),
-        (
-            "products",
-            "mm addmm bmm baddbmm addbmm mv addmv dot vdot matmul linear mkldnn_linear grouped_mm scaled_dot_product "
-            "efficient_attention flash_attention",
-        ),
-        (
-            "random numbers",
-            "native_dropout fused_dropout bernoulli rand randn randint randperm normal uniform exponential "
-            "multinomial geometric",
-        ),
-        (
-            "lookups",
-            "embedding index gather scatter take sort topk masked_select masked_scatter nonzero argmax argmin",
-        ),
-        (
-            "reductions",
-            "sum nansum mean prod amax amin aminmax max min var std norm linalg_vector_norm foreach_norm softmax "
-            "log_softmax safe_softmax logsumexp native_layer_norm native_group_norm native_batch_norm batch_norm "
-            "layer_norm fused_rms_norm nll_loss cross_entropy cumsum cumprod any all avg_pool max_pool "
-            "mkldnn_max_pool adaptive_avg_pool adaptive_max_pool",
-        ),
-        (
-            "copies",
-            "copy to_copy clone contiguous cat stack fill zero zeros new ones empty full slice_backward "
-            "select_backward slice_scatter select_scatter constant_pad foreach_copy foreach_zero lift_fresh arange "
-            "repeat roll flip",
-        ),
-    )
+    (kind, re.compile(rf"(?:{'|'.join(words.split())})(?:_|\d|$)")) for kind, words in _WORDS
 )
 
 
@@ -151,11 +153,14 @@ def kind_of_operator(one: Instruction) -> Kind:
     """
     space, _, rest = one.opcode.partition(".")
     name = rest.partition(".")[0].lstrip("_")
-    found = next((kind for kind, words in _OPERATORS if words.match(name)), None) if space == "aten" else None
+    if (
+        space == "aten"
+        and (found := next((k for k, words in _OPERATORS if words.match(name)), None)) is not None
+    ):
+        return found
     # A library's own operator, whose products torch counts, is one; of another nothing is known.
-    return found or (
-        "products" if isinstance(one.detail, Work) else "elementwise" if space == "aten" else "other"
-    )
+    unknown: Kind = "elementwise" if space == "aten" else "other"
+    return "products" if isinstance(one.detail, Work) else unknown
 
 
 def kinds_of_operators(module: Module) -> dict[str, Kind]:

@@ -70,7 +70,8 @@ def sites(module: Module) -> tuple[Site, ...]:
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """What a program runs as one: a fusion, a call of a library, an operation of its own. ``shared``: it holds
-    operations of more than one part; it is its result's."""
+    operations of more than one part; it is that of its largest product, which is what takes the time, and of its result
+    where it has none (a weight's gradient with the update behind it is the gradient's)."""
 
     name: str
     part: Part
@@ -103,7 +104,7 @@ def _kernels(
     if home.name in above:
         raise ProgramError(f"computation {home.name!r} calls itself")
     alive = live(home)
-    placed = _placed(home, alive, around, outermost)
+    placed = _placed(module, home, alive, around, outermost)
     inner = (*above, home.name)
     for at in sorted(alive):
         one, (part, how) = home.instructions[at], placed[at]
@@ -113,10 +114,16 @@ def _kernels(
         if one.opcode in FREE:
             continue
         held: set[Part] = set()
+        largest = 0
         if one.opcode in ("fusion", "call"):
             for name in one.called:
-                walked = _walk(module, module.computations[name], part, 1, inner, outermost)
-                held |= {site.part for site in walked if site.how == "name"}
+                for site in _walk(module, module.computations[name], part, 1, inner, outermost):
+                    if site.how != "name":
+                        continue
+                    held.add(site.part)
+                    size = product_flops(site.operation, site.home) if is_product(site.operation) else 0
+                    if size > largest:
+                        largest, part, how = size, site.part, "name"
         if how != "name" and len(held) == 1:
             # The kernel has no name of its own, but all that it holds is of one part.
             part, how = held.pop(), "name"
@@ -245,7 +252,7 @@ def _walk(
     if home.name in above:
         raise ProgramError(f"computation {home.name!r} calls itself")
     alive = live(home)
-    placed = _placed(home, alive, around, outermost)
+    placed = _placed(module, home, alive, around, outermost)
     for at, one in enumerate(home.instructions):
         if at not in alive:
             continue
@@ -265,11 +272,15 @@ def _walk(
 
 
 def _placed(
-    home: Computation, alive: set[int], around: Part | None, outermost: str
+    module: Module, home: Computation, alive: set[int], around: Part | None, outermost: str
 ) -> list[tuple[Part, How]]:
     """The part of each instruction, and how it is known."""
     whole = home.instructions
     found: list[tuple[Part, How] | None] = [_by_name(one, around, outermost) for one in whole]
+    for at, one in enumerate(whole):
+        if one.opcode == "fusion" and at in alive:
+            for operand, reader in _read_inside(module, one, around, outermost):
+                found[operand] = found[operand] or reader
     users: list[list[int]] = [[] for _ in whole]
     for at, one in enumerate(whole):
         if at in alive:
@@ -294,6 +305,27 @@ def _placed(
             found[at] = (nearest[0], "guess")
     nowhere: tuple[Part, How] = (around or Part("", "forward"), "none" if around is None else "flow")
     return [f or nowhere for f in found]
+
+
+def _read_inside(
+    module: Module, fusion: Instruction, around: Part | None, outermost: str
+) -> Iterator[tuple[int, tuple[Part, How]]]:
+    """(operand, the part of what reads it first) of a fusion. A compiler that rewrites a convolution leaves its name to
+    the transpose behind it, and fuses that into the update that reads the gradient."""
+    for name in fusion.called:
+        inside = module.computations[name].instructions
+        numbers = {at: one.number for at, one in enumerate(inside) if one.opcode == "parameter"}
+        told: set[int] = set()
+        for one in inside:
+            if one.opcode not in MOVES:
+                continue
+            for operand in one.operands:
+                number = numbers.get(operand)
+                if number is None or number in told or number >= len(fusion.operands):
+                    continue
+                if (part := _by_name(one, around, outermost)) is not None:
+                    told.add(number)
+                    yield fusion.operands[number], (part[0], "flow")
 
 
 def _by_name(one: Instruction, around: Part | None, outermost: str) -> tuple[Part, How] | None:

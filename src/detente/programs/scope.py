@@ -35,6 +35,8 @@ NUMBERED = "@"
 _NUMBER = re.compile(r"@\.\d+$")
 # Scopes that torch_xla opens for the pieces of an operation that it takes apart.
 _LOWERED = re.compile(r"(aten|xla|prim)__\w+(\.\d+)?")
+# JAX's own random numbers: what stands behind is the name of the Python function that first asked for them.
+_DRAWN = "jit(_threefry"
 # Scopes that a library opens for what it computes, and that are no module's: jnp.einsum opens one of its formula.
 _FORMULA = re.compile(r"[^\w.*#\-/]")
 
@@ -52,6 +54,8 @@ def read_scope(op_name: str) -> Scope | None:
 
     >>> read_scope("jit(step)/transpose(jvp(GPT))/h_0/ln_1/mul")
     Scope(path='GPT.h_0.ln_1', direction='backward')
+    >>> read_scope("jit(step)/jvp(h.0.drop)/jit(_threefry_fold_in)/step_key/while")
+    Scope(path='h.0.drop', direction='forward')
     >>> read_scope("jit(step)/optimizer/sqrt")
     Scope(path='', direction='optimizer')
     """
@@ -61,6 +65,8 @@ def read_scope(op_name: str) -> Scope | None:
     seen: set[str] = set()
     *tokens, _primitive = _split(op_name)
     for token in tokens:
+        if token.startswith(_DRAWN):
+            break
         name = _unwrapped(_NUMBER.sub("", token), seen)
         if not name:
             continue

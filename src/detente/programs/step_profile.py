@@ -13,12 +13,11 @@ by this count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from detente.programs.count import read_program
-from detente.programs.fold import starred
 from detente.programs.kinds import KINDS, Kind, kinds_of, kinds_of_operators
 from detente.programs.module import ProgramError
 from detente.programs.operators import seconds_of
@@ -95,11 +94,42 @@ class StepProfile:
 
     def by_part(self) -> dict[Part, float]:
         """Seconds by part, equal layers together under a star."""
-        stars = starred({s.part.path for s in self.slices})
+        stars = _starred({s.part.path for s in self.slices})
         found: Counter[Part] = Counter()
         for one in self.slices:
             found[Part(stars(one.part.path), one.part.direction)] += one.seconds  # type: ignore[assignment]
         return {part: float(seconds) for part, seconds in found.items()}
+
+
+def _starred(paths: Iterable[str]) -> Callable[[str], str]:
+    """What puts a star for the number of a layer, where others beside it hold the same modules: of
+    ``Sequential(LayerNorm, Linear)`` the two are not equal, and keep their numbers.
+
+    >>> name = _starred(["0.0", "0.1", "1.0", "1.1", "2"])
+    >>> name("1.0"), name("2")
+    ('*.0', '2')
+    """
+    held: dict[str, set[str]] = {}
+    for path in paths:
+        names = path.split(".")
+        for k in range(1, len(names)):
+            held.setdefault(".".join(names[:k]), set()).add(".".join(names[k:]))
+    alike: dict[tuple[str, frozenset[str]], int] = {}
+    for layer, below in held.items():
+        if layer.rpartition(".")[2].isdigit():
+            key = (layer.rpartition(".")[0], frozenset(below))
+            alike[key] = alike.get(key, 0) + 1
+
+    def name(path: str) -> str:
+        names = path.split(".")
+        found = list(names)
+        for k, one in enumerate(names):
+            layer = ".".join(names[: k + 1])
+            if one.isdigit() and alike.get((".".join(names[:k]), frozenset(held.get(layer, ()))), 0) > 1:
+                found[k] = "*"
+        return ".".join(found)
+
+    return name
 
 
 def of_xla(optimised: bytes, xplane: bytes, facts: Mapping[str, float]) -> StepProfile:
@@ -143,7 +173,9 @@ def of_operators(data: bytes, facts: Mapping[str, float]) -> StepProfile:
 
 
 def _slice(part: Part, work: Kind, seconds: float, known: bool) -> Slice:
-    return Slice(part, "optimizer" if part.direction == "optimizer" else work, seconds, known)
+    # An optimizer that multiplies matrices (Muon) has products.
+    update = part.direction == "optimizer" and work not in ("products", "convolutions")
+    return Slice(part, "optimizer" if update else work, seconds, known)
 
 
 def _cut(facts: Mapping[str, float], slices: Iterable[Slice]) -> StepProfile:

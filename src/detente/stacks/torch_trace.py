@@ -27,14 +27,34 @@ STEPS = 5
 
 def operators_of(step: Callable[[], Any], module: Any, timed: bool, name: str = "step") -> Capture:
     """The operators of ``step()`` as a capture of form ``operators``. Takes ``STEPS`` steps where it is ``timed``,
-    whose operators must be the same ones: a step that differs from the last has no times."""
+    whose operators must be the same ones: a step that differs from the last has no times. Its facts are of as many
+    steps that nobody watched: ``plain_s`` seconds and ``cpu_s`` of the processors in a step, and the ``threads`` that
+    may compute."""
+    facts = _plain(step) if timed else {}
     rows, *others = [_traced(step, module) for _ in range(STEPS if timed else 1)]
     same = all([r["op"] for r in other] == [r["op"] for r in rows] for other in others)
     for at, row in enumerate(rows):
         found = statistics.median(each[at]["seconds"] for each in (rows, *others)) if timed and same else None
         row["seconds"] = found
     document = {"schema": SCHEMA, "name": name, "operations": rows}
-    return Capture("operators", name, json.dumps(document).encode())
+    return Capture("operators", name, json.dumps(document).encode(), facts)
+
+
+def _plain(step: Callable[[], Any]) -> dict[str, float]:
+    import torch
+
+    walls, cpus = [], []
+    for _ in range(STEPS + 1):
+        begun, used = time.perf_counter(), time.process_time()
+        step()
+        walls.append(time.perf_counter() - begun)
+        cpus.append(time.process_time() - used)
+    # The first one behind a pause finds its caches cold.
+    return {
+        "plain_s": statistics.median(walls[1:]),
+        "cpu_s": statistics.median(cpus[1:]),
+        "threads": float(torch.get_num_threads()),
+    }
 
 
 def _traced(step: Callable[[], Any], module: Any) -> list[dict[str, Any]]:
