@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detente.programs.module import Computation, Instruction, Shape
-from detente.programs.parts import Part, coverage, movers, parts, sites, transposes
+from detente.programs.module import Computation, Dot, Instruction, Shape
+from detente.programs.parts import Part, coverage, kernels, movers, parts, sites, transposes
 from tests.programs.build import parameter, program
 
 F = (Shape("f32", (4, 4)),)
@@ -113,3 +113,46 @@ def test_a_transpose_inside_of_a_kernel_that_computes_is_counted_as_such() -> No
     made = program([parameter(0, 4, 8), kernel(0, "computes"), kernel(1, "moves")], computes, moves)
     assert transposes(made) == (1, 128)
     assert movers(made) == (1, 128)
+
+
+def fused(*instructions: Instruction) -> Computation:
+    return Computation("fused", instructions, len(instructions) - 1)
+
+
+def test_a_rewritten_product_is_what_the_transpose_behind_it_was_inside_of_the_next_fusion() -> None:
+    """XLA gives a convolution that it rewrites no name; the transpose behind it has it, fused into the update."""
+    update = "jit(step)/optimizer/mul"
+    inside = fused(
+        parameter(0, 4, 4),
+        op("transpose", 0, origin="jit(step)/transpose(jvp(conv))/conv_general_dilated"),
+        op("multiply", 1, 1, origin=update),
+    )
+    module = program(
+        [parameter(0, 4, 4), op("convolution", 0, 0), op("fusion", 1, origin=update, called=("fused",))],
+        inside,
+    )
+    assert [(k.part, k.how) for k in kernels(module)] == [
+        (Part("conv", "backward"), "flow"),
+        (Part("", "optimizer"), "name"),
+    ]
+
+
+def test_what_an_update_reads_plainly_is_the_updates() -> None:
+    update = "jit(step)/optimizer/mul"
+    inside = fused(parameter(0, 4, 4), op("multiply", 0, 0, origin=update))
+    module = program(
+        [parameter(0, 4, 4), op("add", 0, 0), op("fusion", 1, origin=update, called=("fused",))], inside
+    )
+    assert kernels(module)[0].part == Part("", "optimizer")
+
+
+def test_a_kernel_is_its_largest_products() -> None:
+    product = Instruction(
+        "dot", F, (0, 0), detail=Dot((1,)), origin="jit(step)/transpose(jvp(fc))/dot_general"
+    )
+    inside = fused(parameter(0, 4, 4), product, op("multiply", 1, 1, origin="jit(step)/optimizer/mul"))
+    module = program(
+        [parameter(0, 4, 4), op("fusion", 0, origin="jit(step)/optimizer/mul", called=("fused",))], inside
+    )
+    (kernel,) = kernels(module)
+    assert kernel.part == Part("fc", "backward") and kernel.shared

@@ -53,6 +53,35 @@ def test_thread_time_is_added_and_its_union_told() -> None:
     assert found.busy == pytest.approx(6e-9) and found.span == pytest.approx(6e-9)
 
 
+def test_an_instant_is_shared_out_among_the_innermost_operations_of_each_thread() -> None:
+    one = number(3, 1) + event(0, 8000, "while.1", STEP) + event(2000, 4000, "dot.2", STEP)
+    two = number(3, 1) + event(4000, 6000, "add.3", STEP) + event(20_000, 1000, "exp.4", STEP)
+    found = read_xplane(profile(one, two))
+    assert found.shares == {
+        ("jit_step", "while.1"): pytest.approx(3e-9),  # 0 to 2 alone, 6 to 8 beside add.3
+        ("jit_step", "dot.2"): pytest.approx(3e-9),  # 2 to 4 alone, 4 to 6 beside add.3
+        ("jit_step", "add.3"): pytest.approx(4e-9),  # 4 to 8 beside others, 8 to 10 alone
+        ("jit_step", "exp.4"): pytest.approx(1e-9),
+    }
+    assert sum(found.shares.values()) == pytest.approx(found.busy)
+    assert found.of_step(shared=True)["add.3"] == pytest.approx(4e-9)
+
+
+def test_operations_that_follow_each_other_without_a_gap_are_not_nested() -> None:
+    rows = [
+        event(0, 10, "a", STEP),
+        event(10, 20, "b", STEP),
+        event(10, 5, "c", STEP),
+        event(30, 0, "d", STEP),
+    ]
+    found = read_xplane(profile(number(3, 1) + b"".join(rows)))
+    assert found.shares == {
+        ("jit_step", "a"): pytest.approx(10e-12),
+        ("jit_step", "b"): pytest.approx(15e-12),
+        ("jit_step", "c"): pytest.approx(5e-12),
+    }
+
+
 def test_a_step_is_a_run_of_each_operation_whatever_the_profile_cut_off() -> None:
     rows = [event(0, 10, "add.1", STEP), event(20, 30, "dot.2", STEP), event(60, 12, "add.1", STEP)]
     more = [event(100 + k, 2, "body.3", STEP) for k in range(4)]

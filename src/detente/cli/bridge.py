@@ -17,6 +17,7 @@ from detente.records.fault import CellFault, UsageFault
 
 if TYPE_CHECKING:
     from detente.records.job import JobKind
+    from detente.workloads.workload import Workload
 
 
 @click.group("bridge", context_settings={"help_option_names": ["-h", "--help"]})
@@ -111,9 +112,9 @@ def profile(model: str, size: str | None, contract: str | None, form: str) -> in
     from detente.report.profile_page import profile_document, profile_page
     from detente.session.capturing import capture_programs
     from detente.session.request import Request
-    from detente.workloads.catalogue import find_size, find_workload
+    from detente.workloads.catalogue import find_size
 
-    chosen = find_size(find_workload(model), size).name
+    chosen = find_size(_of_torch(model), size).name
     request = Request(
         (model,), ("detente", "torch-eager"), chosen, contract, command=("detente", *sys.argv[1:])
     )
@@ -142,13 +143,9 @@ def profile(model: str, size: str | None, contract: str | None, form: str) -> in
     return 0
 
 
-def _run(kind: JobKind, model: str, size: str | None, done: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What the worker of one job found out."""
-    from detente.records.cell import Cell
-    from detente.records.contract import CONTRACTS
-    from detente.report.text import clean
-    from detente.session.alone import ask_alone
-    from detente.workloads.catalogue import find_size, find_workload
+def _of_torch(model: str) -> Workload:
+    """Raises UsageFault for a model of another framework, and for none."""
+    from detente.workloads.catalogue import find_workload
 
     workload = find_workload(model)
     if "torch" not in workload.definitions:
@@ -156,7 +153,18 @@ def _run(kind: JobKind, model: str, size: str | None, done: str, options: dict[s
             f"{model} is no model of torch",
             "the bridge runs torch modules on XLA; a model of JAX is there already",
         )
-    chosen = find_size(workload, size).name
+    return workload
+
+
+def _run(kind: JobKind, model: str, size: str | None, done: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What the worker of one job found out."""
+    from detente.records.cell import Cell
+    from detente.records.contract import CONTRACTS
+    from detente.report.text import clean
+    from detente.session.alone import ask_alone
+    from detente.workloads.catalogue import find_size
+
+    chosen = find_size(_of_torch(model), size).name
     cell = Cell(model, chosen, "detente", CONTRACTS["train-step"], "cpu", "detente")
 
     def tell(phase: str) -> None:

@@ -153,10 +153,8 @@ def kind_of_operator(one: Instruction) -> Kind:
     """
     space, _, rest = one.opcode.partition(".")
     name = rest.partition(".")[0].lstrip("_")
-    if (
-        space == "aten"
-        and (found := next((k for k, words in _OPERATORS if words.match(name)), None)) is not None
-    ):
+    found: Kind | None = next((kind for kind, words in _OPERATORS if words.match(name)), None)
+    if space == "aten" and found is not None:
         return found
     # A library's own operator, whose products torch counts, is one; of another nothing is known.
     unknown: Kind = "elementwise" if space == "aten" else "other"

@@ -66,8 +66,11 @@ _INDUCTOR_LAYER_S = 13.0
 # torch's tuning guide asks for an allocator that keeps what is freed (jemalloc, TCMalloc; docs.pytorch.org/tutorials/
 # recipes/recipes/tuning_guide.html). glibc's own does so when it is told to: no step pays for fresh pages. GPT-2 Small
 # on two Zen 3 cores: eager 1.42 and 1.45 s a step without it, 1.07 and 1.22 with it, 110,000 page faults a step and
-# none; JAX, whose memory is its own affair, 1.37 and 1.42 without and 1.35 and 1.36 with it.
+# none.
 _KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}
+# XLA's threads allocate as well, and only glibc's main arena keeps blocks of that size: with it alone, GPT-2 Small in JAX
+# took 0.56 s a step for 0.60, with its layers in a loop 0.57 for 0.64, in torch_xla 0.89 for 0.91 (Zen 5, one block each).
+_KEEPS_MEMORY_OF_XLA = {**_KEEPS_MEMORY, "MALLOC_ARENA_MAX": "1"}
 _INDUCTOR = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 _JAX = {"JAX_COMPILATION_CACHE_DIR": "jax"}
 # Without these two, JAX keeps only compilations above a second and an entry size, and a second process of a small
@@ -142,7 +145,7 @@ STACKS: dict[str, StackEntry] = {
             ("jax", "flax", "optax"),
             _NOT_JAX,
             caches=_JAX,
-            variables=_JAX_KEEP,
+            variables=_JAX_KEEP | _KEEPS_MEMORY_OF_XLA,
             foreign_program=True,
         ),
         StackEntry(
@@ -153,7 +156,7 @@ STACKS: dict[str, StackEntry] = {
             ("jax", "flax", "optax"),
             _NOT_JAX,
             caches=_JAX,
-            variables=_JAX_KEEP,
+            variables=_JAX_KEEP | _KEEPS_MEMORY_OF_XLA,
             default=False,
             layers=True,
             foreign_program=True,
@@ -166,7 +169,7 @@ STACKS: dict[str, StackEntry] = {
             ("torch", "jax"),
             ("tensorflow", "torch_xla"),
             caches=_JAX | {"DETENTE_BRIDGE_CACHE": "bridge"},
-            variables=_JAX_KEEP,
+            variables=_JAX_KEEP | _KEEPS_MEMORY_OF_XLA,
         ),
         StackEntry(
             "torch-xla",
@@ -176,6 +179,7 @@ STACKS: dict[str, StackEntry] = {
             ("torch", "torch_xla"),
             ("jax", "tensorflow"),
             environment="torch-xla",
+            variables=_KEEPS_MEMORY_OF_XLA,
             foreign_program=True,
         ),
         StackEntry(

@@ -19,7 +19,7 @@ from detente.stacks.jax_form import PASSES, form_of
 from detente.stacks.jax_jit import JaxJit
 from detente.stacks.jax_profile import profiled
 from detente.stacks.jax_running import captures_of
-from detente.stacks.process_memory import resident_beside
+from detente.stacks.process_memory import keeps_freed, resident_beside
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import optimizer_for
 from detente.stacks.xla_memory import labelled_memory, live_bytes, planned_memory, read_plan
@@ -154,7 +154,7 @@ class DetenteRunning:
 
     def practice(self) -> str:
         kind = f"{type(self.optimizer).__name__} as torch defines it; " if self.optimizer is not None else ""
-        return f"{kind}one XLA program, state donated; matmul precision {self.matmul}"
+        return f"{kind}one XLA program, state donated; matmul precision {self.matmul}{keeps_freed()}"
 
     def programs(self) -> tuple[Capture, ...]:
         if self.region is None:

@@ -128,8 +128,9 @@ class ForeignRunning:
         }
 
     def state(self) -> dict[str, np.ndarray]:
-        moments = {n: self._to_host(a) for n, a in self.state_of.items() if not n.startswith(_TENSOR)}
-        return {**self.tensors(), **moments, "step": np.array(float(self.count))}
+        """Views, where the device is the host: who asks copies them, and a copy of ours would go to fresh pages."""
+        held = {n.removeprefix(_TENSOR): np.asarray(a) for n, a in self.state_of.items()}
+        return {**held, "step": np.array(float(self.count))}
 
     def parameter_names(self) -> frozenset[str]:
         """What has a moment is trained."""

@@ -18,6 +18,7 @@ from detente.stacks.jax_export import exported
 from detente.stacks.jax_form import AS_IT_IS, JaxForm
 from detente.stacks.jax_nnx import NnxParts
 from detente.stacks.jax_profile import profiled
+from detente.stacks.process_memory import keeps_freed
 from detente.stacks.protocol import Arrays, Capture, CompileCount
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan, with_buffers
 from detente.workloads.names_asked import names_are_asked
@@ -357,7 +358,7 @@ class JaxRunning:
         parts = ("params", "other state", "optimizer state")
         donated = ", ".join(parts[i] for i in self.donated) or "nothing"
         precision = self.jax.config.jax_default_matmul_precision
-        return f"one jit, donates {donated}; matmul precision {precision}"
+        return f"one jit, donates {donated}; matmul precision {precision}{keeps_freed()}"
 
     def programs(self) -> tuple[Capture, ...]:
         if self._example is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -45,3 +47,15 @@ def _status(name: str) -> int:
     except OSError:
         return 0
     return int(found.group(1)) * 1024 if found else 0
+
+
+def keeps_freed(environ: Mapping[str, str] = os.environ) -> str:
+    """What this process's allocator was told about freed memory, as one of its practices; empty for nothing.
+
+    >>> keeps_freed({"MALLOC_MMAP_MAX_": "0"})
+    "; freed memory is kept (glibc's MALLOC_MMAP_MAX_=0)"
+    """
+    if environ.get("MALLOC_MMAP_MAX_") != "0":
+        return ""
+    arena = ", in one arena" if environ.get("MALLOC_ARENA_MAX") == "1" else ""
+    return f"; freed memory is kept (glibc's MALLOC_MMAP_MAX_=0{arena})"

@@ -15,7 +15,7 @@ from detente.records.precision import PRECISIONS
 from detente.stacks.best_seconds import best_seconds
 from detente.stacks.brought_along import by_torch
 from detente.stacks.installed_versions import installed_versions
-from detente.stacks.process_memory import forget_peak, resident
+from detente.stacks.process_memory import forget_peak, keeps_freed, resident
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_trace import operators_of
 from detente.workloads.names_asked import names_are_asked
@@ -272,9 +272,7 @@ class TorchRunning:
         left_out = getattr(self.definition, "left_out", None)
         if left_out is not None and left_out(self.module):
             said.append(left_out(self.module))
-        if os.environ.get("MALLOC_MMAP_MAX_") == "0":
-            said.append("freed memory is kept (glibc's MALLOC_MMAP_MAX_=0)")
-        return "; ".join(said)
+        return "; ".join(said) + keeps_freed()
 
     def programs(self) -> tuple[Capture, ...]:
         """No program, but to a capture the operators of a step; takes some."""

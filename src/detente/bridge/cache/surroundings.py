@@ -16,7 +16,7 @@ from torch import nn
 
 from detente.bridge.cache.describe import users_function
 from detente.bridge.graph import Graph, Where
-from detente.bridge.lower.table import TABLE
+from detente.bridge.lower.table import TABLE, USERS
 from detente.bridge.optim.program import Trace
 from detente.bridge.program.xla_options import options as xla_options
 
@@ -84,7 +84,7 @@ def patched() -> dict[str, Any]:
 
 def lowerings() -> dict[str, Any]:
     """What ``detente.extend`` was given."""
-    return {op: entry.lower for op, entry in sorted(TABLE.items()) if entry.note == "registered by the user"}
+    return {op: entry.lower for op, entry in sorted(TABLE.items()) if entry.note == USERS}
 
 
 def update_of(rule: Any) -> str:

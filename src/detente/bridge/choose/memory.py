@@ -65,3 +65,10 @@ def limit_bytes(device: Any = None) -> int | None:
         if text.isdigit():
             total = min(total, int(text))
     return total
+
+
+def available_bytes() -> int:
+    """What this process may still take of the machine's memory, or of its container's."""
+    machine = psutil.virtual_memory()
+    limit = limit_bytes(jax.devices("cpu")[0]) or machine.total
+    return min(machine.available, max(limit - psutil.Process().memory_info().rss, 0))

@@ -12,6 +12,7 @@ from torch import nn
 
 from detente.bridge.capture.weights import whole
 from detente.bridge.live.interrupts import held_back
+from detente.bridge.state.kept import one_arena
 from detente.bridge.state.meta import on_meta
 from detente.bridge.step.examine import check
 from detente.bridge.step.step import Step
@@ -74,6 +75,9 @@ def compile(
     the certificate, a step that needs another program) says what it does: on standard error where that is a terminal or
     a notebook, to the logger ``detente`` elsewhere.
 
+    On a CPU the process's allocator keeps from now on what a step frees, so that the next one pays for no fresh pages
+    (``DETENTE_KEEP_MEMORY=0`` leaves it alone, and so does any setting of your own: ``MALLOC_*``, ``GLIBC_TUNABLES``).
+
     Raises Refused with every reason, each with the user's file and line.
 
     >>> step = detente.compile(model, loss, torch.optim.AdamW(model.parameters()), example_batch=batch)
@@ -105,6 +109,7 @@ def compile(
         quiet=quiet,
     )
     whole(model)
+    one_arena()
     with held_back(), telling(f"step of {type(model).__name__}", quiet):
         return Step(model, loss, optimizer, example_batch, options, share)
 

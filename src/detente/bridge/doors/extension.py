@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from detente.bridge.lower.driver import load_table
-from detente.bridge.lower.table import TABLE, Entry
+from detente.bridge.lower.table import TABLE, USERS, Entry
 
 
 def extend(op: str, lower: Callable[..., Any], *, random: bool = False, replace: bool = False) -> None:
@@ -26,4 +26,4 @@ def extend(op: str, lower: Callable[..., Any], *, random: bool = False, replace:
         )
     if op.count(".") < 2:
         raise ValueError(f"{op!r} is not an operator's full name; it looks like 'aten.add.Tensor'")
-    TABLE[op] = Entry(op, lower, random, "registered by the user")
+    TABLE[op] = Entry(op, lower, random, USERS)

@@ -24,9 +24,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from detente.bridge.graph import Aval, Graph, Node, Ref, graphs_in, node_refs, refs
+from detente.bridge.lower.channels_last import EACH, Last, each, met, plainly
 from detente.bridge.lower.dtypes import NotForComplex
 from detente.bridge.lower.faults import NO_FAULT, Sites
-from detente.bridge.lower.table import TABLE
+from detente.bridge.lower.table import TABLE, USERS, Entry
 from detente.bridge.refusal import Reason, Refused
 
 
@@ -146,7 +147,7 @@ def evaluate(graph: Graph, inputs: Mapping[int, Any], trace: Trace) -> tuple[Any
             values[item.id] = jnp.asarray(graph.constants[item.name])
     last = {ref.id for output in graph.outputs for ref in refs(output.value)}
     _run(graph.nodes, values, trace, last, depth=0)
-    return tuple(_resolve(output.value, values) for output in graph.outputs)
+    return tuple(plainly(_resolve(output.value, values)) for output in graph.outputs)
 
 
 def _run(nodes: Sequence[Node], values: dict[Any, Any], trace: Trace, live: set[int], depth: int) -> None:
@@ -194,7 +195,7 @@ def _run_node(node: Node, values: dict[Any, Any], trace: Trace) -> None:
     call = NodeCall(node, trace)
     try:
         with jax.named_scope(node.scope or "root"):
-            result = entry.lower(call, *args, **kwargs)
+            result = _lowered(entry, call, args, kwargs)
     except (Refused, LoweringError):
         raise
     except NotForComplex:
@@ -217,6 +218,19 @@ def _run_node(node: Node, values: dict[Any, Any], trace: Trace) -> None:
     values[node.id] = result
 
 
+def _lowered(entry: Entry, call: NodeCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The entry's result; values whose channels are last go to those that can take them."""
+    if entry.aware:
+        return entry.lower(call, *args, **kwargs)
+    if not met((*args, *kwargs.values())):
+        return entry.lower(call, *args, **kwargs)
+    if entry.op in EACH and entry.note != USERS:
+        found = each(entry.lower, call, args, kwargs)
+        if found is not None:
+            return found
+    return entry.lower(call, *plainly(tuple(args)), **{name: plainly(a) for name, a in kwargs.items()})
+
+
 def _checked(node: Node, result: Any) -> Any:
     """The result, after comparing it with what ATen said: a wrong dtype must not travel on."""
     if node.out is None:
@@ -229,16 +243,21 @@ def _checked(node: Node, result: Any) -> Any:
     for index, (aval, value) in enumerate(zip(expected, got, strict=True)):
         if aval is None:
             continue
-        if (
-            value is None
-            or tuple(jnp.shape(value)) != aval.shape
-            or jnp.result_type(value).name != aval.dtype
-        ):
-            has = "None" if value is None else f"{jnp.result_type(value).name}{list(jnp.shape(value))}"
+        shape, kind = _seen(value)
+        if shape != aval.shape or kind != aval.dtype:
+            has = "None" if shape is None else f"{kind}{list(shape)}"
             raise LoweringError(
                 f"{node.op}: output {index} is {has}, ATen gives {aval.dtype}{list(aval.shape)}\n    at {node.where}"
             )
     return got if many else result
+
+
+def _seen(value: Any) -> tuple[tuple[int, ...] | None, str]:
+    """Shape, as torch has it, and the name of the dtype; None for what is not there."""
+    if value is None:
+        return None, ""
+    shape = value.shape if isinstance(value, Last) else jnp.shape(value)
+    return tuple(shape), jnp.result_type(value.array if isinstance(value, Last) else value).name
 
 
 def _region(node: Node, depth: int) -> int | None:

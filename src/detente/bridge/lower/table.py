@@ -63,17 +63,22 @@ class Call(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
+    """``aware``: it takes and returns values with their channels last (channels_last.py)."""
+
     op: str
     lower: Callable[..., Any]
     random: bool = False
     note: str = ""
+    aware: bool = False
 
 
 TABLE: dict[str, Entry] = {}
+# The note of an entry that somebody registered by ``detente.extend``.
+USERS = "registered by the user"
 
 
 def lowers(
-    *ops: str, random: bool = False, note: str = ""
+    *ops: str, random: bool = False, note: str = "", aware: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register one function for one or more operators: ``@lowers("aten.add.Tensor", "aten.add.Scalar")``.
 
@@ -87,7 +92,7 @@ def lowers(
                 raise ValueError(
                     f"{op} is already lowered by {TABLE[op].lower.__module__}.{TABLE[op].lower.__name__}"
                 )
-            TABLE[op] = Entry(op, function, random, note)
+            TABLE[op] = Entry(op, function, random, note, aware)
         return function
 
     return register

@@ -14,10 +14,12 @@ import torch
 from torch import nn
 
 from detente.bridge.certify.eager import eager_step
+from detente.bridge.choose.memory import available_bytes, memory
 from detente.bridge.graph import Aval, Ref
 from detente.bridge.live.around import Surroundings, ambient
 from detente.bridge.live.guard import Guard
 from detente.bridge.refusal import Refused, refuse
+from detente.bridge.state.kept import settle_down
 from detente.bridge.state.meta import Source, on_meta, source, stand_ins
 from detente.bridge.state.pending import Pending
 from detente.bridge.state.place import Placed, but_floats, from_jax, place, with_numbers
@@ -79,6 +81,7 @@ class Step(Readable):
         self._caller: int | None = None  # the thread that is inside of a call
         self._told_reads = 0  # how often what the optimizer's step reads in Python moved
         self._told = False  # of a failed certificate
+        self._keeps = False  # whether what a step frees is kept for the next
         # a short certificate failed: the state is that of a step that is not trusted
         self._kept_nothing = False
         self._rewritten = False  # the live optimizer was given another state
@@ -136,6 +139,10 @@ class Step(Readable):
         return self._run(variant, placed.arrays, hyper)
 
     def _run(self, variant: Variant, arrays: list[Any], hyper: Any) -> Any:
+        if not self._keeps and self._open is None:
+            self._keeps = True
+            planned = memory(variant.compiled.executable)
+            settle_down(planned.temp if planned else 0, available_bytes())
         seed, number = np.uint32(self.options.seed), self.count
         state, run = self._state, variant.compiled.executable
         state.arrange(variant.stacks)

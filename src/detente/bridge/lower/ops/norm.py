@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from detente.bridge.lower.channels_last import Last
 from detente.bridge.lower.dtypes import cast, out_dtype, wide
 from detente.bridge.lower.ops.reduce import vector_norm
 from detente.bridge.lower.table import lowers
@@ -115,8 +116,8 @@ def _native_group_norm(
     return tuple(cast(r, out_dtype(call, i)).reshape(call.out[i].shape) for i, r in enumerate(results))
 
 
-def _per_channel(x: jax.Array) -> tuple[int, ...]:
-    return (-1,) + (1,) * (x.ndim - 2)
+def _per_channel(x: jax.Array, axis: int = 1) -> tuple[int, ...]:
+    return (-1,) + (1,) * (x.ndim - 1 - axis % x.ndim)
 
 
 def _moved(running: jax.Array, now: jax.Array, momentum: float) -> jax.Array:
@@ -127,22 +128,29 @@ def _moved(running: jax.Array, now: jax.Array, momentum: float) -> jax.Array:
 
 
 def _batch_norm(
-    x: jax.Array,
+    given: jax.Array | Last,
     weight: jax.Array | None,
     bias: jax.Array | None,
     running: tuple[jax.Array | None, jax.Array | None],
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[jax.Array, jax.Array | None, jax.Array | None, tuple[Any, Any]]:
-    """Result, saved mean, saved inverse deviation (None out of training), new running statistics."""
-    shape = _per_channel(x)
+    dtype: Any,
+) -> tuple[jax.Array | Last, jax.Array | None, jax.Array | None, tuple[Any, Any]]:
+    """Result of a dtype, saved mean, saved inverse deviation (None out of training), new running statistics."""
+    x, axis = (given.array, -1) if isinstance(given, Last) else (given, 1)
+    shape = _per_channel(x, axis)
     wider = cast(x, wide(x.dtype))
+
+    def told(y: jax.Array) -> jax.Array | Last:
+        y = cast(_affine(y, weight, bias, shape), dtype)
+        return Last(y) if isinstance(given, Last) else y
+
     if not training:
         mean, variance = (cast(r, wide(r.dtype)).reshape(shape) for r in running if r is not None)
         inverse = lax.rsqrt(variance + eps)
-        return _affine((wider - mean) * inverse, weight, bias, shape), None, None, running
-    over = (0, *range(2, x.ndim))
+        return told((wider - mean) * inverse), None, None, running
+    over = tuple(d for d in range(x.ndim) if d != axis % x.ndim)
     count = int(np.prod([x.shape[d] for d in over]))
     y, mean, inverse = _standard(wider, over, eps)
     mean, inverse = mean.reshape(-1), inverse.reshape(-1)
@@ -151,13 +159,13 @@ def _batch_norm(
         away = lax.stop_gradient(wider - mean.reshape(shape))
         unbiased = jnp.sum(away * away, over) / max(count - 1, 1)
         new = (_moved(running[0], mean, momentum), _moved(running[1], unbiased, momentum))
-    return _affine(y, weight, bias, shape), mean, inverse, new
+    return told(y), mean, inverse, new
 
 
-@lowers("aten._native_batch_norm_legit_functional.default")
+@lowers("aten._native_batch_norm_legit_functional.default", aware=True)
 def _batch_norm_functional(
     call: Any,
-    x: jax.Array,
+    x: jax.Array | Last,
     weight: Any,
     bias: Any,
     running_mean: jax.Array,
@@ -166,10 +174,11 @@ def _batch_norm_functional(
     momentum: float,
     eps: float,
 ) -> tuple[jax.Array, ...]:
-    y, mean, inverse, new = _batch_norm(x, weight, bias, (running_mean, running_var), training, momentum, eps)
+    given = (x, weight, bias, (running_mean, running_var))
+    y, mean, inverse, new = _batch_norm(*given, training, momentum, eps, out_dtype(call, 0))
     saved = [_saved(call, i, value) for i, value in ((1, mean), (2, inverse))]
     # ATen declares the new statistics in float32 when x is half precision; the write to the buffer rounds them.
-    return cast(y, out_dtype(call, 0)), *saved, *(cast(n, out_dtype(call, 3 + i)) for i, n in enumerate(new))
+    return y, *saved, *(cast(n, out_dtype(call, 3 + i)) for i, n in enumerate(new))
 
 
 def _saved(call: Any, index: int, value: jax.Array | None) -> jax.Array:
@@ -178,10 +187,10 @@ def _saved(call: Any, index: int, value: jax.Array | None) -> jax.Array:
     return jnp.zeros(call.out[index].shape, kind) if value is None else cast(lax.stop_gradient(value), kind)
 
 
-@lowers("aten._batch_norm_with_update_functional.default")
+@lowers("aten._batch_norm_with_update_functional.default", aware=True)
 def _batch_norm_with_update(
     call: Any,
-    x: jax.Array,
+    x: jax.Array | Last,
     weight: Any,
     bias: Any,
     running_mean: jax.Array,
@@ -189,24 +198,25 @@ def _batch_norm_with_update(
     momentum: float,
     eps: float,
 ) -> tuple[jax.Array, ...]:
-    y, mean, inverse, new = _batch_norm(x, weight, bias, (running_mean, running_var), True, momentum, eps)
+    given = (x, weight, bias, (running_mean, running_var))
+    y, mean, inverse, new = _batch_norm(*given, True, momentum, eps, out_dtype(call, 0))
     reserve = jnp.zeros(call.out[3].shape, out_dtype(call, 3))
     moved = (cast(n, out_dtype(call, 4 + i)) for i, n in enumerate(new))
-    return cast(y, out_dtype(call, 0)), _saved(call, 1, mean), _saved(call, 2, inverse), reserve, *moved
+    return y, _saved(call, 1, mean), _saved(call, 2, inverse), reserve, *moved
 
 
-@lowers("aten._native_batch_norm_legit.no_stats")
+@lowers("aten._native_batch_norm_legit.no_stats", aware=True)
 def _batch_norm_no_stats(
-    call: Any, x: jax.Array, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+    call: Any, x: jax.Array | Last, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> tuple[jax.Array, ...]:
-    y, mean, inverse, _ = _batch_norm(x, weight, bias, (None, None), True, momentum, eps)
-    return cast(y, out_dtype(call, 0)), _saved(call, 1, mean), _saved(call, 2, inverse)
+    y, mean, inverse, _ = _batch_norm(x, weight, bias, (None, None), True, momentum, eps, out_dtype(call, 0))
+    return y, _saved(call, 1, mean), _saved(call, 2, inverse)
 
 
-@lowers("aten._native_batch_norm_legit_no_training.default")
+@lowers("aten._native_batch_norm_legit_no_training.default", aware=True)
 def _batch_norm_no_training(
     call: Any,
-    x: jax.Array,
+    x: jax.Array | Last,
     weight: Any,
     bias: Any,
     running_mean: jax.Array,
@@ -214,14 +224,15 @@ def _batch_norm_no_training(
     momentum: float,
     eps: float,
 ) -> tuple[jax.Array, ...]:
-    y, _, _, _ = _batch_norm(x, weight, bias, (running_mean, running_var), False, momentum, eps)
-    return cast(y, out_dtype(call, 0)), _saved(call, 1, None), _saved(call, 2, None)
+    given = (x, weight, bias, (running_mean, running_var))
+    y, _, _, _ = _batch_norm(*given, False, momentum, eps, out_dtype(call, 0))
+    return y, _saved(call, 1, None), _saved(call, 2, None)
 
 
-@lowers("aten.batch_norm.default")
+@lowers("aten.batch_norm.default", aware=True)
 def _batch_norm_eval(
     call: Any,
-    x: jax.Array,
+    x: jax.Array | Last,
     weight: Any,
     bias: Any,
     running_mean: Any,
@@ -238,9 +249,8 @@ def _batch_norm_eval(
             call.node.where,
             "lower the functional form (_native_batch_norm_legit_functional): run run_decompositions({}) on the export",
         )
-    return cast(
-        _batch_norm(x, weight, bias, (running_mean, running_var), training, momentum, eps)[0], out_dtype(call)
-    )
+    given = (x, weight, bias, (running_mean, running_var))
+    return _batch_norm(*given, training, momentum, eps, out_dtype(call))[0]
 
 
 @lowers("aten.instance_norm.default")
@@ -258,7 +268,7 @@ def _instance_norm(
 ) -> jax.Array:
     dtype = out_dtype(call)
     if not use_input_stats:
-        return cast(_batch_norm(x, weight, bias, (running_mean, running_var), False, momentum, eps)[0], dtype)
+        return _batch_norm(x, weight, bias, (running_mean, running_var), False, momentum, eps, dtype)[0]
     if running_mean is not None:
         raise refuse(
             "op",

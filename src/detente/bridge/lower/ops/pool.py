@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from detente.bridge.lower.channels_last import Last, plainly
 from detente.bridge.lower.dtypes import cast, is_float, lowest, out_dtype, wide
 from detente.bridge.lower.table import lowers
 
@@ -72,12 +73,16 @@ def max_pool(
     padding: Sequence[int],
     dilation: Sequence[int],
     ceil_mode: bool,
+    behind: int = 0,
 ) -> tuple[jax.Array, jax.Array]:
-    """Pooled values and the row-major position (int32) of each maximum in the input's last ``len(kernel)`` axes."""
+    """Pooled values and the row-major position (int32) of each maximum in the input's last ``len(kernel)`` axes, or in
+    as many with so many axes ``behind`` them."""
     n = len(kernel)
-    place = jnp.broadcast_to(_positions(x.shape[-n:]), x.shape)
+    first = x.ndim - n - behind
+    at = _positions(x.shape[first : first + n])
+    place = jnp.broadcast_to(at.reshape(*at.shape, *(1,) * behind), x.shape)
     for d in reversed(range(n)):
-        axis = x.ndim - n + d
+        axis = first + d
         count = _length(x.shape[axis], kernel[d], stride[d], padding[d], dilation[d], ceil_mode)
         need = stride[d] * (count - 1) + dilation[d] * (kernel[d] - 1) + 1
         window = (axis, count, kernel[d], stride[d], dilation[d])
@@ -90,7 +95,7 @@ def max_pool(
 def _max_pool(n: int, with_indices: bool) -> Any:
     def lower(
         call: Any,
-        x: jax.Array,
+        given: jax.Array | Last,
         kernel_size: Any,
         stride: Any = (),
         padding: Any = 0,
@@ -99,15 +104,20 @@ def _max_pool(n: int, with_indices: bool) -> Any:
     ) -> Any:
         kernel = _each(kernel_size, n)
         stride = _each(stride, n) if stride not in ((), [], None) else kernel
-        values, places = max_pool(x, kernel, stride, _each(padding, n), _each(dilation, n), ceil_mode)
-        return (values, cast(places, out_dtype(call, 1))) if with_indices else values
+        # (N, C, L) of a convolution in one dimension may be taken for a picture without a batch.
+        behind = int(isinstance(given, Last) and given.ndim == n + 2)
+        x = given.array if behind else plainly(given)
+        values, places = max_pool(x, kernel, stride, _each(padding, n), _each(dilation, n), ceil_mode, behind)
+        told = (values, cast(places, out_dtype(call, 1))) if with_indices else (values,)
+        told = tuple(Last(one) for one in told) if behind else told
+        return told if with_indices else told[0]
 
     return lower
 
 
 for _n in (1, 2, 3):
-    lowers(f"aten.max_pool{_n}d.default")(_max_pool(_n, False))
-    lowers(f"aten.max_pool{_n}d_with_indices.default")(_max_pool(_n, True))
+    lowers(f"aten.max_pool{_n}d.default", aware=True)(_max_pool(_n, False))
+    lowers(f"aten.max_pool{_n}d_with_indices.default", aware=True)(_max_pool(_n, True))
 
 
 def _avg_pool(n: int) -> Any:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from detente.bridge.lower.channels_last import Last, last, plainly
 from detente.bridge.lower.dtypes import cast, is_bool, out_dtype, spread
 from detente.bridge.lower.table import lowers
 
@@ -325,9 +326,13 @@ def _unbind(call: Any, x: jax.Array, dim: int = 0) -> tuple[jax.Array, ...]:
     return tuple(lax.index_in_dim(x, i, dim, keepdims=False) for i in range(x.shape[dim]))
 
 
-@lowers("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
-def _cat(call: Any, tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
-    dtype = out_dtype(call)
+@lowers("aten.cat.default", "aten.concat.default", "aten.concatenate.default", aware=True)
+def _cat(call: Any, tensors: Sequence[jax.Array | Last], dim: int = 0) -> jax.Array | Last:
+    dtype, rank = out_dtype(call), len(call.out.shape)
+    if any(isinstance(t, Last) for t in tensors) and all(t.ndim == rank for t in tensors):
+        axis = (0, rank - 1, *range(1, rank - 1))[dim % rank]
+        return Last(jnp.concatenate([cast(last(t).array, dtype) for t in tensors], axis))
+    tensors = plainly(tuple(tensors))
     # torch skips legacy empty tensors of shape (0,) whatever the others' rank is.
     kept = [cast(t, dtype) for t in tensors if t.shape != (0,)] or [cast(tensors[0], dtype)]
     return kept[0] if len(kept) == 1 else jnp.concatenate(kept, dim)

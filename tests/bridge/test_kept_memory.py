@@ -1,0 +1,82 @@
+"""What a step frees is kept for the next one, and the user's own word on the allocator counts more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from detente.bridge.state import kept
+
+PROGRAM = """
+import resource
+import torch
+import detente
+model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
+x = torch.randn(4096, 512)
+step = detente.compile(model, lambda m, b: m(b).pow(2).mean(), torch.optim.SGD(model.parameters(), lr=0.1),
+                       example_batch=x, cache=False, quiet=True)
+for _ in range(6):
+    float(step(x))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    float(step(x))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
+"""
+
+
+def faults(**environ: str) -> float:
+    """Page faults of a step, in a process of its own."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_", "DETENTE_KEEP"))}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**clean, **environ},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return float(done.stdout.split()[-1])
+
+
+@pytest.mark.skipif(
+    kept._glibc() is None, reason="another allocator than glibc's answers, or it was set by hand"
+)
+def test_steps_touch_no_fresh_pages_and_do_where_it_was_declined() -> None:
+    # A step computes with some 40 MB, ten thousand pages of them.
+    assert faults() < 500
+    assert faults(DETENTE_KEEP_MEMORY="0") > 3000
+    assert faults(MALLOC_MMAP_THRESHOLD_="131072") > 3000
+
+
+@pytest.mark.parametrize(
+    ("environ", "word"),
+    [
+        ({}, ""),
+        ({"MALLOC_ARENA_MAX": "4"}, "MALLOC_ARENA_MAX"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}, "GLIBC_TUNABLES"),
+        ({"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}, ""),
+        ({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, "LD_PRELOAD"),
+        ({"LD_PRELOAD": "/usr/lib/libfaketime.so"}, ""),
+        ({"DETENTE_KEEP_MEMORY": "0"}, "DETENTE_KEEP_MEMORY"),
+        ({"DETENTE_KEEP_MEMORY": "1"}, ""),
+    ],
+)
+def test_what_the_user_said_of_the_allocator_counts(environ: dict[str, str], word: str) -> None:
+    assert kept.decided(environ) == word
+
+
+def test_a_step_whose_memory_is_scarce_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to = []
+
+    class Libc:
+        def mallopt(self, key: int, value: int) -> int:
+            set_to.append((key, value))
+            return 1
+
+    monkeypatch.setattr(kept, "_glibc", Libc)
+    assert not kept.settle_down(temporary=6 << 30, available=11 << 30) and not set_to
+    assert kept.settle_down(temporary=5 << 30, available=11 << 30) and len(set_to) == 2

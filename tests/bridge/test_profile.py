@@ -1,0 +1,103 @@
+"""``step.profile``: what it tells adds up, and the training never hears of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from detente import bridge
+from detente.programs.parts import Part
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.drop, self.down = (
+            nn.LayerNorm(32), nn.Linear(32, 64), nn.Dropout(0.1), nn.Linear(64, 32)
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.drop(torch.relu(self.up(self.norm(x)))))
+
+
+def training(layers: int = 3, **options: Any) -> tuple[Any, Any, Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Layer() for _ in range(layers)), nn.BatchNorm1d(32), nn.Linear(32, 5))
+    batch = (torch.randn(16, 32), torch.randint(5, (16,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    step = bridge.compile(
+        model,
+        lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1]),
+        optimizer,
+        example_batch=batch,
+        seed=0,
+        cache=False,
+        **options,
+    )
+    return step, model, batch
+
+
+def test_the_training_is_bitwise_the_same_whenever_somebody_looks() -> None:
+    plain, module, batch = training()
+    wanted = [float(plain(batch)) for _ in range(4)]
+    step, looked, batch = training()
+    found = []
+    for _ in range(4):
+        step.profile(batch, steps=1)  # before the first step, while the certificate is open, and behind it
+        found.append(float(step(batch)))
+    assert found == wanted
+    plain.sync_to_torch(), step.sync_to_torch()
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, looked.state_dict()[name]), name
+    assert step.certificate.ok and step.count == 4
+
+
+def test_what_it_tells_adds_up_and_is_of_this_model() -> None:
+    step, _, batch = training()
+    found = step.profile(batch, steps=3).of
+    assert found.computed + found.dispatch == pytest.approx(found.watched_s) or found.dispatch == 0
+    for table in (found.by_work(), found.by_direction(), found.by_part()):
+        assert sum(table.values()) == pytest.approx(found.computed)
+        assert min(table.values()) >= 0
+    parts = set(found.by_part())
+    assert {Part("*.up", "forward"), Part("*.up", "backward"), Part("*.down", "forward")} <= parts
+    assert found.by_work()["products"] > 0 and found.by_work()["optimizer"] > 0
+    assert found.by_work()["random numbers"] > 0
+    assert found.covered > 0.9 and found.cpu_s is not None and found.cpu_s > 0
+    assert 0 < found.idle < found.threads * found.step_s  # type: ignore[operator]
+
+
+def test_a_rolled_step_that_computes_again_says_how_much() -> None:
+    step, _, batch = training(layers=9, form="rolled+full", certificate="none")
+    found = step.profile(batch, steps=2).of
+    assert found.by_direction()["remat"] > 0
+
+
+def test_frozen_weights_and_what_was_written_between_steps_are_profiled_as_they_are() -> None:
+    step, model, batch = training(certificate="none")
+    step(batch)
+    with torch.no_grad():
+        model[-1].weight.fill_(1.0)
+    step.profile(batch, steps=1)
+    step.sync_to_torch()
+    assert torch.equal(model[-1].weight, torch.ones(5, 32))
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_less_than_a_step_is_none(steps: int) -> None:
+    step, _, batch = training(certificate="none")
+    with pytest.raises(ValueError, match="one step or more"):
+        step.profile(batch, steps=steps)
+
+
+def test_a_runtime_that_writes_no_profile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, _, batch = training(certificate="none")
+    monkeypatch.setattr("detente.bridge.step.profile.watch", lambda *_: (None, {}))
+    with pytest.raises(bridge.Refused, match="wrote no profile"):
+        step.profile(batch)
+    monkeypatch.setattr("detente.bridge.step.profile.watch", lambda *_: (b"", {"plain_s": 1.0}))
+    with pytest.raises(bridge.Refused, match="no operation of this program"):
+        step.profile(batch)
