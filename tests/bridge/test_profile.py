@@ -67,7 +67,7 @@ def test_what_it_tells_adds_up_and_is_of_this_model() -> None:
     assert found.by_work()["products"] > 0 and found.by_work()["optimizer"] > 0
     assert found.by_work()["random numbers"] > 0
     assert found.covered > 0.9 and found.cpu_s is not None and found.cpu_s > 0
-    assert 0 < found.idle < found.threads * found.step_s  # type: ignore[operator]
+    assert 0 <= found.idle < found.threads * found.step_s  # type: ignore[operator]
 
 
 def test_a_rolled_step_that_computes_again_says_how_much() -> None:

@@ -68,8 +68,8 @@ _INDUCTOR_LAYER_S = 13.0
 # on two Zen 3 cores: eager 1.42 and 1.45 s a step without it, 1.07 and 1.22 with it, 110,000 page faults a step and
 # none.
 _KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}
-# XLA's threads allocate as well, and only glibc's main arena keeps blocks of that size: with it alone, GPT-2 Small in JAX
-# took 0.56 s a step for 0.60, with its layers in a loop 0.57 for 0.64, in torch_xla 0.89 for 0.91 (Zen 5, one block each).
+# XLA's threads allocate as well, and only glibc's main arena keeps blocks of that size: with it alone, GPT-2 Small in
+# JAX took 0.56 s a step for 0.60, its layers in a loop 0.57 for 0.64, in torch_xla 0.89 for 0.91 (Zen 5, a block each).
 _KEEPS_MEMORY_OF_XLA = {**_KEEPS_MEMORY, "MALLOC_ARENA_MAX": "1"}
 _INDUCTOR = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 _JAX = {"JAX_COMPILATION_CACHE_DIR": "jax"}

@@ -18,6 +18,7 @@ import detente
 from detente import bridge
 from detente.bridge.certify import certify
 from detente.bridge.refusal import CODES
+from detente.bridge.step import profile as step_module
 from tests.bridge.between.loops import Net, batches, cross_entropy, eager
 
 torch.library.define("tests_after_a_refusal::unknown", "(Tensor x) -> Tensor")
@@ -184,6 +185,15 @@ def reads_a_file(it: Trained, batch: Any) -> None:
     it.step(batch)
 
 
+def without_a_profile(it: Trained, batch: Any) -> None:
+    """A runtime that tells nothing; the batch was not trained on."""
+    before, step_module.watch = step_module.watch, lambda *_: (None, {})
+    try:
+        it.step.profile(batch)
+    finally:
+        step_module.watch = before
+
+
 OTHERS: dict[str, Callable[[Trained, Any], Any]] = {
     "batch": lambda it, batch: it.step({"other": batch["x"]}),
     "loss": lambda it, batch: (it.wrong_loss.append(1), it.step(batch)),
@@ -194,6 +204,7 @@ OTHERS: dict[str, Callable[[Trained, Any], Any]] = {
     "checkpoint": loads,
     "certificate": wrong_program,
     "repeat": reads_a_file,
+    "profile": without_a_profile,
 }
 # Raised by ``compile`` alone, where nothing was trained yet.
 AT_COMPILE = {"meta", "weights", "device", "form"}
