@@ -57,3 +57,30 @@ def test_readme_and_the_stored_pages_are_what_their_sessions_say():
     script = str(BENCHMARKS / "readme_session.py")
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
+    page = module("bridge_against_torch").page
+
+    def line(side, number, step, **more):
+        return {
+            "model": "gpt2",
+            "side": side,
+            "round": number,
+            "step_s": step,
+            "first_s": 9.0,
+            "peak_gb": 2.0,
+        } | more
+
+    lines = [
+        line("eager", 0, 1.0), line("compile", 0, 0.5), line("bridge", 0, 0.6),  # 1.2 of the better one
+        line("eager", 1, 4.0), {"model": "gpt2", "side": "compile", "round": 1, "failed": "exit code 1"},
+        line("bridge", 1, 2.0),  # a machine four times as slow, and 0.5
+        line("bridge", 2, 9.0),  # nothing beside it yet: interrupted
+        {"model": "bert", "side": "bridge", "round": 0, "failed": "exit code 137"},
+    ]  # fmt: skip
+    told = page(lines, "python benchmarks/bridge_against_torch.py")
+    (row,) = [text for text in told.splitlines() if text.startswith("| GPT-2")]
+    assert "| 2 | 2.5 | 0.5 | 1.3 | 0.85 (0.50 to 1.20) |" in row
+    assert "Geometric mean of the ratios: 0.85; the largest: 0.85." in told
+    assert "BERT" in told and "failed: exit code 137" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,6 +92,15 @@ def test_less_than_a_step_is_none(steps: int) -> None:
     step, _, batch = training(certificate="none")
     with pytest.raises(ValueError, match="one step or more"):
         step.profile(batch, steps=steps)
+
+
+def test_a_profile_inside_of_somebodys_own_is_told(tmp_path: Path) -> None:
+    import jax
+
+    step, _, batch = training(certificate="none")
+    with jax.profiler.trace(str(tmp_path)), pytest.raises(bridge.Refused, match="profiler could not run"):
+        step.profile(batch, steps=1)
+    assert step.profile(batch, steps=1).of.step_s > 0
 
 
 def test_a_runtime_that_writes_no_profile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,10 @@ def profile_step(
         )
         return held, optimizer, told
 
-    data, facts = watch(jax, step, steps)
+    try:
+        data, facts = watch(jax, step, steps)
+    except RuntimeError as error:  # one profile at a time: somebody's own is running
+        raise refuse("profile", f"JAX's profiler could not run: {error}") from error
     if data is None:
         raise refuse("profile", "the runtime wrote no profile")
     (module,) = compiled.executable.runtime_executable().hlo_modules()

@@ -1,0 +1,287 @@
+"""The bridge beside PyTorch at its best: unmodified models of ``transformers``, dropout as published, AdamW, fp32.
+
+    python benchmarks/bridge_against_torch.py                        # nine models, 5 rounds, some two hours, quiet
+    python benchmarks/bridge_against_torch.py --models resnet50 --rounds 1 --page /tmp/page.md
+
+Each figure comes from a process of its own, whose caches are empty; eager (``fused=True``), ``torch.compile`` (default
+mode, of model and loss) and the bridge take turns in a new random order in every round. PyTorch's processes keep freed
+memory as the referee's rows do. A first step is everything from the built model to the first loss that is read; the
+bridge's certificate is left out of it, because PyTorch makes none. ``VmHWM`` is reset before the third step.
+
+What is compared is decided within a round, where the machine was the same: the median over rounds of the bridge's
+step over the better of the two. Interrupted, the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from detente.session.fingerprint import machine
+from detente.stacks.catalogue import STACKS
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-against-torch.md"
+SIDES = ("eager", "compile", "bridge")
+WARM, STEPS = 3, 12
+Made = tuple[Any, Any, Callable[[Any, Any], Any]]
+
+
+def _classified(model: Any, batch: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.cross_entropy(model(batch["x"]).logits, batch["y"])
+
+
+def _language(model: Any, batch: Any) -> Any:
+    return model(input_ids=batch["x"], labels=batch["x"]).loss
+
+
+def _pictures(torch: Any, rows: int, labels: int = 1000) -> Any:
+    return {"x": torch.randn(rows, 3, 224, 224), "y": torch.randint(labels, (rows,))}
+
+
+def _gpt2(torch: Any, tf: Any) -> Made:
+    model = tf.GPT2LMHeadModel(tf.GPT2Config(use_cache=False))
+    return model, {"x": torch.randint(50257, (2, 64))}, _language
+
+
+def _bert(torch: Any, tf: Any) -> Made:
+    batch = {"x": torch.randint(30000, (4, 64)), "y": torch.randint(2, (4,))}
+    return tf.BertForSequenceClassification(tf.BertConfig()), batch, _classified
+
+
+def _vit(torch: Any, tf: Any) -> Made:
+    return tf.ViTForImageClassification(tf.ViTConfig(num_labels=1000)), _pictures(torch, 2), _classified
+
+
+def _resnet50(torch: Any, tf: Any) -> Made:
+    return tf.ResNetForImageClassification(tf.ResNetConfig(num_labels=1000)), _pictures(torch, 4), _classified
+
+
+def _llama(torch: Any, tf: Any) -> Made:
+    config = tf.LlamaConfig(
+        hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12, use_cache=False
+    )
+    return tf.LlamaForCausalLM(config), {"x": torch.randint(32000, (2, 128))}, _language
+
+
+def _t5(torch: Any, tf: Any) -> Made:
+    return (
+        tf.T5ForConditionalGeneration(tf.T5Config(use_cache=False)),
+        {"x": torch.randint(32000, (4, 64))},
+        _language,
+    )
+
+
+def _whisper(torch: Any, tf: Any) -> Made:
+    batch = {"x": torch.randn(1, 80, 3000), "y": torch.randint(50000, (1, 64))}
+    model = tf.WhisperForConditionalGeneration(tf.WhisperConfig(d_model=384, encoder_layers=4, decoder_layers=4,
+        encoder_attention_heads=6, decoder_attention_heads=6, encoder_ffn_dim=1536, decoder_ffn_dim=1536,
+        use_cache=False))  # fmt: skip
+    return model, batch, lambda m, b: m(input_features=b["x"], labels=b["y"]).loss
+
+
+def _mamba(torch: Any, tf: Any) -> Made:
+    config = tf.MambaConfig(hidden_size=256, num_hidden_layers=4, vocab_size=8000, use_cache=False)
+    return tf.MambaForCausalLM(config), {"x": torch.randint(8000, (2, 64))}, _language
+
+
+def _convnext(torch: Any, tf: Any) -> Made:
+    return (
+        tf.ConvNextForImageClassification(tf.ConvNextConfig(num_labels=1000)),
+        _pictures(torch, 2),
+        _classified,
+    )
+
+
+MODELS: dict[str, tuple[str, Callable[[Any, Any], Made]]] = {
+    "gpt2": ("GPT-2 Small, 2 x 64", _gpt2),
+    "bert": ("BERT-Base, 4 x 64", _bert),
+    "vit": ("ViT-B/16, 2", _vit),
+    "resnet50": ("ResNet-50, 4 x 224", _resnet50),
+    "llama": ("Llama, 12 layers of 768, 2 x 128", _llama),
+    "t5": ("T5, 6 + 6 of 512, 4 x 64", _t5),
+    "whisper": ("Whisper tiny, 1 x 3000, 64 labels", _whisper),
+    "mamba": ("Mamba, 4 layers of 256, 2 x 64", _mamba),
+    "convnext": ("ConvNeXt tiny, 2 x 224", _convnext),
+}
+
+
+def measure(name: str, side: str) -> dict[str, Any]:
+    """One side of one model, in this process."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    model, batch, loss = MODELS[name][1](torch, transformers)
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=side != "bridge")
+    begun = time.perf_counter()
+    if side == "bridge":
+        import detente
+
+        begun = time.perf_counter()
+        step: Any = detente.compile(
+            model, loss, optimizer, example_batch=batch, seed=0, certificate="none", quiet=True
+        )
+        form = step.choice.form
+    else:
+        forward = torch.compile(loss) if side == "compile" else loss
+        form = ""
+
+        def step(batch: Any) -> Any:
+            optimizer.zero_grad()
+            value = forward(model, batch)
+            value.backward()
+            optimizer.step()
+            return value
+
+    float(step(batch))
+    first = time.perf_counter() - begun
+    float(step(batch))
+    peak = _peak() if _forget_peak() else None
+    walls = []
+    for k in range(WARM + STEPS):
+        begun = time.perf_counter()
+        float(step(batch))
+        if k >= WARM:
+            walls.append(time.perf_counter() - begun)
+    found = {"first_s": first, "step_s": statistics.median(walls), "form": form, "whole_gb": resource.getrusage(
+        resource.RUSAGE_SELF).ru_maxrss / 1e6}  # fmt: skip
+    return found | ({"peak_gb": _peak()} if peak is not None else {})
+
+
+def _forget_peak() -> bool:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _peak() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1e6
+    return math.nan
+
+
+def process(name: str, side: str) -> dict[str, Any]:
+    """The same in a process of its own, with empty caches."""
+    with tempfile.TemporaryDirectory(prefix="detente-beside-") as folder:
+        caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton",
+                  "DETENTE_BRIDGE_CACHE": f"{folder}/bridge"}  # fmt: skip
+        kept = dict(STACKS["torch-eager"].variables) if side != "bridge" else {}
+        done = subprocess.run(
+            [sys.executable, __file__, "--one", name, side],
+            env={**os.environ, **caches, **kept},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0 or not done.stdout.strip():
+        return {"failed": f"exit code {done.returncode}"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def page(lines: list[dict[str, Any]], command: str) -> str:
+    """The page of everything that was measured so far."""
+    cores = len(os.sched_getaffinity(0))
+    text = [
+        "# The bridge beside PyTorch at its best",
+        "",
+        f"`{command}`: unmodified models, dropout as published, fp32, AdamW (PyTorch's fused), processes in turns,",
+        f"empty caches. Processor: {machine()['processor']}, {cores} cores. Medians over rounds; *ratio*:",
+        "the bridge's step over the better of eager and compile, decided within each round, with its range.",
+        "",
+        "| model | rounds | eager, s | compile, s | bridge, s | ratio | first step: compile, bridge, s | "
+        "peak: eager, compile, bridge, GB |",
+        "|---|---:|---:|---:|---:|---|---|---|",
+    ]
+    ratios = []
+    for name, (title, _) in MODELS.items():
+        rounds: dict[int, dict[str, Any]] = {}
+        for line in lines:
+            if line["model"] == name and "failed" not in line:
+                rounds.setdefault(line["round"], {})[line["side"]] = line
+        whole = [r for r in rounds.values() if "bridge" in r and "eager" in r]
+        if not whole:
+            continue
+        found = [r["bridge"]["step_s"] / min(r[s]["step_s"] for s in SIDES[:2] if s in r) for r in whole]
+        ratios.append(statistics.median(found))
+
+        def middle(side: str, key: str, whole: list[Any] = whole) -> str:
+            values = [r[side][key] for r in whole if side in r and key in r[side]]
+            return f"{statistics.median(values):.3g}" if values else "failed"
+
+        steps = " | ".join(middle(side, "step_s") for side in SIDES)
+        text.append(
+            f"| {title} | {len(whole)} | {steps} | {ratios[-1]:.2f} ({min(found):.2f} to {max(found):.2f}) | "
+            f"{middle('compile', 'first_s')}, {middle('bridge', 'first_s')} | "
+            f"{', '.join(middle(side, 'peak_gb') for side in SIDES)} |"
+        )
+    failed = [f"{MODELS[x['model']][0]}, {x['side']}, round {x['round'] + 1}" for x in lines if "failed" in x]
+    why = [x["failed"] for x in lines if "failed" in x]
+    text += (
+        ["", *(f"* {what} failed: {reason}" for what, reason in zip(failed, why, strict=True))]
+        if failed
+        else []
+    )
+    if ratios:
+        mean = math.exp(statistics.fmean(math.log(r) for r in ratios))
+        text += ["", f"Geometric mean of the ratios: {mean:.2f}; the largest: {max(ratios):.2f}."]
+    return "\n".join([*text, ""])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "SIDE"), help=argparse.SUPPRESS)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--again", action="store_true", help="forget what was measured before")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measure(*given.one)))
+        return 0
+    names = given.models.split(",")
+    if wrong := [n for n in names if n not in MODELS]:
+        parser.error(f"no model is called {wrong[0]!r}: there are {', '.join(MODELS)}")
+    kept = given.page.with_suffix(".jsonl")
+    if given.again:
+        kept.unlink(missing_ok=True)
+    lines = [json.loads(text) for text in kept.read_text().splitlines()] if kept.exists() else []
+    known = {(line["model"], line["side"], line["round"]) for line in lines}
+    command = " ".join(["python benchmarks/bridge_against_torch.py", *sys.argv[1:]])
+    for number in range(given.rounds):
+        for name in names:
+            for side in random.sample(SIDES, len(SIDES)):
+                if (name, side, number) in known:
+                    continue
+                line = {"model": name, "side": side, "round": number, "processor": machine()["processor"]}
+                lines.append(line | process(name, side))
+                with kept.open("a") as out:
+                    out.write(json.dumps(lines[-1]) + "\n")
+                given.page.write_text(page(lines, command))
+                print(lines[-1], file=sys.stderr, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
