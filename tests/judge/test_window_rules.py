@@ -189,16 +189,29 @@ def again(steps: int, *errors: TensorError) -> str:
     return difference(errors, "fp32", steps)
 
 
-@pytest.mark.parametrize("own", [0.0052, 0.0099, 0.0101, 0.03])
-def test_what_lies_off_like_the_eager_runs_is_fair_on_both_sides_of_the_cap(own: float) -> None:
-    """Measured: nine eager runs 0.99 % off, a fair JAX row 1.00 % behind 1,556 steps of a small MLP."""
+@pytest.mark.parametrize(
+    ("steps", "own", "allowed"),
+    [
+        (19, 0.002, 0.008), (19, 0.0049, 0.01), (19, 0.0099, 0.0198), (19, 0.0101, 0.0404),
+        (1556, 0.0045, 0.036), (1556, 0.0099, 0.05), (1556, 0.0101, 0.05), (1556, 0.03, 0.06), (1556, 0.06, 0.48),
+    ],
+)  # fmt: skip
+def test_what_lies_off_like_the_eager_runs_is_fair_on_both_sides_of_every_cap(
+    steps: int, own: float, allowed: float
+) -> None:
+    """Measured: nine eager runs 0.99 % off and a fair JAX row 1.00 % behind 1,556 steps of a small MLP; 0.46 and 2.36
+    behind 542, where a kink had parted them."""
     update = TensorError("update", "w", 1.1 * own, own, 1.0, 640)
-    assert not again(1556, update)
-    assert "off by" in again(1556, replace(update, err=min(4.1 * own, 0.9)))
+    assert not again(steps, update)
+    # Each tensor alone has as much room, so that the whole is what tells.
+    parts = [replace(update, name=str(k), err=1.02 * allowed, err_ref=own) for k in range(2)]
+    assert again(steps, *parts)
 
 
-def test_a_step_left_out_of_many_is_seen_beyond_twice_what_the_eager_runs_lie_off() -> None:
-    assert "0.015 is allowed" in again(1556, TensorError("update", "w", 0.016, 0.0075, 1.0, 640))
+def test_one_step_of_eight_and_one_of_ten_are_seen_behind_any_number_of_steps() -> None:
+    for steps in (8, 19, 64, 65, 542, 1556):
+        update = TensorError("update", "w", 0.1, 0.006, 1.0, 640)
+        assert again(steps, update), steps
 
 
 def test_of_few_moments_that_are_last_digits_the_middle_one_says_how_far_they_lie_off() -> None:
@@ -208,7 +221,7 @@ def test_of_few_moments_that_are_last_digits_the_middle_one_says_how_far_they_li
     moments[4] = replace(moments[4], err=0.035)
     assert not again(481, *moments)
     assert "exp_avg:4" in again(3, *moments)
-    moments[4] = replace(moments[4], err=1.0)
+    moments[4] = replace(moments[4], err=2.0)
     assert "exp_avg:4" in again(481, *moments)
     # Parameters have a middle of their own: one that was not trained is seen beside moments that are noise.
     updates = [TensorError("update", str(k), 0.003, 0.003, 1.0, 64) for k in range(6)]

@@ -15,7 +15,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from detente.bridge.lower.channels_last import Last, last, plainly, wanted
-from detente.bridge.lower.dtypes import cast, out_dtype, wide
+from detente.bridge.lower.contract import contracted
+from detente.bridge.lower.dtypes import cast, is_float, out_dtype, wide
+from detente.bridge.lower.ops.matmul import by_rows
 from detente.bridge.lower.table import lowers
 
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
@@ -80,7 +82,8 @@ def convolve_last(
         if set(stride) != {1}:
             x = x[(slice(None), *(slice(None, None, s) for s in stride))]
         rows = x.reshape(-1, x.shape[-1])
-        y = lax.dot_general(rows, weight.reshape(weight.shape[:2]), (((1,), (1,)), ((), ())))
+        kind = wide(x.dtype) if is_float(x.dtype) else None
+        y = cast(contracted(by_rows, rows, weight.reshape(weight.shape[:2]), kind), x.dtype)
         y = y.reshape(*x.shape[:-1], weight.shape[0])
     else:
         y = lax.conv_general_dilated(

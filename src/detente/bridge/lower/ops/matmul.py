@@ -23,7 +23,7 @@ def _times(a: jax.Array, b: jax.Array, kind: Any) -> jax.Array:
     return jnp.matmul(a, b, preferred_element_type=kind)
 
 
-def _by_rows(x: jax.Array, weight: jax.Array, kind: Any) -> jax.Array:
+def by_rows(x: jax.Array, weight: jax.Array, kind: Any) -> jax.Array:
     """``x @ weight.T``: no transposed copy of the weight enters the program."""
     last = (((x.ndim - 1,), (weight.ndim - 1,)), ((), ()))
     return lax.dot_general(x, weight, last, preferred_element_type=kind)
@@ -65,7 +65,7 @@ def _vdot(call: Any, a: jax.Array, b: jax.Array, *, dim: int = -1) -> jax.Array:
 @lowers("aten.linear.default")
 def _linear(call: Any, x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     dtype = out_dtype(call)
-    y = contracted(_by_rows, x, weight, wide(x.dtype) if is_float(x.dtype) else None)
+    y = contracted(by_rows, x, weight, wide(x.dtype) if is_float(x.dtype) else None)
     return cast(y if bias is None else y + cast(bias, y.dtype), dtype)
 
 
