@@ -6,8 +6,8 @@ time. Two settings of glibc's keep them: no block is a mapping of its own (which
 the heap's end is given back. Only the main arena can hold such blocks, and a thread of XLA's is given another one when
 it first asks, so that there must be no other before there are such threads.
 
-A step may ask for its block before the last one's was freed, and from then on there are two: the process's peak grows by
-as much as a step computes with (0.6 GB of BERT-Base's 3.0; a hole of the right size made beforehand changed nothing).
+A step may ask for its block before the last one's was freed, and from then on there are two: the process's peak grows
+by as much as a step computes with (0.6 GB of BERT-Base's 3.0; a hole made beforehand changed nothing).
 
 It is a setting of the whole process, of whatever else runs in it: the heap stays as large as it ever was, and
 ``State.arrange`` and nobody else gives its holes back. Where the user has said anything of the allocator (``MALLOC_*``,
