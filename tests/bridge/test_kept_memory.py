@@ -80,5 +80,5 @@ def test_a_step_whose_memory_is_scarce_keeps_nothing(monkeypatch: pytest.MonkeyP
             return 1
 
     monkeypatch.setattr(kept, "_glibc", Libc)
-    assert not kept.settle_down(temporary=6 << 30, available=11 << 30) and not set_to
-    assert kept.settle_down(temporary=5 << 30, available=11 << 30) and len(set_to) == 2
+    assert not kept.settle_down(temporary=2 << 30, available=15 << 30) and not set_to
+    assert kept.settle_down(temporary=2 << 30, available=16 << 30) and len(set_to) == 2

@@ -6,8 +6,9 @@ time. Two settings of glibc's keep them: no block is a mapping of its own (which
 the heap's end is given back. Only the main arena can hold such blocks, and a thread of XLA's is given another one when
 it first asks, so that there must be no other before there are such threads.
 
-A step may ask for its block before the last one's was freed, and from then on there are two: the process's peak grows
-by as much as a step computes with (0.6 GB of BERT-Base's 3.0; a hole made beforehand changed nothing).
+A step may ask for its block before the last one's was freed, and from then on there are two; where a loop runs ahead of
+the device there were three more (ResNet-50 without a look at the loss: 4.3 GB for 2.3). So there must be room for
+``ROOM`` of them. A hole made beforehand changed nothing; giving back before every step costs the faults again.
 
 It is a setting of the whole process, of whatever else runs in it: the heap stays as large as it ever was, and
 ``State.arrange`` and nobody else gives its holes back. Where the user has said anything of the allocator (``MALLOC_*``,
@@ -31,6 +32,8 @@ from detente.bridge.state.freed import give_back
 # malloc.h of glibc.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 VARIABLE = "DETENTE_KEEP_MEMORY"
+# Blocks of a step that must find room, or nothing is kept.
+ROOM = 8
 
 
 def one_arena() -> bool:
@@ -42,9 +45,9 @@ def one_arena() -> bool:
 def settle_down(temporary: int, available: int) -> bool:
     """From now on what is freed is kept. Called when all that is large and passes (captures, compilers, a certificate)
     has passed, and is given back first, or its blocks would leave holes that no step fills. Whether it was set; not
-    where the steps run on another device than the CPU, nor where ``available`` bytes are less than twice the
+    where the steps run on another device than the CPU, nor where ``available`` bytes are less than ``ROOM`` times the
     ``temporary`` ones of a step."""
-    libc = _glibc() if jax.default_backend() == "cpu" and available >= 2 * temporary else None
+    libc = _glibc() if jax.default_backend() == "cpu" and available >= ROOM * temporary else None
     if libc is None:
         return False
     give_back()
