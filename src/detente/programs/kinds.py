@@ -36,7 +36,7 @@ _REDUCED = frozenset(
     }
 )  # fmt: skip
 _MOVED = MOVES | {
-    "slice", "dynamic-slice", "dynamic-update-slice", "concatenate", "pad", "reverse", "iota", "constant",
+    "slice", "dynamic-slice", "dynamic-update-slice", "concatenate", "pad", "reverse", "iota",
 }  # fmt: skip
 # A word in the target of a custom call, and what the library does there.
 _LIBRARY: tuple[tuple[str, Kind], ...] = (
@@ -159,10 +159,3 @@ def kind_of_operator(one: Instruction) -> Kind:
     # A library's own operator, whose products torch counts, is one; of another nothing is known.
     unknown: Kind = "elementwise" if space == "aten" else "other"
     return "products" if isinstance(one.detail, Work) else unknown
-
-
-def kinds_of_operators(module: Module) -> dict[str, Kind]:
-    """Name of each operator of a traced step -> its kind."""
-    return {
-        one.name: kind_of_operator(one) for one in module.computations[module.entry].instructions if one.name
-    }

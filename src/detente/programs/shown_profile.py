@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 from detente.programs.parts import Part
 from detente.programs.scope import ROOT
-from detente.programs.step_profile import DIRECTIONS, WORKS, StepProfile, Work
+from detente.programs.step_profile import DIRECTIONS, WORKS, StepProfile
 
 _WORDS = {"remat": "recompute", "optimizer": "update"}
 # Rows of parts that are listed; the rest is one row.
@@ -18,28 +18,30 @@ def profile_lines(profiles: Mapping[str, StepProfile]) -> list[str]:
     less the second, where a loss is positive, and parts in the order of it."""
     lines = [_head(label, one) for label, one in profiles.items()]
     sides = list(profiles.values())
-    works: list[Work] = [w for w in WORKS if any(one.by_work()[w] for one in sides)]
-    lines += [
-        "",
-        *_table("by kind of work", profiles, [(w, lambda p, w=w: p.by_work()[w]) for w in works], rest=True),
+    by_work = [one.by_work() for one in sides]
+    works = [(w, [told[w] for told in by_work]) for w in WORKS if any(told[w] for told in by_work)]
+    works += [
+        ("dispatch", [one.dispatch for one in sides]),
+        ("all", [max(one.watched_s, one.computed) for one in sides]),
     ]
-    directions = [d for d in DIRECTIONS if any(one.by_direction()[d] for one in sides)]
-    rows = [(_WORDS.get(d, d), lambda p, d=d: p.by_direction()[d]) for d in directions]
-    lines += ["", *_table("by direction", profiles, rows)]
-    held = [_by_part(one) for one in sides]
-    names = sorted(
-        {name for one in held for name in one}, key=lambda name: -_weight([h.get(name, 0.0) for h in held])
-    )
-    shown, left = (names, []) if len(names) <= MOST + 1 else (names[:MOST], names[MOST:])
-    of = {id(one): parts for one, parts in zip(sides, held, strict=True)}
-
-    def row(*names: str) -> Callable[[StepProfile], float]:
-        return lambda one: sum(of[id(one)].get(name, 0.0) for name in names)
-
-    parts = [(name, row(name)) for name in shown]
-    if left:
-        parts.append((f"{len(left)} more", row(*left)))
-    return [*lines, "", *_table("by part", profiles, parts)]
+    by_direction = [one.by_direction() for one in sides]
+    directions = [
+        (_WORDS.get(d, d), [told[d] for told in by_direction])
+        for d in DIRECTIONS
+        if any(told[d] for told in by_direction)
+    ]
+    by_part = [_by_part(one) for one in sides]
+    parts = [
+        (name, [told.get(name, 0.0) for told in by_part]) for name in sorted({n for t in by_part for n in t})
+    ]
+    parts.sort(key=lambda row: -_weight(row[1]))
+    if len(parts) > MOST + 1:
+        rest = parts[MOST:]
+        summed = [sum(column) for column in zip(*(values for _, values in rest), strict=True)]
+        parts = [*parts[:MOST], (f"{len(rest)} more", summed)]
+    for title, rows in (("by kind of work", works), ("by direction", directions), ("by part", parts)):
+        lines += ["", *_table(title, list(profiles), rows)]
+    return lines
 
 
 def _head(label: str, one: StepProfile) -> str:
@@ -68,23 +70,13 @@ def _name(part: Part) -> str:
     return f"{path} {_WORDS.get(part.direction, part.direction)}"
 
 
-def _weight(seconds: list[float]) -> float:
+def _weight(seconds: Sequence[float]) -> float:
     return abs(seconds[0] - seconds[1]) if len(seconds) == 2 else max(seconds)
 
 
-def _table(
-    title: str,
-    profiles: Mapping[str, StepProfile],
-    rows: list[tuple[str, Callable[[StepProfile], float]]],
-    rest: bool = False,
-) -> list[str]:
-    sides = list(profiles.values())
-    cells = [(title, *(f"{label}, ms" for label in profiles), *(["difference"] if len(sides) == 2 else []))]
-    figures = [(name, [figure(one) for one in sides]) for name, figure in rows]
-    if rest:
-        figures.append(("dispatch", [one.dispatch for one in sides]))
-        figures.append(("all", [max(one.watched_s, one.computed) for one in sides]))
-    for name, values in figures:
+def _table(title: str, labels: Sequence[str], rows: Sequence[tuple[str, Sequence[float]]]) -> list[str]:
+    cells = [(title, *(f"{label}, ms" for label in labels), *(["difference"] if len(labels) == 2 else []))]
+    for name, values in rows:
         both = [f"{1e3 * (values[0] - values[1]):+.4g}"] if len(values) == 2 else []
         cells.append((name, *(_ms(value) for value in values), *both))
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]

@@ -15,19 +15,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from detente.programs.count import read_program
-from detente.programs.kinds import KINDS, Kind, kinds_of, kinds_of_operators
+from detente.programs.kinds import KINDS, Kind, kind_of_operator, kinds_of
 from detente.programs.module import ProgramError
 from detente.programs.operators import seconds_of
-from detente.programs.parts import Part, kernels, sites
+from detente.programs.parts import Kernel, Part, Site, kernels, sites
 from detente.programs.scope import Direction
 from detente.programs.xplane import read_xplane
 
 Work = Kind | Literal["optimizer"]
 WORKS: tuple[Work, ...] = (*KINDS[:-1], "optimizer", "other")
-DIRECTIONS: tuple[Direction, ...] = ("forward", "backward", "remat", "optimizer")
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,7 @@ def of_xla(optimised: bytes, xplane: bytes, facts: Mapping[str, float]) -> StepP
     slices = []
     for kernel in {k.name: k for k in kernels(module)}.values():
         if (took := seconds.pop(kernel.name, None)) is not None:
-            work = kinds.get(kernel.name, "other")
-            slices.append(_slice(kernel.part, work, took, kernel.how in ("name", "flow")))
+            slices.append(_slice(kernel, kinds[kernel.name], took))
     if not slices:
         raise ProgramError("the runtime's profile has no operation of this program")
     # A loop's own bookkeeping is dispatch; anything else that ran and is not in the program is told.
@@ -156,15 +155,12 @@ def of_xla(optimised: bytes, xplane: bytes, facts: Mapping[str, float]) -> StepP
 
 def of_operators(data: bytes, facts: Mapping[str, float]) -> StepProfile:
     """Of a step of PyTorch's, operator by operator. Raises ProgramError where none was timed."""
-    module = read_program(data, "operators")
-    seconds, kinds = seconds_of(data), kinds_of_operators(module)
+    seconds = seconds_of(data)
     if not seconds:
         raise ProgramError("no operator was timed")
     slices = [
-        _slice(
-            site.part, kinds[site.operation.name], seconds[site.operation.name], site.how in ("name", "flow")
-        )
-        for site in sites(module)
+        _slice(site, kind_of_operator(site.operation), seconds[site.operation.name])
+        for site in sites(read_program(data, "operators"))
         if site.operation.name in seconds
     ]
     # Operators cost Python between them while they are watched one by one, and nothing else: what they took themselves
@@ -172,10 +168,10 @@ def of_operators(data: bytes, facts: Mapping[str, float]) -> StepProfile:
     return _cut({**facts, "profiled_s": facts.get("plain_s", 0.0)}, slices)
 
 
-def _slice(part: Part, work: Kind, seconds: float, known: bool) -> Slice:
+def _slice(of: Kernel | Site, kind: Kind, seconds: float) -> Slice:
     # An optimizer that multiplies matrices (Muon) has products.
-    update = part.direction == "optimizer" and work not in ("products", "convolutions")
-    return Slice(part, "optimizer" if update else work, seconds, known)
+    update = of.part.direction == "optimizer" and kind not in ("products", "convolutions")
+    return Slice(of.part, "optimizer" if update else kind, seconds, of.how in ("name", "flow"))
 
 
 def _cut(facts: Mapping[str, float], slices: Iterable[Slice]) -> StepProfile:

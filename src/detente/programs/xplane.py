@@ -29,14 +29,18 @@ _Event = tuple[int, str, str, int, int]
 
 @dataclass(frozen=True)
 class Profile:
-    """``seconds`` of thread time by (module, operation) over all of the profile, and how often each ran; ``busy``: in
-    which any operation ran; ``span``: from the first operation to the last; ``shares``: ``busy`` shared out."""
+    """``seconds`` of thread time by (module, operation) over all of the profile, and how often each ran; ``span``: from
+    the first operation to the last; ``shares``: the time in which any operation ran, shared out."""
 
     seconds: dict[tuple[str, str], float] = field(default_factory=dict)
     runs: dict[tuple[str, str], int] = field(default_factory=dict)
-    busy: float = 0.0
     span: float = 0.0
     shares: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> float:
+        """Seconds in which any operation ran."""
+        return sum(self.shares.values())
 
     def of_step(self, shared: bool = False) -> dict[str, float]:
         """Operation -> seconds of one run of the program that took longest; what ran beside it is left out. A profile
@@ -73,13 +77,9 @@ def read_xplane(data: bytes) -> Profile:
     for _, module, operation, _, took in events:
         seconds[module, operation] += took * _PICO  # type: ignore[assignment]  # Counter of floats
         runs[module, operation] += 1
-    intervals = sorted((begun, begun + took) for _, _, _, begun, took in events)
-    busy, end = 0, 0
-    for begun, over in intervals:
-        busy += max(0, over - max(begun, end))
-        end = max(end, over)
-    span = end - intervals[0][0] if intervals else 0
-    return Profile(dict(seconds), dict(runs), busy * _PICO, span * _PICO, _shared_out(planes))
+    first = min((begun for _, _, _, begun, _ in events), default=0)
+    last = max((begun + took for _, _, _, begun, took in events), default=0)
+    return Profile(dict(seconds), dict(runs), (last - first) * _PICO, _shared_out(planes))
 
 
 def _shared_out(planes: Sequence[Sequence[_Event]]) -> dict[tuple[str, str], float]:

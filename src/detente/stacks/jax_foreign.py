@@ -19,6 +19,7 @@ from detente.stacks.jax_form import JaxForm
 from detente.stacks.jax_profile import profiled
 from detente.stacks.jax_running import captures_of
 from detente.stacks.moments import FIRST, gradients_in
+from detente.stacks.process_memory import keeps_freed
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_xla_signature import FORMULAS, SCHEMA
 from detente.stacks.xla_memory import labelled_memory, read_plan
@@ -150,7 +151,7 @@ class ForeignRunning:
 
     def practice(self) -> str:
         donated = "state donated" if self.donated else "nothing donated"
-        return f"another stack's program on JAX's runtime; one jit, {donated}"
+        return f"another stack's program on JAX's runtime; one jit, {donated}{keeps_freed()}"
 
     def plan(self, batch: Arrays) -> dict[str, int]:
         return {}

@@ -8,8 +8,8 @@ array as torch has it; a transpose that two neighbours share is one that XLA tak
 An operator is *aware* (its entry takes and returns ``Last``) or computes each element by itself (``EACH``: its entry is
 given the arrays as they lie, and never learns). A lowering of the user's is given torch's arrays.
 
-How it can fail: an entry in ``EACH`` that looks at an axis would look at another one. tests/bridge/lower runs every one
-of them in both orders.
+How it can fail: an entry in ``EACH`` that looks at an axis would look at another one. Every one of them runs in both
+orders in tests/bridge/test_channels_last.py.
 """
 
 from __future__ import annotations

@@ -220,9 +220,7 @@ def _run_node(node: Node, values: dict[Any, Any], trace: Trace) -> None:
 
 def _lowered(entry: Entry, call: NodeCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The entry's result; values whose channels are last go to those that can take them."""
-    if entry.aware:
-        return entry.lower(call, *args, **kwargs)
-    if not met((*args, *kwargs.values())):
+    if entry.aware or not met((*args, *kwargs.values())):
         return entry.lower(call, *args, **kwargs)
     if entry.op in EACH and entry.note != USERS:
         found = each(entry.lower, call, args, kwargs)

@@ -7,7 +7,7 @@ the heap's end is given back. Only the main arena can hold such blocks, and a th
 it first asks, so that there must be no other before there are such threads.
 
 A step may ask for its block before the last one's was freed, and from then on there are two; where a loop runs ahead of
-the device there were three more (ResNet-50 without a look at the loss: 4.3 GB for 2.3). So there must be room for
+the device there were three more (ResNet-50 without a look at the loss: 4.4 GB for 2.4). So there must be room for
 ``ROOM`` of them. A hole made beforehand changed nothing; giving back before every step costs the faults again.
 
 It is a setting of the whole process, of whatever else runs in it: the heap stays as large as it ever was, and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +37,10 @@ def profile_step(
 
     Raises Refused (``profile``) where the runtime tells of no operation: XLA's CPU and GPU clients do.
     """
+    own, fixed = compiled.parts(state.values)
     with x64():
-        held, optimizer = jax.tree.map(jnp.copy, (compiled.parts(state.values)[0], state.optimizer))
-    fixed = compiled.parts(state.values)[1]
-    numbers = iter(range(count, count + 100 * steps + 100))
+        held, optimizer = jax.tree.map(jnp.copy, (own, state.optimizer))
+    numbers = itertools.count(count)
 
     def step() -> Any:
         nonlocal held, optimizer

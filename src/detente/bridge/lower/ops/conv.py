@@ -36,11 +36,12 @@ def _numbers_last(n: int) -> tuple[str, str, str]:
     return f"N{_LETTERS[n]}C", f"{_LETTERS[n]}IO", f"N{_LETTERS[n]}C"
 
 
-def _with_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
+def _with_bias(y: jax.Array, bias: jax.Array | None, behind: int) -> jax.Array:
+    """``behind``: the axes that lie behind the channels."""
     if bias is None:
         return y
     # in float32: the bias' gradient is a sum over batch and space
-    column = cast(bias, wide(y.dtype)).reshape(-1, *(1,) * (y.ndim - 2))
+    column = cast(bias, wide(y.dtype)).reshape(-1, *(1,) * behind)
     return cast(cast(y, wide(y.dtype)) + column, y.dtype)
 
 
@@ -64,7 +65,7 @@ def convolve(
         dimension_numbers=_numbers(n),
         feature_group_count=groups,
     )
-    return _with_bias(y, bias)
+    return _with_bias(y, bias, behind=n)
 
 
 def convolve_last(
@@ -95,7 +96,7 @@ def convolve_last(
             dimension_numbers=_numbers_last(n),
             feature_group_count=groups,
         )
-    return y if bias is None else cast(cast(y, wide(y.dtype)) + cast(bias, wide(y.dtype)), y.dtype)
+    return _with_bias(y, bias, behind=0)
 
 
 def convolve_transposed(
@@ -129,7 +130,7 @@ def convolve_transposed(
         dimension_numbers=_numbers(n),
         feature_group_count=groups,
     )
-    return _with_bias(y, bias)
+    return _with_bias(y, bias, behind=n)
 
 
 def _batched(x: Any, n: int) -> tuple[Any, bool]:

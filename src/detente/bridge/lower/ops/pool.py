@@ -108,9 +108,8 @@ def _max_pool(n: int, with_indices: bool) -> Any:
         behind = int(isinstance(given, Last) and given.ndim == n + 2)
         x = given.array if behind else plainly(given)
         values, places = max_pool(x, kernel, stride, _each(padding, n), _each(dilation, n), ceil_mode, behind)
-        told = (values, cast(places, out_dtype(call, 1))) if with_indices else (values,)
-        told = tuple(Last(one) for one in told) if behind else told
-        return told if with_indices else told[0]
+        told = (values, cast(places, out_dtype(call, 1))) if with_indices else values
+        return jax.tree.map(Last, told) if behind else told
 
     return lower
 
