@@ -19,7 +19,6 @@ import json
 import math
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from typing import Any
 
 from detente.session.fingerprint import machine
 from detente.stacks.catalogue import STACKS
+from detente.stacks.process_memory import peak
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-against-torch.md"
 SIDES = ("eager", "compile", "bridge")
@@ -153,31 +153,29 @@ def measure(name: str, side: str) -> dict[str, Any]:
     float(step(batch))
     first = time.perf_counter() - begun
     float(step(batch))
-    peak = _peak() if _forget_peak() else None
+    whole, forgotten = peak(), _forget_peak()
     walls = []
     for k in range(WARM + STEPS):
         begun = time.perf_counter()
         float(step(batch))
         if k >= WARM:
             walls.append(time.perf_counter() - begun)
-    found = {"first_s": first, "step_s": statistics.median(walls), "form": form, "whole_gb": resource.getrusage(
-        resource.RUSAGE_SELF).ru_maxrss / 1e6}  # fmt: skip
-    return found | ({"peak_gb": _peak()} if peak is not None else {})
+    found = {
+        "first_s": first,
+        "step_s": statistics.median(walls),
+        "form": form,
+        "whole_gb": max(whole, peak()) / 1e9,
+    }
+    return found | ({"peak_gb": peak() / 1e9} if forgotten else {})
 
 
 def _forget_peak() -> bool:
+    """Nothing is given back first, as the referee's memory runs do: a user's process does not either."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return False
     return True
-
-
-def _peak() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) / 1e6
-    return math.nan
 
 
 def process(name: str, side: str) -> dict[str, Any]:
@@ -234,13 +232,12 @@ def page(lines: list[dict[str, Any]], command: str) -> str:
             f"{middle('compile', 'first_s')}, {middle('bridge', 'first_s')} | "
             f"{', '.join(middle(side, 'peak_gb') for side in SIDES)} |"
         )
-    failed = [f"{MODELS[x['model']][0]}, {x['side']}, round {x['round'] + 1}" for x in lines if "failed" in x]
-    why = [x["failed"] for x in lines if "failed" in x]
-    text += (
-        ["", *(f"* {what} failed: {reason}" for what, reason in zip(failed, why, strict=True))]
-        if failed
-        else []
-    )
+    failed = [
+        f"* {MODELS[x['model']][0]}, {x['side']}, round {x['round'] + 1} failed: {x['failed']}"
+        for x in lines
+        if "failed" in x
+    ]
+    text += ["", *failed] if failed else []
     if ratios:
         mean = math.exp(statistics.fmean(math.log(r) for r in ratios))
         text += ["", f"Geometric mean of the ratios: {mean:.2f}; the largest: {max(ratios):.2f}."]

@@ -190,6 +190,7 @@ STACKS: dict[str, StackEntry] = {
             ("torch", "torch_xla"),
             ("jax", "tensorflow"),
             environment="torch-xla",
+            variables=_KEEPS_MEMORY_OF_XLA,
             default=False,
         ),
     )
