@@ -196,21 +196,29 @@ def process(name: str, side: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+HEAD = (
+    "| model | rounds | eager, s | compile, s | bridge, s | form | ratio | first step: compile, bridge, s | "
+    "peak: eager, compile, bridge, GB |",
+    "|---|---:|---:|---:|---:|---|---|---|---|",
+)
+
+
 def page(lines: list[dict[str, Any]], command: str) -> str:
-    """The page of everything that was measured so far."""
-    cores = len(os.sched_getaffinity(0))
+    """The page of everything that was measured so far: a table for each processor, because no ratio carries over."""
     text = [
         "# The bridge beside PyTorch at its best",
         "",
         f"`{command}`: unmodified models, dropout as published, fp32, AdamW (PyTorch's fused), processes in turns,",
-        f"empty caches. Processor: {machine()['processor']}, {cores} cores. Medians over rounds; *ratio*:",
-        "the bridge's step over the better of eager and compile, decided within each round, with its range.",
-        "",
-        "| model | rounds | eager, s | compile, s | bridge, s | ratio | first step: compile, bridge, s | "
-        "peak: eager, compile, bridge, GB |",
-        "|---|---:|---:|---:|---:|---|---|---|",
+        "empty caches. Medians over rounds; *ratio*: the bridge's step over the better of eager and compile, decided",
+        "within each round, with its range.",
     ]
-    ratios = []
+    for processor in dict.fromkeys(line["processor"] for line in lines):
+        text += ["", f"## {processor}", "", *_table([x for x in lines if x["processor"] == processor])]
+    return "\n".join([*text, ""])
+
+
+def _table(lines: list[dict[str, Any]]) -> list[str]:
+    text, ratios = list(HEAD), []
     for name, (title, _) in MODELS.items():
         rounds: dict[int, dict[str, Any]] = {}
         for line in lines:
@@ -227,8 +235,10 @@ def page(lines: list[dict[str, Any]], command: str) -> str:
             return f"{statistics.median(values):.3g}" if values else "failed"
 
         steps = " | ".join(middle(side, "step_s") for side in SIDES)
+        forms = ", ".join(dict.fromkeys(r["bridge"]["form"] for r in whole))
         text.append(
-            f"| {title} | {len(whole)} | {steps} | {ratios[-1]:.2f} ({min(found):.2f} to {max(found):.2f}) | "
+            f"| {title} | {len(whole)} | {steps} | {forms} | "
+            f"{ratios[-1]:.2f} ({min(found):.2f} to {max(found):.2f}) | "
             f"{middle('compile', 'first_s')}, {middle('bridge', 'first_s')} | "
             f"{', '.join(middle(side, 'peak_gb') for side in SIDES)} |"
         )
@@ -241,7 +251,7 @@ def page(lines: list[dict[str, Any]], command: str) -> str:
     if ratios:
         mean = math.exp(statistics.fmean(math.log(r) for r in ratios))
         text += ["", f"Geometric mean of the ratios: {mean:.2f}; the largest: {max(ratios):.2f}."]
-    return "\n".join([*text, ""])
+    return text
 
 
 def main() -> int:
@@ -264,14 +274,16 @@ def main() -> int:
     if given.again:
         kept.unlink(missing_ok=True)
     lines = [json.loads(text) for text in kept.read_text().splitlines()] if kept.exists() else []
-    known = {(line["model"], line["side"], line["round"]) for line in lines}
+    # The processor, and on how many of its cores: a round of another machine answers nothing here.
+    here = f"{machine()['processor']}, {len(os.sched_getaffinity(0))} cores"
+    known = {(line["model"], line["side"], line["round"]) for line in lines if line["processor"] == here}
     command = " ".join(["python benchmarks/bridge_against_torch.py", *sys.argv[1:]])
     for number in range(given.rounds):
         for name in names:
             for side in random.sample(SIDES, len(SIDES)):
                 if (name, side, number) in known:
                     continue
-                line = {"model": name, "side": side, "round": number, "processor": machine()["processor"]}
+                line = {"model": name, "side": side, "round": number, "processor": here}
                 lines.append(line | process(name, side))
                 with kept.open("a") as out:
                     out.write(json.dumps(lines[-1]) + "\n")

@@ -65,6 +65,8 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
     def line(side, number, step, **more):
         return {
             "model": "gpt2",
+            "processor": "one, 2 cores",
+            "form": "rolled" if side == "bridge" else "",
             "side": side,
             "round": number,
             "step_s": step,
@@ -74,13 +76,17 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
 
     lines = [
         line("eager", 0, 1.0), line("compile", 0, 0.5), line("bridge", 0, 0.6),  # 1.2 of the better one
-        line("eager", 1, 4.0), {"model": "gpt2", "side": "compile", "round": 1, "failed": "exit code 1"},
+        line("eager", 1, 4.0), 
+        line("compile", 1, 9.0) | {"failed": "exit code 1"},
         line("bridge", 1, 2.0),  # a machine four times as slow, and 0.5
         line("bridge", 2, 9.0),  # nothing beside it yet: interrupted
-        {"model": "bert", "side": "bridge", "round": 0, "failed": "exit code 137"},
+        line("bridge", 0, 9.0, model="bert", failed="exit code 137"),
+        line("eager", 0, 1.0, processor="other, 2 cores"), line("bridge", 0, 3.0, processor="other, 2 cores"),
     ]  # fmt: skip
     told = page(lines, "python benchmarks/bridge_against_torch.py")
-    (row,) = [text for text in told.splitlines() if text.startswith("| GPT-2")]
-    assert "| 2 | 2.5 | 0.5 | 1.3 | 0.85 (0.50 to 1.20) |" in row
+    row, elsewhere = [text for text in told.splitlines() if text.startswith("| GPT-2")]
+    assert "| 2 | 2.5 | 0.5 | 1.3 | rolled | 0.85 (0.50 to 1.20) |" in row
+    assert "| 1 | 1 | failed | 3 | rolled | 3.00 (3.00 to 3.00) |" in elsewhere, "a table of its own"
+    assert told.index("## one, 2 cores") < told.index(row) < told.index("## other, 2 cores")
     assert "Geometric mean of the ratios: 0.85; the largest: 0.85." in told
     assert "BERT" in told and "failed: exit code 137" in told
