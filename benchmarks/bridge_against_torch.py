@@ -79,7 +79,7 @@ def _llama(torch: Any, tf: Any) -> Made:
 
 def _t5(torch: Any, tf: Any) -> Made:
     return (
-        tf.T5ForConditionalGeneration(tf.T5Config(use_cache=False)),
+        tf.T5ForConditionalGeneration(tf.T5Config(use_cache=False, decoder_start_token_id=0)),
         {"x": torch.randint(32000, (4, 64))},
         _language,
     )

@@ -7,6 +7,7 @@ protos that jaxlib and torch_xla wrote. Fields that are not named here are skipp
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from detente.programs.module import (
     ProgramError,
     Shape,
     Spatial,
+    Work,
 )
 from detente.programs.wire import WireError, fields, integers, signed, text
 
@@ -34,6 +36,9 @@ TUPLE = 13
 # Fields of HloInstructionProto that say how a program is named, where it came from, or how it is numbered; and
 # backend_config, in which a custom call may carry an address that differs from process to process.
 _UNHASHED = frozenset({1, 7, 35, 36, 37, 38, 43})
+# The bridge's own call of a library's product (bridge/kernels), which says what it multiplies.
+MATMUL = "detente_matmul"
+_SIZE = re.compile(rb"\b(batch|k|m|n) = (\d+)")
 _LITERAL_INTEGERS = frozenset({4, 5, 6, 7})  # LiteralProto s32s, s64s, u32s, u64s
 
 
@@ -163,6 +168,7 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
     dimensions: list[int] = []
     literal: tuple[int, ...] = ()
     dot: Dot | None = None
+    work: Work | None = None
     trips: int | None = None
     window: memoryview | None = None
     dims: memoryview | None = None
@@ -203,13 +209,15 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
         elif key == 43 and opcode == "while":
             known = re.search(rb'"known_trip_count":\s*\{\s*"n":\s*"?(\d+)', bytes(value))
             trips = int(known[1]) if known else None
+        elif key == 43 and opcode == "custom-call" and target == MATMUL:
+            work = _called_product(bytes(value))
         elif key == 30:
             dot = _dot(value)
         elif key == 36:
             operand_ids += integers(value)
         elif key == 38:
             called += integers(value)
-    detail: object = dot
+    detail: object = dot or work
     if opcode == "convolution":
         detail = (window, dims)
     one = Instruction(
@@ -226,6 +234,12 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
         origin=origin,
     )
     return ident, one, operand_ids, bytes(row)
+
+
+def _called_product(config: bytes) -> Work | None:
+    """From its ``backend_config``; None where that is written in another way."""
+    sizes = [int(number) for _, number in _SIZE.findall(config)]
+    return Work(2 * math.prod(sizes)) if len(sizes) == 4 else None
 
 
 def _shape_hash(key: int, value: memoryview) -> bytes:

@@ -10,7 +10,8 @@ PRODUCTS = frozenset({"dot", "convolution"})
 
 
 def is_product(one: Instruction) -> bool:
-    """Whether it is counted here. A library call that hides a product is not; ``count`` lists custom calls."""
+    """Whether it is counted here. A library call that hides a product is not, unless it says what it multiplies;
+    ``count`` lists custom calls."""
     return one.opcode in PRODUCTS or isinstance(one.detail, Work)
 
 

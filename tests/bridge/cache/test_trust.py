@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import detente
-from detente.bridge.cache import trust
+from detente.bridge import folder
 from detente.bridge.cache.entry import load
-from detente.bridge.cache.trust import trusted
+from detente.bridge.folder import trusted
 
 
 @pytest.fixture(autouse=True)
 def anew() -> None:
-    trust._say.cache_clear()
+    folder._say.cache_clear()
 
 
 def step_of() -> Any:

@@ -22,30 +22,21 @@ import torch
 
 from detente.bridge.cache.describe import Writer, content, digest
 from detente.bridge.cache.surroundings import flags, lowerings, patched, update_of
-from detente.bridge.cache.trust import trusted
 from detente.bridge.capture.batch import Layout, kinds
 from detente.bridge.capture.export import Captured
 from detente.bridge.capture.weights import Weights
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
+from detente.bridge.folder import trusted
+from detente.bridge.kernels.build import kernels
 from detente.bridge.live.optimizer_reads import ELSEWHERE
 from detente.bridge.private import executables as serialize_executable
 from detente.bridge.program.program import Compiled
 from detente.bridge.roll.stacks import Stacks
 
 SCHEMA = 1
-VARIABLE = "DETENTE_BRIDGE_CACHE"
 _UNWRITTEN = "this program cannot be written to a file"
 _OBJECT_FILES = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # as Linux and macOS begin them
-
-
-def folder() -> Path | None:
-    """``$DETENTE_BRIDGE_CACHE`` (``off`` for none), else ``detente/bridge`` in the user's cache folder."""
-    told = os.environ.get(VARIABLE)
-    if told is not None:
-        return None if told in ("", "off") else Path(told)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "detente" / "bridge"
 
 
 @dataclass(frozen=True)
@@ -169,7 +160,13 @@ def _processor() -> str:
 def _own_code() -> str:
     """The bridge's own sources: a changed lowering is another program."""
     root = Path(__file__).parent.parent
-    return digest(*(f"{p.relative_to(root)}{p.read_text()}" for p in sorted(root.rglob("*.py"))))
+    return digest(
+        *(
+            f"{p.relative_to(root)}{p.read_text()}"
+            for p in sorted(root.rglob("*"))
+            if p.suffix in (".py", ".cc")
+        )
+    )
 
 
 def _held(captured: Captured, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
@@ -266,6 +263,8 @@ def load(place: Path, name: str, weights: Weights, rule: Any) -> Entry | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's pytree deprecates its own pickled form
             stored = pickle.loads((place / f"{name}.program").read_bytes())
+        if stored["compiled"].calls and kernels().why:
+            return None  # it calls what is not here
         captured = replace(stored["captured"], weights=weights)
         if stored["held"] != _held(captured, weights.tensors):
             return None

@@ -14,22 +14,21 @@ from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from detente.bridge.choose.choice import Choice, Considered
-from detente.bridge.choose.forms import FORMS, NO_LAYERS, Shaped, available, loops, saved, shape
+from detente.bridge.choose.forms import FORMS, NO_LAYERS, Shaped, available, loops, shape
 from detente.bridge.choose.memory import Memory, memory
 from detente.bridge.choose.remember import fingerprint, recall, remember
 from detente.bridge.graph import Graph
 from detente.bridge.live.interrupts import safe
 from detente.bridge.refusal import refuse
-from detente.bridge.roll.find import LAYERS
 from detente.bridge.roll.fold import roll
 from detente.bridge.telling import phase
 
 Compiled = TypeVar("Compiled")
 
-# Loops of at least this many iterations run rolled. A judgement, not a measurement: written-out layers let XLA fuse
-# across them, and their compile time grows with depth, which that of a loop does not (docs/results/bridge-depth.md).
-# Where the two meet is for benchmarks/bridge_forms.py to say, which no quiet machine has run yet; `tune=True` measures.
-ROLL_FROM = 8
+# Loops of at least this many iterations run rolled. Written-out layers are faster wherever it was measured: by 8 to
+# 15 % in four models of 12 layers and in one of 24 (docs/design/rolling.md). Their compile time grows with depth (at 24
+# layers 17 s for a loop's 5, which sixty steps earn back), a loop's does not. What does not fit is rolled at any depth.
+ROLL_FROM = 25
 # The default policy of a rolled program: a bare loop keeps more than XLA keeps of written-out layers.
 DEFAULT = "rolled+dots"
 # Of the memory that is there, what a plan may use: the process holds more than the program's buffers.
@@ -156,12 +155,6 @@ class _Work(Generic[Compiled]):
             return "unrolled", NO_LAYERS
         if deepest < ROLL_FROM:
             return "unrolled", f"the longest repeat has {deepest} layers; loops pay from {ROLL_FROM}"
-        most = max(s for c, s in zip(self.iterations, saved(self.rolled), strict=True) if c >= ROLL_FROM)
-        if most < LAYERS.saved:
-            return "unrolled", (
-                f"a repeat of {deepest} layers saves {most} operators; loops pay from {LAYERS.saved}, "
-                "in compile time (in memory sooner)"
-            )
         return DEFAULT, f"a repeat of {deepest} layers; loops pay from {ROLL_FROM}"
 
     def peak(self, form: str) -> int:

@@ -104,11 +104,6 @@ def loops(graph: Graph) -> tuple[int, ...]:
     return tuple(n.args[1] for n in graph.nodes if n.op == ROLL)
 
 
-def saved(graph: Graph) -> tuple[int, ...]:
-    """Operators that each of ``loops(graph)`` saves against its layers written out."""
-    return tuple((n.args[1] - 1) * len(n.args[0].nodes) for n in graph.nodes if n.op == ROLL)
-
-
 def available(graph: Graph, whole: str = "", rolled: Graph | None = None) -> dict[str, str]:
     """Form name -> empty, or why this program cannot run in it. ``whole``: why all gradients must exist before the
     first update (clipping by their global norm), if they must. ``rolled`` as in ``shape``."""

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from detente.bridge.graph import Graph
+from detente.bridge.kernels.build import called
+from detente.bridge.lower.backwards import backwards
 from detente.bridge.lower.driver import Trace, evaluate
 from detente.bridge.lower.dtypes import torchs_gradient
 from detente.bridge.lower.faults import Sites
@@ -179,6 +181,7 @@ class Compiled:
     seconds: Mapping[str, float]
     extra: dict[str, Any] = field(default_factory=dict, compare=False)  # made on demand: gradients, lowered
     rule: Any = field(default=None, compare=False)
+    calls: int = 0  # products that another library's kernel makes (bridge/kernels)
 
     def __call__(
         self, values: Arrays, state: Any, batch: Sequence[Any], hyper: Any, seed: Any, count: Any
@@ -220,8 +223,10 @@ class Compiled:
                 return loss, grads
 
             shapes = jax.tree.map(shape_of, (used, list(batch), seed, count))
-            with phase("compile"), torch_numerics(self.program.matmul):
-                self.extra["gradients"] = jax.jit(run).lower(*shapes).compile()
+            with phase("compile"), torch_numerics(self.program.matmul), backwards():
+                lowered = jax.jit(run).lower(*shapes)
+                called(lowered.compiler_ir())  # a certificate is of what a step runs
+                self.extra["gradients"] = lowered.compile()
         return self.extra["gradients"](used, list(batch), seed, count)
 
 
@@ -249,17 +254,21 @@ def compile_step(program: Program, rule: Any, values: Arrays, state: Any, batch:
     start = perf_counter()
     with phase("lower"):
         lowered = lower_step(program, rule, names, arguments)
+        calls = called(lowered.compiler_ir())
     middle = perf_counter()
     with phase("compile"):
         executable = lowered.compile(compiler_options=xla_options() or None)
     seconds = {"lower": middle - start, "compile": perf_counter() - middle}
-    extra = {"lowered": lowered}
-    return Compiled(program, executable, arguments, own, fixed, names, constants, seconds, extra, rule)
+    # What is captured and carried to other places calls nothing of ours: it is lowered anew, should anybody ask.
+    extra = {} if calls else {"lowered": lowered}
+    return Compiled(
+        program, executable, arguments, own, fixed, names, constants, seconds, extra, rule, calls=calls
+    )
 
 
 def lower_step(program: Program, rule: Any, names: Sequence[str], arguments: tuple[Any, ...]) -> Any:
     """Trace and lower the step for these shapes, with what it changes donated."""
-    with torch_numerics(program.matmul):
+    with torch_numerics(program.matmul), backwards():
         return jax.jit(program.update(rule, names), donate_argnums=(0, 1)).lower(*arguments)
 
 

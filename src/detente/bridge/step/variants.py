@@ -32,6 +32,7 @@ from detente.bridge.choose.choose import name as choice_name
 from detente.bridge.choose.forms import Shaped
 from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.choose.remember import recall
+from detente.bridge.folder import folder
 from detente.bridge.graph import Where
 from detente.bridge.live.interrupts import safe
 from detente.bridge.live.ran import Names
@@ -122,7 +123,7 @@ class Variants:
         self.catch_up: Callable[[], None] = lambda: None  # the live module gets the values of now
         self.numbers: dict[str, torch.Tensor] = {}  # Python's numbers that change with the steps: inputs
         self.ran: Names | None = None  # whose code names them
-        self.folder = cached.folder() if options.cache else None
+        self.folder = folder() if options.cache else None
         self.choices = self.folder / "choices" if self.folder is not None else None  # what tuning measured
         self.made: dict[Any, Variant] = {}
         self.certificates: dict[Any, Certificate] = {}  # by the key of ``made``

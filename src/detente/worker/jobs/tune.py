@@ -48,7 +48,7 @@ def run(job: Job, events: Events) -> Evidence:
     import torch
 
     from detente import bridge
-    from detente.bridge.cache.entry import folder
+    from detente.bridge.folder import folder
 
     events.phase("build")
     workload = find_workload(job.cell.workload)

@@ -17,6 +17,7 @@ from jax import lax
 from detente.bridge.lower.channels_last import Last, last, plainly, wanted
 from detente.bridge.lower.contract import contracted
 from detente.bridge.lower.dtypes import cast, is_float, out_dtype, wide
+from detente.bridge.lower.ops.depthwise import apart, depthwise
 from detente.bridge.lower.ops.matmul import by_rows
 from detente.bridge.lower.table import lowers
 
@@ -86,6 +87,8 @@ def convolve_last(
         kind = wide(x.dtype) if is_float(x.dtype) else None
         y = cast(contracted(by_rows, rows, weight.reshape(weight.shape[:2]), kind), x.dtype)
         y = y.reshape(*x.shape[:-1], weight.shape[0])
+    elif apart(x.shape[-1], groups, weight.shape[2:]):
+        y = depthwise(x, weight, stride, padding, dilation)
     else:
         y = lax.conv_general_dilated(
             x,

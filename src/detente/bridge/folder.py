@@ -1,4 +1,5 @@
-"""Whether a folder may hold pickles: what is loaded from it runs as code of the user's."""
+"""Where programs, certificates, tuned choices and built kernels are kept between processes, and whether a folder may
+hold them: what is loaded from it runs as code of the user's."""
 
 from __future__ import annotations
 
@@ -7,6 +8,17 @@ import stat
 import sys
 from functools import cache
 from pathlib import Path
+
+VARIABLE = "DETENTE_BRIDGE_CACHE"
+
+
+def folder() -> Path | None:
+    """``$DETENTE_BRIDGE_CACHE`` (``off`` for none), else ``detente/bridge`` in the user's cache folder."""
+    told = os.environ.get(VARIABLE)
+    if told is not None:
+        return None if told in ("", "off") else Path(told)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "detente" / "bridge"
 
 
 def trusted(place: Path) -> bool:

@@ -1,0 +1,168 @@
+"""Products of a lowered step by another library's kernel: StableHLO in, StableHLO out.
+
+Rewriting happens behind the gradient and before the compiler: the forward pass, the derivatives that JAX made of it,
+loops and branches hold ``dot_general`` alike, and nothing of what a policy, a certificate or another platform sees is
+touched. A product is taken where both operands and the result are float32 and each group of its dimensions (those of
+the batch, those summed over, the free ones) lies together, so that it is one matrix (or a batch of them), row by row.
+A transpose in front of an operand, or the one behind the product, is read in place, and no copy is made for it.
+
+How it can fail: XLA folds transposes into its own products too, and fuses what stands around them; what is a call keeps
+its operands and its result in memory. So only products of ``LEAST`` multiplications and more are taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+TARGET = "detente_matmul"
+# Multiplications. A call costs about a microsecond, which a product of this size takes.
+LEAST = 1 << 16
+
+
+@dataclass(frozen=True)
+class Product:
+    """``c[batch][m][n] = a[batch][m][k] b[batch][k][n]``; ``ta``: a is stored ``[k][m]``, ``tb``: b is ``[n][k]``."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    ta: bool
+    tb: bool
+
+    @property
+    def turned(self) -> Product:
+        """The transposed product, of the operands in the other order."""
+        return Product(self.batch, self.n, self.m, self.k, not self.tb, not self.ta)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A value, and where of its dimensions those of the batch, the summed and the free ones are, in the order in which
+    the product reads them."""
+
+    value: Any
+    batch: tuple[int, ...]
+    summed: tuple[int, ...]
+    free: tuple[int, ...]
+
+    def read(self) -> tuple[Any, bool] | None:
+        """The value to hand over and whether the summed dimensions come before the free ones; None where it is no batch
+        of matrices, row by row. Through transposes, as far back as that goes."""
+        found, here = None, self
+        while here is not None:
+            if (order := here._order()) is not None:
+                found = here.value, order
+            here = here._before()
+        return found
+
+    def _order(self) -> bool | None:
+        every = tuple(range(len(self.batch) + len(self.summed) + len(self.free)))
+        if self.batch + self.free + self.summed == every:
+            return False
+        return True if self.batch + self.summed + self.free == every else None
+
+    def _before(self) -> Operand | None:
+        """The same of what was transposed."""
+        owner = self.value.owner
+        if not isinstance(owner, ir.Operation | ir.OpView) or owner.name != "stablehlo.transpose":
+            return None
+        order = [int(d) for d in ir.DenseI64ArrayAttr(owner.attributes["permutation"])]
+        batch, summed, free = (tuple(order[d] for d in dims) for dims in (self.batch, self.summed, self.free))
+        return Operand(owner.operands[0], batch, summed, free)
+
+
+def rewrite(module: Any, least: int = LEAST) -> tuple[Product, ...]:
+    """Products of ``module`` (an MLIR module of StableHLO, changed in place) become calls of ``TARGET``. What became
+    one, in the program's order."""
+    found: list[Any] = []
+
+    def look(op: Any) -> Any:
+        if op.name == "stablehlo.dot_general":
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    with module.context, ir.Location.unknown():
+        return tuple(made for op in found if (made := _call(op, least)) is not None)
+
+
+def _call(op: Any, least: int) -> Product | None:
+    left, right = op.operands
+    (result,) = op.results
+    types = [ir.RankedTensorType(value.type) for value in (left, right, result)]
+    f32 = ir.F32Type.get()
+    if any(t.element_type != f32 or not t.has_static_shape for t in types):
+        return None
+    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    a, b = (
+        _operand(value, kind.rank, tuple(batch), tuple(summed))
+        for value, kind, batch, summed in (
+            (left, types[0], numbers.lhs_batching_dimensions, numbers.lhs_contracting_dimensions),
+            (right, types[1], numbers.rhs_batching_dimensions, numbers.rhs_contracting_dimensions),
+        )
+    )
+    of_a, of_b = a.read(), b.read()
+    if of_a is None or of_b is None:
+        return None
+
+    def size(dims: tuple[int, ...], kind: Any) -> int:
+        return prod(kind.shape[d] for d in dims)
+
+    made = Product(
+        size(a.batch, types[0]), size(a.free, types[0]), size(b.free, types[1]), size(a.summed, types[0]),
+        of_a[1], not of_b[1],
+    )  # fmt: skip
+    if made.batch * made.m * made.n * made.k < least:
+        return None
+    behind = _transposed(result, len(a.batch), len(a.free), len(b.free))
+    operands = [of_a[0], of_b[0]]
+    if behind is not None:
+        operands, made, result = operands[::-1], made.turned, behind.results[0]
+    call = _custom_call(op, operands, result.type, made)
+    result.replace_all_uses_with(call.results[0])
+    if behind is not None:
+        behind.erase()
+    op.erase()
+    return made
+
+
+def _operand(value: Any, rank: int, batch: tuple[int, ...], summed: tuple[int, ...]) -> Operand:
+    free = tuple(d for d in range(rank) if d not in batch and d not in summed)
+    return Operand(value, batch, summed, free)
+
+
+def _transposed(result: Any, batch: int, rows: int, columns: int) -> Any:
+    """The transpose that is all that reads the product, where it turns its matrices over; else None."""
+    uses = list(result.uses)
+    if len(uses) != 1 or uses[0].owner.name != "stablehlo.transpose":
+        return None
+    owner = uses[0].owner
+    order = [int(d) for d in ir.DenseI64ArrayAttr(owner.attributes["permutation"])]
+    turned = [*range(batch), *range(batch + rows, batch + rows + columns), *range(batch, batch + rows)]
+    return owner if order == turned else None
+
+
+def _custom_call(op: Any, operands: list[Any], result: Any, made: Product) -> Any:
+    whole, flag = ir.IntegerType.get_signless(64), ir.BoolAttr.get
+    config = {name: ir.IntegerAttr.get(whole, getattr(made, name)) for name in ("batch", "m", "n", "k")}
+    config |= {"ta": flag(made.ta), "tb": flag(made.tb)}
+    attributes = {
+        "call_target_name": ir.StringAttr.get(TARGET),
+        "has_side_effect": flag(False),
+        "backend_config": ir.DictAttr.get(config),
+        "api_version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4),
+    }
+    return ir.Operation.create(
+        "stablehlo.custom_call",
+        results=[result],
+        operands=operands,
+        attributes=attributes,
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )

@@ -1,0 +1,258 @@
+"""Products by the BLAS that torch brings, inside of a step: which become a call, and that it is the same product."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import detente
+from detente.bridge.kernels import build
+from detente.bridge.kernels.products import LEAST, TARGET, Product, rewrite
+from detente.programs.count import count_program
+from detente.programs.hlo import read_hlo
+from detente.programs.kinds import kinds_of
+
+
+@pytest.fixture(autouse=True)
+def called_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is faster on this machine is not the question."""
+    monkeypatch.setenv(build.VARIABLE, "1")
+    build.kernels.cache_clear()
+    if build.kernels().why:
+        pytest.skip(build.kernels().why)
+
+
+def made(function: Any, *operands: Any, least: int = 1) -> tuple[Any, tuple[Product, ...]]:
+    lowered = jax.jit(partial(function)).lower(*operands)
+    found = rewrite(lowered.compiler_ir(), least)
+    return lowered.compile(), found
+
+
+def drawn(*shape: int) -> Any:
+    return jnp.asarray(np.random.default_rng(sum(shape)).standard_normal(shape), jnp.float32)
+
+
+def contract(left: tuple[int, ...], right: tuple[int, ...], batch: Any = ((), ())) -> Any:
+    return lambda a, b: jax.lax.dot_general(a, b, ((left, right), batch))
+
+
+# What is multiplied, its operands' shapes, and how it is handed over (None: it is not).
+CASES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], Product | None]] = {
+    "plain": (jnp.matmul, (5, 7), (7, 3), Product(1, 5, 3, 7, False, False)),
+    "second transposed": (contract((1,), (1,)), (5, 7), (3, 7), Product(1, 5, 3, 7, False, True)),
+    "first transposed": (contract((0,), (0,)), (7, 5), (7, 3), Product(1, 5, 3, 7, True, False)),
+    "both transposed": (contract((0,), (1,)), (7, 5), (3, 7), Product(1, 5, 3, 7, True, True)),
+    "rows of two dimensions": (jnp.matmul, (2, 5, 7), (7, 3), Product(1, 10, 3, 7, False, False)),
+    "gradient of a weight": (contract((0, 1), (0, 1)), (2, 5, 7), (2, 5, 3), Product(1, 7, 3, 10, True, False)),
+    "a batch": (jnp.matmul, (4, 5, 7), (4, 7, 3), Product(4, 5, 3, 7, False, False)),
+    "a batch of two dimensions": (
+        lambda a, b: jnp.einsum("bhld,bhsd->bhls", a, b), (2, 3, 5, 7), (2, 3, 4, 7), Product(6, 5, 4, 7, False, True),
+    ),
+    "a transpose before it": (lambda a, b: a.T @ b, (7, 5), (7, 3), Product(1, 5, 3, 7, True, False)),
+    "two transposes before it": (lambda a, b: a.T.T @ b, (5, 7), (7, 3), Product(1, 5, 3, 7, False, False)),
+    "a transpose behind it": (lambda a, b: (a @ b).T, (5, 7), (7, 3), Product(1, 3, 5, 7, True, True)),
+    "read by two": (
+        partial(lambda of, a, b: of(a @ b), lambda c: c.T @ c), (5, 7), (7, 3), Product(1, 5, 3, 7, False, False),
+    ),
+    "heads moved behind": (
+        lambda a, b: jnp.einsum("blhd,bshd->bhls", a, b), (2, 5, 3, 7), (2, 4, 3, 7), None,
+    ),
+    "one row": (jnp.matmul, (1, 7), (7, 3), Product(1, 1, 3, 7, False, False)),
+    "wide": (jnp.matmul, (33, 65), (65, 517), Product(1, 33, 517, 65, False, False)),
+    "tall": (jnp.matmul, (1031, 65), (65, 17), Product(1, 1031, 17, 65, False, False)),
+    "large, second transposed": (contract((1,), (1,)), (130, 300), (257, 300), Product(1, 130, 257, 300, False, True)),
+    "large, first transposed": (contract((0,), (0,)), (300, 257), (300, 130), Product(1, 257, 130, 300, True, False)),
+    "few of a batch": (jnp.matmul, (3, 200, 100), (3, 100, 90), Product(3, 200, 90, 100, False, False)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_is_the_same_product(name: str) -> None:
+    function, left, right, wanted = CASES[name]
+    a, b = drawn(*left), drawn(*right)
+    run, found = made(function, a, b)
+    if wanted is None:
+        assert all(product.batch * product.m * product.n * product.k for product in found)
+    else:
+        assert found[0] == wanted
+    with jax.enable_x64(True):
+        exact = np.asarray(
+            function(jnp.asarray(np.asarray(a), "float64"), jnp.asarray(np.asarray(b), "float64"))
+        )
+    before = build.kernels().calls()
+    ours = np.asarray(run(a, b))
+    assert ours.shape == exact.shape
+    assert np.linalg.norm(ours - exact) <= 1e-6 * np.linalg.norm(exact)
+    assert build.kernels().calls() - before == len(found), "somebody counted them"
+
+
+def test_what_is_left_to_xla() -> None:
+    """Doubles, integers, half precision, mixed results, what is small, and no product at all."""
+    a = drawn(64, 64)
+    assert made(jnp.matmul, a, a, least=LEAST)[1], "the smallest"
+    assert not made(jnp.matmul, drawn(16, 16), drawn(16, 16), least=LEAST)[1]
+    for kind in ("bfloat16", "float16", "int32"):
+        assert not made(jnp.matmul, a.astype(kind), a.astype(kind))[1]
+    half = a.astype("bfloat16")
+    assert not made(partial(jnp.matmul, preferred_element_type="float32"), half, half)[1]
+    with jax.enable_x64(True):
+        assert not made(jnp.matmul, jnp.ones((64, 64), "float64"), jnp.ones((64, 64), "float64"))[1]
+    assert not made(lambda a: a + 1, a)[1]
+
+
+def test_many_at_once_in_a_loop_end() -> None:
+    """All threads of the pool may be inside of a product; nobody may wait for a thread that never comes."""
+
+    def body(carry: Any, _: Any) -> Any:
+        parts = [jnp.tanh(carry @ carry.T + k) for k in range(8)]
+        return sum(parts) / 8, None
+
+    a = drawn(160, 160) / 100
+    run, found = made(lambda a: jax.lax.scan(body, a, None, length=50)[0], a)
+    assert len(found) >= 1
+    plain = jax.jit(lambda a: jax.lax.scan(body, a, None, length=50)[0])
+    for _ in range(3):
+        assert np.allclose(run(a), plain(a), rtol=1e-4, atol=1e-5)
+
+
+def test_not_a_number_stays_one() -> None:
+    a = drawn(64, 64).at[3, 5].set(jnp.nan)
+    run, _ = made(jnp.matmul, a, drawn(64, 64))
+    assert np.isnan(np.asarray(run(a, drawn(64, 64)))[3]).all()
+    assert np.isfinite(np.asarray(run(a, drawn(64, 64)))[4]).all()
+
+
+def test_another_shape_than_it_says_is_refused() -> None:
+    lowered = jax.jit(lambda a, b: a @ b).lower(drawn(8, 8), drawn(8, 8))
+    module = lowered.compiler_ir()
+    rewrite(module, 1)
+    text = str(module).replace("k = 8", "k = 9")
+    assert "k = 9" in text and TARGET in text
+
+    call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct((8, 8), jnp.float32))
+    wrong = {"batch": 1, "m": 8, "n": 8, "k": 9}
+    with pytest.raises(Exception, match="other shapes than it says"):
+        jax.block_until_ready(
+            call(drawn(8, 8), drawn(8, 8), ta=False, tb=False, **{k: np.int64(v) for k, v in wrong.items()})
+        )
+
+
+def model_of() -> tuple[Any, Any, Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(96, 128), torch.nn.GELU(), torch.nn.Linear(128, 96), torch.nn.LayerNorm(96)
+    )
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2), torch.randn(64, 96)
+
+
+def trained(certificate: str = "full") -> tuple[list[float], Any]:
+    model, optimizer, x = model_of()
+    step = detente.compile(
+        model, lambda m, b: (m(b) - b).square().mean(), optimizer, example_batch=x, certificate=certificate,
+        cache=False, quiet=True,
+    )  # fmt: skip
+    return [step(x).item() for _ in range(6)], step
+
+
+def test_a_step_that_calls_is_certified_and_trains_as_one_that_does_not(monkeypatch: Any) -> None:
+    before = build.kernels().calls()
+    ours, step = trained()
+    assert step.programs[0].compiled.calls == 5, "two forward, two of weights, one of an input"
+    assert build.kernels().calls() > before
+    assert step.certificate is not None and step.certificate.ok
+    monkeypatch.setenv(build.VARIABLE, "0")
+    build.kernels.cache_clear()
+    plain, step = trained("none")
+    assert step.programs[0].compiled.calls == 0
+    assert ours == pytest.approx(plain, rel=1e-5)
+    build.kernels.cache_clear()
+
+
+def test_what_is_carried_elsewhere_calls_nothing() -> None:
+    _, step = trained("none")
+    compiled = step.programs[0].compiled
+    assert TARGET not in compiled.lowered.as_text()
+    assert TARGET in compiled.executable.as_text()
+
+
+def test_a_program_that_calls_is_counted_like_one_that_does_not() -> None:
+    """Its operations and its kind of work, read from the optimised program."""
+    _, step = trained("none")
+    compiled = step.programs[0].compiled
+    optimised = compiled.executable.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+    handed = compiled.lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    found, wanted = count_program(optimised, "hlo"), count_program(handed, "hlo")
+    assert found.flops == wanted.flops > 0
+    assert TARGET not in found.custom_calls, "it is a product"
+    assert list(kinds_of(read_hlo(optimised)).values()).count("products") == compiled.calls
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [("CXX", "/no/such/compiler", "cannot be built"), (build.VARIABLE, "0", "DETENTE_KERNELS is 0")],
+)
+def test_where_there_is_nothing_to_call_a_step_runs_all_the_same(
+    variable: str, value: str, why: str, monkeypatch: Any, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
+    monkeypatch.setenv(variable, value)
+    build.kernels.cache_clear()
+    assert why in build.kernels().why
+    losses, step = trained("none")
+    assert step.programs[0].compiled.calls == 0 and losses[-1] < losses[0]
+    build.kernels.cache_clear()
+
+
+CHILD = """
+import sys, torch, detente
+from detente.bridge.kernels.build import kernels
+torch.manual_seed(0)
+model = torch.nn.Linear(128, 128)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(64, 128)
+step = detente.compile(model, lambda m, b: m(b).square().mean(), optimizer, example_batch=x, quiet=True)
+loss = [step(x).item() for _ in range(3)][-1]
+print(step.programs[0].cached, step.programs[0].compiled.calls, kernels().calls() > 0, loss)
+"""
+
+
+def test_a_stored_program_calls_in_another_process_and_is_none_where_nothing_is_there(
+    monkeypatch: Any, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
+
+    def told() -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD], capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    first, second = told(), told()
+    assert first[:3] == ["False", "2", "True"]
+    assert second[:3] == ["True", "2", "True"] and second[3] == first[3]
+    monkeypatch.setenv(build.VARIABLE, "0")
+    without = told()
+    assert without[:3] == ["False", "0", "False"]
+    assert float(without[3]) == pytest.approx(float(first[3]), rel=1e-5)
+
+
+def test_whether_it_is_worth_it_is_measured_once_and_remembered(monkeypatch: Any, tmp_path: Any) -> None:
+    from detente.bridge.kernels import worth
+
+    found = worth.lead(tmp_path)
+    assert found > 0 and len(list(tmp_path.glob("products-*.json"))) == 1
+    monkeypatch.setattr(worth, "_ratio", lambda *_: pytest.fail("measured again"))
+    assert worth.lead(tmp_path) == found
+    (known,) = tmp_path.glob("products-*.json")
+    known.write_text("{")
+    monkeypatch.setattr(worth, "_ratio", lambda *_: 1.5)
+    assert worth.lead(tmp_path) == pytest.approx(1.5), "a damaged file is none"
