@@ -69,6 +69,8 @@ def check(model: str, size: str | None, form: str) -> int:
 def tune(model: str, size: str | None, form: str) -> int:
     """Compile every form of MODEL's training step, measure those that fit, and remember the fastest.
 
+    PyTorch's own step, eager and compiled, is timed beside it: where that is faster here, the choice says so.
+
     MODEL is path/to/file.py:function, hf:CONFIG, or a workload's name. From then on `detente.compile` runs the same
     program (model, loss, shapes, optimizer, machine) in that form. A choice that is remembered already is shown.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,36 @@ def test_a_model_of_one_form_is_tuned_too(tmp_path: Path, monkeypatch: pytest.Mo
     assert (step.choice.form, step.choice.why) == ("unrolled", "the only form that is possible and fits")
 
 
+def test_what_was_faster_is_timed_in_turns_remembered_and_told(compiled: Any, tmp_path: Path) -> None:
+    tuned, batch = compiled(tune=True)
+    assert not tuned.choice.beside and not tuned.choice.advice, "nobody asked for it"
+    calls: list[str] = []
+
+    def side(name: str, seconds: float) -> Any:
+        def run() -> None:
+            calls.append(name)
+            time.sleep(seconds)
+
+        return run
+
+    tuned.measured_beside(
+        {"torch-eager": side("eager", 0.0), "torch-compile": side("compile", 0.3)}, batch, 2
+    )
+    assert calls == ["eager", "compile", *(["eager"] * 3 + ["compile"] * 3) * 2]
+    assert tuned.choice.advice.startswith("stay with torch-eager on this machine: a step takes ")
+    assert tuned.choice.advice in str(tuned.choice) and tuned.choice.advice in tuned.choice._repr_html_()
+    assert "torch-compile" in str(tuned.choice)
+    later, _ = compiled()
+    assert later.programs[0].cached and later.choice == tuned.choice
+    for file in (tmp_path / "cache").glob("*.program"):
+        file.unlink()
+    again, _ = compiled()
+    assert not again.programs[0].cached and again.choice == tuned.choice
+    slow = {"torch-eager": side("eager", 0.2)}
+    again.measured_beside(slow, batch, 1)
+    assert not again.choice.advice, "nothing to say where this is as fast"
+
+
 @pytest.mark.matrix
 def test_the_command_tunes_for_the_users_own_program(detente: Any, compiled: Any, tmp_path: Path) -> None:
     target = f"{tmp_path / 'deep.py'}:training"
@@ -131,8 +162,12 @@ def test_the_command_tunes_for_the_users_own_program(detente: Any, compiled: Any
     told = json.loads(done.stdout)
     assert told["schema"] == "detente/bridge-tune/1" and told["folder"] == str(tmp_path / "cache")
     assert told["choice"]["measured"] and len(told["choice"]["considered"]) == len(FORMS)
+    beside = dict(told["choice"]["beside"])
+    assert set(beside) == {"torch-eager", "torch-compile", "detente"} and min(beside.values()) > 0
     step, _ = compiled()
     assert step.choice.measured and step.choice.form == told["choice"]["form"]
+    assert dict(step.choice.beside) == beside, "a later program is told what was measured"
+    assert bool(step.choice.advice) == (beside["detente"] > 1.05 * min(beside.values()))
     for program in (tmp_path / "cache").rglob("*.program"):
         program.unlink()  # this process compiles otherwise than a user's (tests/quick_xla.py)
     text = detente("bridge", "tune", target, DETENTE_BRIDGE_CACHE=str(tmp_path / "cache"))

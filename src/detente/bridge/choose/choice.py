@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from detente.bridge.shown import size, table
 
+# How much faster something else must be before it is recommended: less is what two runs of one thing differ by.
+CLOSE = 1.05
+
 
 @dataclass(frozen=True)
 class Considered:
@@ -26,7 +29,8 @@ class Choice:
     """Which form runs and why.
 
     ``iterations`` are the counts of the program's loops (empty: nothing repeats); ``limit_bytes`` is what was there
-    to fit into, None when unknown; ``measured`` says whether times decided.
+    to fit into, None when unknown; ``measured`` says whether times decided. ``beside``: seconds of a step of PyTorch's
+    own (``torch-eager``, ``torch-compile``) and of this form (``detente``), timed in turns, where somebody asked.
     """
 
     form: str
@@ -36,6 +40,24 @@ class Choice:
     iterations: tuple[int, ...] = ()
     limit_bytes: int | None = None
     measured: bool = False
+    beside: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """When not to: what was faster than this form on this machine. Empty where nothing was, or nobody measured.
+
+        >>> Choice("unrolled", None, "", (), beside=(("torch-eager", 0.5), ("detente", 0.8))).advice
+        'stay with torch-eager on this machine: a step takes 500 ms there and 800 ms here'
+        """
+        seconds = dict(self.beside)
+        ours = seconds.pop("detente", None)
+        if ours is None or not seconds:
+            return ""
+        name = min(seconds, key=lambda side: seconds[side])
+        if seconds[name] * CLOSE >= ours:
+            return ""
+        there, here = (f"{s * 1e3:.3g} ms" for s in (seconds[name], ours))
+        return f"stay with {name} on this machine: a step takes {there} there and {here} here"
 
     @property
     def peak_bytes(self) -> int | None:
@@ -55,10 +77,12 @@ class Choice:
             chosen = "this one" if row.form == self.form else note
             rows.append([row.form, planned, temporary, measured, chosen])
         head = ("form", "planned peak", "of it temporary", "a step", "")
-        return table(f"Choice: {self.form}, {self.why}", rows, head)
+        advice = f"; {self.advice}" if self.advice else ""
+        return table(f"Choice: {self.form}, {self.why}{advice}", rows, head)
 
     def __str__(self) -> str:
         lines = [f"{self.form}: {self.why}"]
+        lines += [self.advice] if self.advice else []
         for row in self.considered:
             if row.refused:
                 lines.append(f"  {row.form:<16} not possible: {row.refused}")
@@ -69,4 +93,5 @@ class Choice:
             if row.seconds is not None:
                 cells.append(f"{row.seconds * 1e3:.3g} ms per step")
             lines.append(f"  {row.form:<16} " + ", ".join(cells))
+        lines += [f"  {name:<16} {seconds * 1e3:.3g} ms per step, in turns" for name, seconds in self.beside]
         return "\n".join(lines)

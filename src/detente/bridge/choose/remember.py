@@ -42,6 +42,7 @@ def recall(folder: Path | None, key: str) -> Choice | None:
             return None
         rows = tuple(Considered(**row) for row in stored.pop("considered"))
         stored["iterations"] = tuple(stored["iterations"])
+        stored["beside"] = tuple((str(name), float(s)) for name, s in stored.get("beside", ()))
         return Choice(considered=rows, **stored)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -51,24 +51,31 @@ def kernels() -> Kernels:
     if jax.default_backend() != "cpu":
         return Kernels(f"steps run on {jax.default_backend()}")
     try:
-        blas = [_address(name) for name in _BLAS]
-    except (OSError, AttributeError) as error:
+        library = _loaded()
+    except AttributeError as error:
         return Kernels(f"this torch gives no product to call: {error}")
-    try:
-        library = ctypes.CDLL(str(_built()))
     except (OSError, subprocess.SubprocessError) as error:
         return Kernels(f"the extension cannot be built here: {_told(error)}")
-    library.detente_matmul_by.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-    library.detente_matmul_calls.restype = ctypes.c_int64
-    library.detente_matmul_calls.argtypes = ()
-    library.detente_matmul_by(*blas)
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.detente_matmul), platform="cpu")
     found = lead(_place()) if os.environ.get(VARIABLE) != "1" else WINS
     if found < WINS:
         return Kernels(
             f"XLA's own products are as fast on this machine (its time is {found:.2f} of the calls')"
         )
     return Kernels(library=library)
+
+
+@functools.cache
+def _loaded() -> Any:
+    """The extension, registered: once per process, because JAX takes no second one of the same name. Raises
+    AttributeError where torch has no such function, OSError and SubprocessError where nothing can be built."""
+    blas = [_address(name) for name in _BLAS]
+    library = ctypes.CDLL(str(_built()))
+    library.detente_matmul_by.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    library.detente_matmul_calls.argtypes = ()
+    library.detente_matmul_calls.restype = ctypes.c_int64
+    library.detente_matmul_by(*blas)
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.detente_matmul), platform="cpu")
+    return library
 
 
 def called(module: Any) -> int:

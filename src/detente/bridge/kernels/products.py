@@ -22,6 +22,8 @@ from jax.extend.mlir.dialects import stablehlo
 TARGET = "detente_matmul"
 # Multiplications. A call costs about a microsecond, which a product of this size takes.
 LEAST = 1 << 16
+# Rows, columns: BLAS counts in integers of 32 bits.
+MOST = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def _call(op: Any, least: int) -> Product | None:
         size(a.batch, types[0]), size(a.free, types[0]), size(b.free, types[1]), size(a.summed, types[0]),
         of_a[1], not of_b[1],
     )  # fmt: skip
-    if made.batch * made.m * made.n * made.k < least:
+    if made.batch * made.m * made.n * made.k < least or max(made.m, made.n, made.k) > MOST:
         return None
     behind = _transposed(result, len(a.batch), len(a.free), len(b.free))
     operands = [of_a[0], of_b[0]]

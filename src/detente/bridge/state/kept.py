@@ -6,9 +6,10 @@ time. Two settings of glibc's keep them: no block is a mapping of its own (which
 the heap's end is given back. Only the main arena can hold such blocks, and a thread of XLA's is given another one when
 it first asks, so that there must be no other before there are such threads.
 
-A step may ask for its block before the last one's was freed, and from then on there are two; where a loop runs ahead of
-the device there were three more (ResNet-50 without a look at the loss: 4.4 GB for 2.4). So there must be room for
-``ROOM`` of them. A hole made beforehand changed nothing; giving back before every step costs the faults again.
+A step may ask for its block before the last one's was freed, and from then on there are two. Where a loop runs ahead of
+the device there were three more (ResNet-50 without a look at the loss: 4.4 GB for 2.4), so a step of more than
+``ALONE`` bytes waits for the one before: on a CPU nothing is won by running ahead. There must be room for ``ROOM``
+blocks. A hole made beforehand changed nothing; giving back before every step costs the faults again.
 
 It is a setting of the whole process, of whatever else runs in it: the heap stays as large as it ever was, and
 ``State.arrange`` and nobody else gives its holes back. Where the user has said anything of the allocator (``MALLOC_*``,
@@ -32,6 +33,8 @@ from detente.bridge.state.freed import give_back
 # malloc.h of glibc.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 VARIABLE = "DETENTE_KEEP_MEMORY"
+# Bytes that a step computes with from which on steps go one at a time: it takes milliseconds, its host none of them.
+ALONE = 32 << 20
 # Blocks of a step that must find room, or nothing is kept.
 ROOM = 8
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import jax
@@ -19,7 +21,7 @@ from detente.bridge.graph import Aval, Ref
 from detente.bridge.live.around import Surroundings, ambient
 from detente.bridge.live.guard import Guard
 from detente.bridge.refusal import Refused, refuse
-from detente.bridge.state.kept import settle_down
+from detente.bridge.state.kept import ALONE, settle_down
 from detente.bridge.state.meta import Source, on_meta, source, stand_ins
 from detente.bridge.state.pending import Pending
 from detente.bridge.state.place import Placed, but_floats, from_jax, place, with_numbers
@@ -33,6 +35,7 @@ from detente.bridge.step.sharing import Sharing, same_tensors
 from detente.bridge.step.variants import Options, Variant, Variants
 
 Loss = Callable[[Any, Any], Any]
+TIMED = 3  # steps of a side, in a turn
 
 
 class Step(Readable):
@@ -82,6 +85,8 @@ class Step(Readable):
         self._told_reads = 0  # how often what the optimizer's step reads in Python moved
         self._told = False  # of a failed certificate
         self._keeps = False  # whether what a step frees is kept for the next
+        self._one_at_a_time = False  # whether a step waits for the one before
+        self._last: Any = None  # its loss
         # a short certificate failed: the state is that of a step that is not trusted
         self._kept_nothing = False
         self._rewritten = False  # the live optimizer was given another state
@@ -142,7 +147,10 @@ class Step(Readable):
         if not self._keeps and self._open is None:
             self._keeps = True
             planned = memory(variant.compiled.executable)
-            settle_down(planned.temp if planned else 0, available_bytes())
+            temporary = planned.temp if planned else 0
+            self._one_at_a_time = settle_down(temporary, available_bytes()) and temporary > ALONE
+        if self._one_at_a_time:
+            jax.block_until_ready(self._last)
         seed, number = np.uint32(self.options.seed), self.count
         state, run = self._state, variant.compiled.executable
         state.arrange(variant.stacks)
@@ -158,6 +166,7 @@ class Step(Readable):
             run(own, state.optimizer, fixed, arrays, hyper, seed, np.uint32(number)),
         )
         loss, aux, word = self._book()
+        self._last = loss
         if self._guard.unasked or self._moments.unasked:
             self._show_unasked()
         value = Pending.of(self._loss_aval(variant), lambda: self._read(variant, number, loss, word), loss)
@@ -277,6 +286,20 @@ class Step(Readable):
         _, found = variant.compiled.gradients(values, arrays, np.uint32(self.options.seed), np.uint32(count))
         none: dict[str, torch.Tensor | None] = dict.fromkeys(sorted(self.weights.trainable))
         return none | {n: from_jax(g) for n, g in variant.stacks.split(found).items()}
+
+    def measured_beside(self, sides: Mapping[str, Callable[[], Any]], batch: Any, rounds: int = 3) -> None:
+        """Time a step of each of ``sides`` and one of this on ``batch``, in turns, and remember the fastest of each
+        beside the choice: ``step.choice.advice`` says where something else was faster. This step trains meanwhile."""
+        turns: dict[str, Callable[[], Any]] = {**sides, "detente": lambda: float(self(batch).detach())}
+        best = dict.fromkeys(turns, math.inf)
+        for count in range(rounds + 1):
+            # The first of each compiles, and is no step; then some of one side, as a loop has them.
+            for name, run in turns.items():
+                for _ in range(TIMED if count else 1):
+                    begun = perf_counter()
+                    run()
+                    best[name] = min(best[name], perf_counter() - begun) if count else math.inf
+        self._variants.beside(self.programs[0], best, self._rule)
 
     def __repr__(self) -> str:
         return shown.line(self)

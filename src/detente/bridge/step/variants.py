@@ -4,7 +4,7 @@ mode."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -31,7 +31,7 @@ from detente.bridge.choose.choose import alike_of, choose
 from detente.bridge.choose.choose import name as choice_name
 from detente.bridge.choose.forms import Shaped
 from detente.bridge.choose.memory import limit_bytes
-from detente.bridge.choose.remember import recall
+from detente.bridge.choose.remember import recall, remember
 from detente.bridge.folder import folder
 from detente.bridge.graph import Where
 from detente.bridge.live.interrupts import safe
@@ -310,6 +310,17 @@ class Variants:
             entry = cached.Entry(captured, made.compiled, made.choice, made.stacks)
             uncached = cached.store(self.folder, name, entry)
         return replace(made, name=name, uncached=uncached)
+
+    def beside(self, variant: Variant, seconds: Mapping[str, float], rule: Any) -> None:
+        """What PyTorch's own step takes beside this program becomes part of its choice, here and where it is
+        remembered."""
+        made = replace(variant, choice=replace(variant.choice, beside=tuple(seconds.items())))
+        self.made[self.key_of(variant)] = made
+        graph, around = graph_of(made.captured), self._surroundings(rule)
+        remember(self.choices, choice_name(graph, self._whole(rule), limit_bytes(), around), made.choice)
+        if made.name is not None and self.folder is not None:
+            entry = cached.Entry(made.captured, made.compiled, made.choice, made.stacks)
+            cached.store(self.folder, made.name, entry)
 
     def _outdated(self, entry: cached.Entry, rule: Any) -> bool:
         """Whether a stored program runs in the rule's form, and is to be tuned or has been tuned meanwhile."""

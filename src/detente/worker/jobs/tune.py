@@ -1,4 +1,5 @@
-"""Tune: every form of a model's training step compiled and measured, and the choice remembered for later processes."""
+"""Tune: every form of a model's training step compiled and measured, beside PyTorch's own step, and the choice
+remembered for later processes."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import importlib
 import logging
 import os
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +78,9 @@ def run(job: Job, events: Events) -> Evidence:
         certificate="none",
         tune=True,
     )
-    float(step(batch))
+    float(step(batch).detach())
+    if not step.choice.beside:
+        _time_pytorch(step, definition, size, job, batch)
     choice, place = step.choice, folder()
     return Evidence(
         "ok",
@@ -84,3 +88,40 @@ def run(job: Job, events: Events) -> Evidence:
         versions=installed_versions("torch", "jax", "transformers"),
         probes={"choice": asdict(choice), "text": str(choice), "folder": str(place) if place else ""},
     )
+
+
+def _time_pytorch(step: Any, definition: Any, size: Any, job: Job, batch: Any) -> None:
+    """PyTorch's own step beside the tuned one: eager with the fused update, and compiled. Here, in a process of its own
+    with a model of its own: the loss of a user's loop may count, and is called by nobody but them."""
+    import torch
+
+    workload, sides = find_workload(job.cell.workload), {}
+    for name in ("torch-eager", "torch-compile"):
+        torch.manual_seed(job.seed)
+        module = definition.build(size)
+        optimizer = optimizer_for(
+            definition, job.cell.contract, module, workload.optimizer, fused=name == "torch-eager"
+        )
+
+        def loss(module: Any, batch: Any) -> Any:
+            return definition.loss(module, batch)[0]
+
+        forward = torch.compile(loss) if name == "torch-compile" else loss
+
+        def run(module: Any = module, optimizer: Any = optimizer, forward: Any = forward) -> float:
+            optimizer.zero_grad()
+            value = forward(module, batch)
+            value.backward()
+            optimizer.step()
+            return float(value.detach())
+
+        try:
+            run()
+        except Exception as error:  # a compiler that is not there, or cannot; memory for one more model
+            logging.getLogger("detente").info(
+                "%s does not run here: %s", name, str(error).splitlines()[0][:200]
+            )
+            continue
+        sides[name] = run
+    if sides:
+        step.measured_beside(sides, batch)
