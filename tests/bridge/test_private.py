@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -160,6 +161,37 @@ def test_an_executable_goes_through_bytes() -> None:
     payload, given, taken = private.executables.serialize(compiled)
     again = private.executables.deserialize_and_load(payload, given, taken)
     assert again(jnp.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_a_lowered_program_is_changed_in_place_and_compiled_so() -> None:
+    two = jnp.full(2, 5.0), jnp.full(2, 3.0)
+    lowered = jax.jit(lambda a, b: a - b).lower(*two)
+    module, found = lowered.compiler_ir(), []
+
+    def look(op: Any) -> Any:
+        found.extend([op] if op.name == "stablehlo.subtract" else [])
+        return private.mlir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    (op,) = found
+    with module.context:
+        place, results = private.mlir.InsertionPoint(op), [op.results[0].type]
+        other = private.mlir.Operation.create(
+            "stablehlo.add", results=results, operands=list(op.operands), ip=place, loc=op.location
+        )
+        op.results[0].replace_all_uses_with(other.results[0])
+        op.erase()
+    assert lowered.compile()(*two).tolist() == [8.0, 8.0]
+    product = jax.jit(lambda a, b: a.T @ b).lower(jnp.ones((3, 2)), jnp.ones((3, 4))).compiler_ir()
+    module, found = product, []
+
+    def dots(op: Any) -> Any:
+        found.extend([op] if op.name == "stablehlo.dot_general" else [])
+        return private.mlir.WalkResult.ADVANCE
+
+    module.operation.walk(dots)
+    numbers = private.stablehlo.DotDimensionNumbers(found[0].attributes["dot_dimension_numbers"])
+    assert [*numbers.lhs_contracting_dimensions] == [1] and [*numbers.rhs_contracting_dimensions] == [0]
 
 
 def _dotted(node: ast.AST) -> str:

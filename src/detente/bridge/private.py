@@ -24,10 +24,16 @@ import torch._VF
 import torch._vmap_internals as older_vmap  # noqa: F401
 import torch.utils._python_dispatch
 import torch.utils._pytree as pytree  # noqa: F401
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.fx.node import _side_effectful_functions
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+
+# A lowered program, as objects that can be changed, and its dialect.
+mlir: Any = ir
+stablehlo: Any = hlo
 
 HigherOrderOperator = torch._ops.HigherOrderOperator
 OpOverload = torch._ops.OpOverload

@@ -179,7 +179,7 @@ def test_a_step_that_calls_is_certified_and_trains_as_one_that_does_not(monkeypa
     monkeypatch.setenv(build.VARIABLE, "0")
     build.kernels.cache_clear()
     plain, step = trained("none")
-    assert step.programs[0].compiled.calls == 0
+    assert step.programs[0].compiled.calls is None
     assert ours == pytest.approx(plain, rel=1e-5)
 
 
@@ -210,16 +210,24 @@ def test_where_there_is_nothing_to_call_a_step_runs_all_the_same(
     variable: str, value: str, why: str, monkeypatch: Any, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nothing was built here
     monkeypatch.setenv(variable, value)
     told = child()
-    assert told[:3] == ["False", "0", "False"] and why in " ".join(told[4:])
+    assert told[:3] == ["False", "None", "False"] and why in " ".join(told[4:])
 
 
 def test_another_cache_folder_later_loads_no_second_one(monkeypatch: Any, tmp_path: Any) -> None:
     before = build.kernels().library
-    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     build.kernels.cache_clear()
     assert build.kernels().library is before
+
+
+def test_a_folder_that_others_may_write_to_holds_no_extension(monkeypatch: Any, tmp_path: Any) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "detente" / "kernels").mkdir(parents=True)
+    (tmp_path / "detente" / "kernels").chmod(0o777)
+    assert tmp_path not in build._place().parents
 
 
 def child(before: str = "") -> list[str]:
@@ -258,8 +266,17 @@ def test_a_stored_program_calls_in_another_process_and_is_none_where_nothing_is_
     assert second[:3] == ["True", "2", "True"] and second[3] == first[3]
     monkeypatch.setenv(build.VARIABLE, "0")
     without = child()
-    assert without[:3] == ["False", "0", "False"]
+    assert without[:3] == ["False", "None", "False"]
     assert float(without[3]) == pytest.approx(float(first[3]), rel=1e-5)
+
+
+def test_a_program_from_before_there_was_a_compiler_is_made_anew(monkeypatch: Any, tmp_path: Any) -> None:
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    assert child()[:2] == ["False", "None"] and child()[:2] == ["True", "None"]
+    monkeypatch.delenv("CXX")
+    assert child()[:2] == ["False", "2"] and child()[:2] == ["True", "2"]
 
 
 def test_whether_it_is_worth_it_is_measured_once_and_remembered(monkeypatch: Any, tmp_path: Any) -> None:

@@ -263,8 +263,8 @@ def load(place: Path, name: str, weights: Weights, rule: Any) -> Entry | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's pytree deprecates its own pickled form
             stored = pickle.loads((place / f"{name}.program").read_bytes())
-        if stored["compiled"].calls and kernels().why:
-            return None  # it calls what is not here
+        if (stored["compiled"].calls is None) != bool(kernels().why):
+            return None  # it calls what is not here, or would now
         captured = replace(stored["captured"], weights=weights)
         if stored["held"] != _held(captured, weights.tensors):
             return None

@@ -5,6 +5,7 @@ to."""
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from torch import nn
 
 from detente.bridge.cache.describe import users_function
 from detente.bridge.graph import Graph, Where
-from detente.bridge.kernels.build import kernels
+from detente.bridge.kernels.build import VARIABLE as KERNELS
 from detente.bridge.lower.table import TABLE, USERS
 from detente.bridge.optim.program import Trace
 from detente.bridge.program.xla_options import options as xla_options
@@ -56,7 +57,7 @@ def flags() -> tuple[Any, ...]:
         [backends.cuda.mem_efficient_sdp_enabled(), backends.cuda.cudnn_sdp_enabled()],
         [(name, getattr(jax.config, name, None)) for name in _OF_JAX],
         sorted(xla_options().items()),
-        not kernels().why,
+        os.environ.get(KERNELS, ""),
     )
 
 

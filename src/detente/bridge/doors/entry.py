@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from detente.bridge.capture.weights import whole
+from detente.bridge.kernels.build import begin
 from detente.bridge.live.interrupts import held_back
 from detente.bridge.state.kept import one_arena
 from detente.bridge.state.meta import on_meta
@@ -110,6 +111,7 @@ def compile(
     )
     whole(model)
     one_arena()
+    begin()
     with held_back(), telling(f"step of {type(model).__name__}", quiet):
         return Step(model, loss, optimizer, example_batch, options, share)
 

@@ -3,6 +3,7 @@ as well, and registered with JAX's CPU backend. Where there is no compiler, or n
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -10,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import jax
 import jaxlib
 import torch
 
-from detente.bridge.folder import folder, trusted
+from detente.bridge.folder import trusted
 from detente.bridge.kernels.products import TARGET, rewrite
 from detente.bridge.kernels.worth import WINS, lead
 
@@ -29,6 +31,7 @@ COMPILERS = ("c++", "g++", "clang++")
 SECONDS = 120
 # Of the BLAS: the product, and how many threads one thread's products take.
 _BLAS = ("sgemm_", "MKL_Set_Num_Threads_Local")
+_BUILDING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,13 @@ def kernels() -> Kernels:
         return Kernels(f"steps run on {jax.default_backend()}")
     try:
         library = _loaded()
+        found = lead(_place()) if os.environ.get(VARIABLE) != "1" else WINS
     except AttributeError as error:
         return Kernels(f"this torch gives no product to call: {error}")
     except (OSError, subprocess.SubprocessError) as error:
         return Kernels(f"the extension cannot be built here: {_told(error)}")
-    found = lead(_place()) if os.environ.get(VARIABLE) != "1" else WINS
+    except Exception as error:  # a release of JAX's that writes programs otherwise
+        return Kernels(f"products cannot be called with jax {jax.__version__}: {_told(error)}")
     if found < WINS:
         return Kernels(
             f"XLA's own products are as fast on this machine (its time is {found:.2f} of the calls')"
@@ -78,10 +83,21 @@ def _loaded() -> Any:
     return library
 
 
-def called(module: Any) -> int:
-    """How many products of a lowered step (an MLIR module, changed in place) became calls; 0 where there is nothing to
-    call."""
-    return len(rewrite(module)) if not kernels().why else 0
+def begin() -> None:
+    """Build what is not there yet, beside what comes first: a capture takes as long, on another core."""
+    if os.environ.get(VARIABLE) != "0" and jax.default_backend() == "cpu":
+        threading.Thread(target=_beforehand, daemon=True).start()
+
+
+def _beforehand() -> None:
+    with contextlib.suppress(Exception):  # whoever needs it tries again, and is told
+        _built()
+
+
+def called(module: Any) -> int | None:
+    """How many products of a lowered step (an MLIR module, changed in place) became calls; None where there is nothing
+    to call."""
+    return len(rewrite(module)) if not kernels().why else None
 
 
 def _address(name: str) -> int:
@@ -98,22 +114,26 @@ def _built() -> Path:
     text = repr((SOURCE.read_bytes(), FLAGS, compiler, jaxlib.__version__))
     name = f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
     done = _place() / name
-    if not done.exists():
-        fresh = done.with_name(f".{name}.{os.getpid()}")
-        command = [*compiler.split(), *FLAGS, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(fresh)]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS)
-        fresh.replace(done)
+    with _BUILDING:
+        if not done.exists():
+            fresh = done.with_name(f".{name}.{os.getpid()}")
+            command = [*compiler.split(), *FLAGS, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(fresh)]
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS)
+            fresh.replace(done)
     return done
 
 
 def _place() -> Path:
-    """The cache folder, or where there is none one of this user's beside other temporary files. Raises OSError."""
-    place = folder()
-    if place is None or not trusted(place):
-        place = Path(tempfile.gettempdir()) / f"detente-kernels-{os.geteuid()}"
-        if not trusted(place):
-            raise OSError(f"nobody else may write to the folder of an extension: {place}")
-    return place
+    """The machine's own folder, whatever folder a program is kept in: what is built and measured here is no program's.
+    Where no folder can be had it is one of this user's beside other temporary files. Raises OSError."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for place in (
+        cache / "detente" / "kernels",
+        Path(tempfile.gettempdir()) / f"detente-kernels-{os.geteuid()}",
+    ):
+        if trusted(place):
+            return place
+    raise OSError(f"nobody else may write to the folder of an extension: {place}")
 
 
 def _told(error: Exception) -> str:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
+from detente.bridge.private import mlir as ir
+from detente.bridge.private import stablehlo
 
 TARGET = "detente_matmul"
 # Multiplications. A call costs about a microsecond, which a product of this size takes.

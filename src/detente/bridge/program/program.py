@@ -181,7 +181,9 @@ class Compiled:
     seconds: Mapping[str, float]
     extra: dict[str, Any] = field(default_factory=dict, compare=False)  # made on demand: gradients, lowered
     rule: Any = field(default=None, compare=False)
-    calls: int = 0  # products that another library's kernel makes (bridge/kernels)
+    calls: int | None = (
+        None  # products that another library's kernel makes (bridge/kernels); None: there is none
+    )
 
     def __call__(
         self, values: Arrays, state: Any, batch: Sequence[Any], hyper: Any, seed: Any, count: Any
