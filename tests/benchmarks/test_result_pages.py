@@ -76,7 +76,7 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
 
     lines = [
         line("eager", 0, 1.0), line("compile", 0, 0.5), line("bridge", 0, 0.6),  # 1.2 of the better one
-        line("eager", 1, 4.0), 
+        line("eager", 1, 4.0),
         line("compile", 1, 9.0) | {"failed": "exit code 1"},
         line("bridge", 1, 2.0),  # a machine four times as slow, and 0.5
         line("bridge", 2, 9.0),  # nothing beside it yet: interrupted

@@ -163,17 +163,24 @@ def test_an_executable_goes_through_bytes() -> None:
     assert again(jnp.ones(2)).tolist() == [2.0, 2.0]
 
 
-def test_a_lowered_program_is_changed_in_place_and_compiled_so() -> None:
-    two = jnp.full(2, 5.0), jnp.full(2, 3.0)
-    lowered = jax.jit(lambda a, b: a - b).lower(*two)
-    module, found = lowered.compiler_ir(), []
+def _operation(module: Any, name: str) -> Any:
+    """The only operation of that name."""
+    found: list[Any] = []
 
     def look(op: Any) -> Any:
-        found.extend([op] if op.name == "stablehlo.subtract" else [])
+        found.extend([op] if op.name == name else [])
         return private.mlir.WalkResult.ADVANCE
 
     module.operation.walk(look)
     (op,) = found
+    return op
+
+
+def test_a_lowered_program_is_changed_in_place_and_compiled_so() -> None:
+    two = jnp.full(2, 5.0), jnp.full(2, 3.0)
+    lowered = jax.jit(lambda a, b: a - b).lower(*two)
+    module = lowered.compiler_ir()
+    op = _operation(module, "stablehlo.subtract")
     with module.context:
         place, results = private.mlir.InsertionPoint(op), [op.results[0].type]
         other = private.mlir.Operation.create(
@@ -183,14 +190,8 @@ def test_a_lowered_program_is_changed_in_place_and_compiled_so() -> None:
         op.erase()
     assert lowered.compile()(*two).tolist() == [8.0, 8.0]
     product = jax.jit(lambda a, b: a.T @ b).lower(jnp.ones((3, 2)), jnp.ones((3, 4))).compiler_ir()
-    module, found = product, []
-
-    def dots(op: Any) -> Any:
-        found.extend([op] if op.name == "stablehlo.dot_general" else [])
-        return private.mlir.WalkResult.ADVANCE
-
-    module.operation.walk(dots)
-    numbers = private.stablehlo.DotDimensionNumbers(found[0].attributes["dot_dimension_numbers"])
+    dot = _operation(product, "stablehlo.dot_general")
+    numbers = private.stablehlo.DotDimensionNumbers(dot.attributes["dot_dimension_numbers"])
     assert [*numbers.lhs_contracting_dimensions] == [1] and [*numbers.rhs_contracting_dimensions] == [0]
 
 

@@ -12,13 +12,17 @@ from pathlib import Path
 VARIABLE = "DETENTE_BRIDGE_CACHE"
 
 
+def users() -> Path:
+    """``detente`` in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "detente"
+
+
 def folder() -> Path | None:
-    """``$DETENTE_BRIDGE_CACHE`` (``off`` for none), else ``detente/bridge`` in the user's cache folder."""
+    """``$DETENTE_BRIDGE_CACHE`` (``off`` for none), else ``bridge`` in the user's."""
     told = os.environ.get(VARIABLE)
     if told is not None:
         return None if told in ("", "off") else Path(told)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "detente" / "bridge"
+    return users() / "bridge"
 
 
 def trusted(place: Path) -> bool:

@@ -20,7 +20,7 @@ import jax
 import jaxlib
 import torch
 
-from detente.bridge.folder import trusted
+from detente.bridge.folder import trusted, users
 from detente.bridge.kernels.products import TARGET, rewrite
 from detente.bridge.kernels.worth import WINS, lead
 
@@ -126,11 +126,7 @@ def _built() -> Path:
 def _place() -> Path:
     """The machine's own folder, whatever folder a program is kept in: what is built and measured here is no program's.
     Where no folder can be had it is one of this user's beside other temporary files. Raises OSError."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for place in (
-        cache / "detente" / "kernels",
-        Path(tempfile.gettempdir()) / f"detente-kernels-{os.geteuid()}",
-    ):
+    for place in (users() / "kernels", Path(tempfile.gettempdir()) / f"detente-kernels-{os.geteuid()}"):
         if trusted(place):
             return place
     raise OSError(f"nobody else may write to the folder of an extension: {place}")
