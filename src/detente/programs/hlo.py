@@ -36,9 +36,18 @@ TUPLE = 13
 # Fields of HloInstructionProto that say how a program is named, where it came from, or how it is numbered; and
 # backend_config, in which a custom call may carry an address that differs from process to process.
 _UNHASHED = frozenset({1, 7, 35, 36, 37, 38, 43})
-# The bridge's own call of a library's product (bridge/kernels), which says what it multiplies.
-MATMUL = "detente_matmul"
-_SIZE = re.compile(rb"\b(batch|k|m|n) = (\d+)")
+# The bridge's own kernels (bridge/kernels), which say in their call how large they are: for each the terms of what it
+# multiplies and adds, every term the product of these sizes.
+CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "detente_matmul": (("batch", "m", "n", "k"),),
+    "detente_depthwise": (("n", "out_h", "out_w", "c", "kh", "kw"),),
+    "detente_depthwise_of_taps": (("n", "out_h", "out_w", "c", "kh", "kw"),),
+    "detente_convolution": (("n", "out_h", "out_w", "o", "c", "kh", "kw"),),
+    "detente_convolution_of_kernel": (("n", "out_h", "out_w", "o", "c", "kh", "kw"),),
+    "detente_attention": tuple(("b", "h", "l", "s", inner) for inner in "de"),
+    "detente_attention_backward": tuple(("b", "h", "l", "s", inner) for inner in "dddee"),
+}
+_SIZE = re.compile(rb"\b(\w+) = (\d+|true)")
 _LITERAL_INTEGERS = frozenset({4, 5, 6, 7})  # LiteralProto s32s, s64s, u32s, u64s
 
 
@@ -209,8 +218,8 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
         elif key == 43 and opcode == "while":
             known = re.search(rb'"known_trip_count":\s*\{\s*"n":\s*"?(\d+)', bytes(value))
             trips = int(known[1]) if known else None
-        elif key == 43 and opcode == "custom-call" and target == MATMUL:
-            work = _called_product(bytes(value))
+        elif key == 43 and opcode == "custom-call" and target in CALLS:
+            work = _called(target, bytes(value))
         elif key == 30:
             dot = _dot(value)
         elif key == 36:
@@ -236,10 +245,14 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
     return ident, one, operand_ids, bytes(row)
 
 
-def _called_product(config: bytes) -> Work | None:
+def _called(target: str, config: bytes) -> Work | None:
     """From its ``backend_config``; None where that is written in another way."""
-    sizes = [int(number) for _, number in _SIZE.findall(config)]
-    return Work(2 * math.prod(sizes)) if len(sizes) == 4 else None
+    said = {name.decode(): number for name, number in _SIZE.findall(config)}
+    terms = CALLS[target]
+    if not all(size in said for term in terms for size in term):
+        return None
+    half = said.get("causal") == b"true"  # a row sees the columns up to its own
+    return Work(2 * sum(math.prod(int(said[size]) for size in term) for term in terms) // (2 if half else 1))
 
 
 def _shape_hash(key: int, value: memoryview) -> bytes:

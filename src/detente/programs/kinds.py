@@ -41,6 +41,7 @@ _MOVED = MOVES | {
 # A word in the target of a custom call, and what the library does there.
 _LIBRARY: tuple[tuple[str, Kind], ...] = (
     ("conv", "convolutions"),
+    ("depthwise", "convolutions"),
     ("matmul", "products"),
     ("gemm", "products"),
     ("dot", "products"),

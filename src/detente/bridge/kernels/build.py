@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,28 +24,36 @@ import torch
 
 from detente.bridge.folder import trusted, users
 from detente.bridge.kernels.products import TARGET, rewrite
-from detente.bridge.kernels.worth import WINS, lead
+from detente.bridge.kernels.targets import OURS, calls_in
+from detente.bridge.kernels.worth import WINS, lead, processor
 
 VARIABLE = "DETENTE_KERNELS"
-SOURCE = Path(__file__).with_name("product.cc")
-FLAGS = ("-O2", "-std=c++20", "-fPIC", "-shared")
+SOURCES = tuple(
+    Path(__file__).with_name(f"{name}.cc") for name in ("product", "depthwise", "convolution", "attention")
+)
+SHARED = Path(__file__).with_name("shared.h")
+# For this processor alone, and as exact as C++ is: the last two say that nobody reads errno or the processor's flags.
+FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
 COMPILERS = ("c++", "g++", "clang++")
 SECONDS = 120
 # Of the BLAS: the product, and how many threads one thread's products take.
 _BLAS = ("sgemm_", "MKL_Set_Num_Threads_Local")
 _BUILDING = threading.Lock()
+_MAY: ContextVar[frozenset[str]] = ContextVar("may_call", default=frozenset())
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The extension as it is loaded. ``why`` is empty, or says why there is none."""
+    """The extension as it is loaded. ``why`` is empty, or says why there is none; ``slow``: why products are not among
+    what it is called for."""
 
     why: str = ""
     library: Any = None
+    slow: str = ""
 
     def calls(self) -> int:
-        """How often a product was called in this process."""
-        return int(self.library.detente_matmul_calls()) if self.library is not None else 0
+        """How often a kernel was called in this process."""
+        return int(self.library.detente_calls()) if self.library is not None else 0
 
 
 @functools.cache
@@ -62,11 +72,8 @@ def kernels() -> Kernels:
         return Kernels(f"the extension cannot be built here: {_told(error)}")
     except Exception as error:  # a release of JAX's that writes programs otherwise
         return Kernels(f"products cannot be called with jax {jax.__version__}: {_told(error)}")
-    if found < WINS:
-        return Kernels(
-            f"XLA's own products are as fast on this machine (its time is {found:.2f} of the calls')"
-        )
-    return Kernels(library=library)
+    slow = f"XLA's own products are as fast on this machine (its time is {found:.2f} of the calls')"
+    return Kernels(library=library, slow=slow if found < WINS else "")
 
 
 @functools.cache
@@ -76,10 +83,11 @@ def _loaded() -> Any:
     blas = [_address(name) for name in _BLAS]
     library = ctypes.CDLL(str(_built()))
     library.detente_matmul_by.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-    library.detente_matmul_calls.argtypes = ()
-    library.detente_matmul_calls.restype = ctypes.c_int64
+    library.detente_calls.argtypes = ()
+    library.detente_calls.restype = ctypes.c_int64
     library.detente_matmul_by(*blas)
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.detente_matmul), platform="cpu")
+    for target in (TARGET, *OURS):
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
     return library
 
 
@@ -94,10 +102,34 @@ def _beforehand() -> None:
         _built()
 
 
+@contextlib.contextmanager
+def calling() -> Iterator[None]:
+    """What is traced inside runs here and nowhere else: its lowering may call kernels, where there are any."""
+    found = kernels()
+    before = _MAY.set(
+        frozenset() if found.why else frozenset({"kernels"} if found.slow else {"kernels", "products"})
+    )
+    try:
+        yield
+    finally:
+        _MAY.reset(before)
+
+
+def may_call(what: str = "kernels") -> bool:
+    """Whether what is traced now may call ``kernels`` of ours, or those that are made of the other library's
+    ``products``."""
+    return what in _MAY.get()
+
+
 def called(module: Any) -> int | None:
-    """How many products of a lowered step (an MLIR module, changed in place) became calls; None where there is nothing
-    to call."""
-    return len(rewrite(module)) if not kernels().why else None
+    """How many kernels a lowered step (an MLIR module, changed in place) calls, its products made calls; None where
+    there is nothing to call."""
+    found = kernels()
+    if found.why:
+        return None
+    if not found.slow:
+        rewrite(module)
+    return calls_in(module)
 
 
 def _address(name: str) -> int:
@@ -111,13 +143,15 @@ def _built() -> Path:
     compiler = os.environ.get("CXX") or next((c for c in COMPILERS if shutil.which(c)), "")
     if not compiler:
         raise OSError(f"no compiler is here ({', '.join(COMPILERS)}, or $CXX)")
-    text = repr((SOURCE.read_bytes(), FLAGS, compiler, jaxlib.__version__))
+    texts = [file.read_bytes() for file in (*SOURCES, SHARED)]
+    text = repr((texts, FLAGS, compiler, jaxlib.__version__, processor()))
     name = f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
     done = _place() / name
     with _BUILDING:
         if not done.exists():
             fresh = done.with_name(f".{name}.{os.getpid()}")
-            command = [*compiler.split(), *FLAGS, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(fresh)]
+            include = f"-I{jax.ffi.include_dir()}"
+            command = [*compiler.split(), *FLAGS, include, *map(str, SOURCES), "-o", str(fresh)]
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS)
             fresh.replace(done)
     return done

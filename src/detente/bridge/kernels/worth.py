@@ -81,12 +81,16 @@ def _ratio(product: Callable[..., Any], a: Any, b: Any) -> float:
     return best[0] / best[1]
 
 
-def _machine() -> str:
-    """What the figure is of."""
+def processor() -> list[str]:
+    """What the system says of the processor and its instructions; empty where it says nothing."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        told = [line for line in lines if line.startswith(("model name", "model\t", "flags"))][:3]
     except OSError:
-        told = []
-    facts = (told, len(os.sched_getaffinity(0)), torch.__version__, jaxlib.__version__)
+        return []
+    return [line for line in lines if line.startswith(("model name", "model\t", "flags"))][:3]
+
+
+def _machine() -> str:
+    """What the figure is of."""
+    facts = (processor(), len(os.sched_getaffinity(0)), torch.__version__, jaxlib.__version__)
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]

@@ -6,6 +6,7 @@ from detente.bridge.capture.export import Captured
 from detente.bridge.graph import Graph, without_dead
 from detente.bridge.lower.driver import missing
 from detente.bridge.passes.masks import recognise_masks
+from detente.bridge.passes.unbound import unbind_selections
 from detente.bridge.refusal import Refused
 
 
@@ -18,6 +19,7 @@ def lowerable(captured: Captured) -> Captured:
 
 
 def graph_of(captured: Captured) -> Graph:
-    """What is compiled: nothing dead, and masks recognised; not from what the loss holds, which may change."""
+    """What is compiled: nothing dead, selections taken apart at once, and masks recognised; not from what the loss
+    holds, which may change."""
     own = {n: t for n, t in captured.weights.tensors.items() if n not in captured.outside}
-    return recognise_masks(without_dead(captured.graph), own)
+    return unbind_selections(recognise_masks(without_dead(captured.graph), own))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from detente.bridge.graph import Graph
-from detente.bridge.kernels.build import called
+from detente.bridge.kernels.build import called, calling
 from detente.bridge.lower.backwards import backwards
 from detente.bridge.lower.driver import Trace, evaluate
 from detente.bridge.lower.dtypes import torchs_gradient
@@ -181,9 +181,7 @@ class Compiled:
     seconds: Mapping[str, float]
     extra: dict[str, Any] = field(default_factory=dict, compare=False)  # made on demand: gradients, lowered
     rule: Any = field(default=None, compare=False)
-    calls: int | None = (
-        None  # products that another library's kernel makes (bridge/kernels); None: there is none
-    )
+    calls: int | None = None  # kernels that are not XLA's (bridge/kernels); None: there are none
 
     def __call__(
         self, values: Arrays, state: Any, batch: Sequence[Any], hyper: Any, seed: Any, count: Any
@@ -225,7 +223,7 @@ class Compiled:
                 return loss, grads
 
             shapes = jax.tree.map(shape_of, (used, list(batch), seed, count))
-            with phase("compile"), torch_numerics(self.program.matmul), backwards():
+            with phase("compile"), torch_numerics(self.program.matmul), backwards(), calling():
                 lowered = jax.jit(run).lower(*shapes)
                 called(lowered.compiler_ir())  # a certificate is of what a step runs
                 self.extra["gradients"] = lowered.compile()
@@ -255,7 +253,8 @@ def compile_step(program: Program, rule: Any, values: Arrays, state: Any, batch:
     )
     start = perf_counter()
     with phase("lower"):
-        lowered = lower_step(program, rule, names, arguments)
+        with calling():
+            lowered = lower_step(program, rule, names, arguments)
         calls = called(lowered.compiler_ir())
     middle = perf_counter()
     with phase("compile"):

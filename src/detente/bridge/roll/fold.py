@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref
+from detente.bridge.passes.substitute import refill, result_refs, rewire, substitute, value_refs
 from detente.bridge.roll.find import LAYERS, Least, find
 from detente.bridge.roll.scalars import liftable
-from detente.bridge.roll.substitute import refill, result_refs, rewire, substitute, value_refs
 from detente.bridge.roll.tape import Tape, read, regions_of, results
 from detente.bridge.roll.wiring import Wiring
 

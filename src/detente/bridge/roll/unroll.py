@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from detente.bridge.graph import Aval, Graph, Node, Ref
+from detente.bridge.passes.substitute import substitute
 from detente.bridge.roll.fold import ROLL, SELECT
-from detente.bridge.roll.substitute import substitute
 
 
 def unroll(graph: Graph) -> Graph:

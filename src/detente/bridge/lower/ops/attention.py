@@ -1,6 +1,6 @@
 """scaled_dot_product_attention: scores and softmax in float32, zeros on rows that are wholly masked.
 
-This is the plain form. Fused kernels replace it by choice (cudnn, splash), judged against this one.
+This is the plain form. Fused kernels replace it by choice (ours on a CPU: fused_attention.py), judged against this one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from jax import lax
 
 from detente.bridge.lower.contract import contracted
 from detente.bridge.lower.dtypes import cast, is_bool, out_dtype, wide
+from detente.bridge.lower.ops.fused_attention import fused_attention, is_taken
 from detente.bridge.lower.ops.random import keep_mask
 from detente.bridge.lower.ops.softmax import masked_softmax
 from detente.bridge.lower.table import lowers
@@ -60,6 +61,10 @@ def _attention(
     dtype = out_dtype(call)
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         key, value = (jnp.repeat(t, query.shape[-3] // t.shape[-3], axis=-3) for t in (key, value))
+    if is_taken(query, key, value, attn_mask, dropout_p):
+        keep = keep_mask(call.key(), dropout_p, (*query.shape[:-1], key.shape[-2])) if dropout_p > 0 else None
+        factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        return fused_attention(query, key, value, keep, is_causal, factor, dropout_p)
     weights = masked_softmax(attention_scores(query, key, attn_mask, is_causal, scale), -1)
     if dropout_p > 0:
         keep = keep_mask(call.key(), dropout_p, weights.shape)

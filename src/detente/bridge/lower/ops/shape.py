@@ -323,7 +323,12 @@ def _tensor_split(call: Any, x: jax.Array, how: int | Sequence[int], dim: int = 
 @lowers("aten.unbind.int", "aten.unbind_copy.int")
 def _unbind(call: Any, x: jax.Array, dim: int = 0) -> tuple[jax.Array, ...]:
     dim %= x.ndim
-    return tuple(lax.index_in_dim(x, i, dim, keepdims=False) for i in range(x.shape[dim]))
+    # One split, and not a slice for each: its derivative is one concatenation.
+    return (
+        tuple(lax.squeeze(part, (dim,)) for part in lax.split(x, (1,) * x.shape[dim], dim))
+        if x.shape[dim]
+        else ()
+    )
 
 
 @lowers("aten.cat.default", "aten.concat.default", "aten.concatenate.default", aware=True)

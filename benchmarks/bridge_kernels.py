@@ -1,0 +1,168 @@
+"""The bridge's own kernels beside what XLA makes of the same, each alone.
+
+    python benchmarks/bridge_kernels.py            # two minutes, quiet
+
+Forward and both gradients of one operator, float32, on the cores that this process may use; both take turns, and
+the median of each over rounds is told. In a step a call also keeps its neighbours from being fused with it, so that
+what a model wins is told by ``bridge_against_torch.py`` and not here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-kernels.md"
+# What it is of, and (B, H, L, S, D, causal, dropout).
+ATTENTIONS = {
+    "Whisper's encoder": (1, 6, 1500, 1500, 64, False, 0.0),
+    "ViT-B/16, 2": (2, 12, 197, 197, 64, False, 0.0),
+    "GPT-2 Small, 2 x 64": (2, 12, 64, 64, 64, True, 0.1),
+    "GPT-2 Small, 1 x 1024": (1, 12, 1024, 1024, 64, True, 0.1),
+    "Llama, 2 x 128": (2, 12, 128, 128, 64, True, 0.0),
+}
+# (N, H, W, C, O, kernel, stride); O of 0: every channel by itself.
+CONVOLUTIONS = {
+    "ResNet-50, first": (4, 224, 224, 3, 64, 7, 2),
+    "ResNet-50, 56 x 56": (4, 56, 56, 64, 64, 3, 1),
+    "ResNet-50, 56 x 56, stride 2": (4, 56, 56, 128, 128, 3, 2),
+    "ResNet-50, 28 x 28": (4, 28, 28, 128, 128, 3, 1),
+    "ResNet-50, 14 x 14": (4, 14, 14, 256, 256, 3, 1),
+    "ResNet-50, 7 x 7": (4, 7, 7, 512, 512, 3, 1),
+    "ConvNeXt, 56 x 56": (2, 56, 56, 96, 0, 7, 1),
+    "ConvNeXt, 28 x 28": (2, 28, 28, 192, 0, 7, 1),
+    "ConvNeXt, 14 x 14": (2, 14, 14, 384, 0, 7, 1),
+    "ConvNeXt, 7 x 7": (2, 7, 7, 768, 0, 7, 1),
+}
+ROUNDS = 15
+
+
+def attention(size: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
+    """Each way, as one call."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from detente.bridge.kernels.build import calling
+    from detente.bridge.lower.backwards import backwards
+    from detente.bridge.lower.ops.attention import attention_scores
+    from detente.bridge.lower.ops.fused_attention import fused_attention
+
+    b, h, rows, s, d, causal, dropout = size
+    draw = np.random.default_rng(0)
+    given = [draw.standard_normal((b, n, h, d), np.float32) for n in (rows, s, s)]
+    keep = jnp.asarray(draw.random((b, h, rows, s)) >= dropout) if dropout else None
+
+    def plain(query: Any, key: Any, value: Any) -> Any:
+        weights = jax.nn.softmax(attention_scores(query, key, None, causal, None), -1)
+        if keep is not None:
+            weights = jnp.where(keep, weights / (1 - dropout), 0)
+        return jnp.einsum("bhls,bhsd->bhld", weights, value)
+
+    def ours(query: Any, key: Any, value: Any) -> Any:
+        return fused_attention(query, key, value, keep, causal, d**-0.5, dropout)
+
+    def of(run: Any) -> Any:
+        def loss(*heads: Any) -> Any:
+            return jnp.sum(run(*(jnp.swapaxes(t, 1, 2) for t in heads)) ** 2)
+
+        return _compiled(jax.grad(loss, (0, 1, 2)), given)
+
+    with backwards(), calling():
+        return {"XLA": of(plain), "ours": of(ours)}
+
+
+def convolution(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
+    """Each way, as one call."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from detente.bridge.kernels.build import calling
+    from detente.bridge.lower.backwards import backwards
+    from detente.bridge.lower.ops.conv import convolve_last
+
+    n, h, w, c, o, k, stride = size
+    groups, out = (c, c) if o == 0 else (1, o)
+    draw = np.random.default_rng(0)
+    given = [
+        draw.standard_normal((n, h, w, c), np.float32),
+        draw.standard_normal((out, c // groups, k, k), np.float32),
+    ]
+
+    def loss(x: Any, weight: Any) -> Any:
+        pads = [(k // 2, k // 2)] * 2
+        return jnp.sum(convolve_last(x, weight, None, (stride, stride), pads, (1, 1), groups) ** 2)
+
+    with backwards():
+        found = {"XLA": _compiled(jax.grad(partial(loss), (0, 1)), given)}
+        with calling():
+            found["ours"] = _compiled(jax.grad(partial(loss), (0, 1)), given)
+    return found
+
+
+def _compiled(function: Any, given: list[Any]) -> Callable[[], Any]:
+    import jax
+
+    from detente.bridge.kernels.products import rewrite
+
+    arrays = [jax.device_put(t) for t in given]
+    lowered = jax.jit(function).lower(*arrays)
+    rewrite(lowered.compiler_ir())  # products are calls either way
+    compiled = lowered.compile()
+    return lambda: jax.block_until_ready(compiled(*arrays))
+
+
+def seconds(ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """The median of each, in turns."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(ROUNDS + 2):
+        for name, way in ways.items():
+            begun = time.perf_counter()
+            way()
+            if turn >= 2:
+                taken[name].append(time.perf_counter() - begun)
+    return {name: statistics.median(all_) for name, all_ in taken.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--page", type=Path, default=PAGE)
+    given = parser.parse_args()
+    os.environ.setdefault("DETENTE_KERNELS", "1")
+    from detente.bridge.kernels.build import kernels
+    from detente.session.fingerprint import machine
+
+    if kernels().why:
+        raise SystemExit(f"there are no kernels to measure: {kernels().why}")
+    here = machine()
+    rows = [
+        "# The bridge's kernels, each alone",
+        "",
+        f"`python benchmarks/bridge_kernels.py`. Processor: {here['processor']}, {len(os.sched_getaffinity(0))} cores. "
+        "float32, forward and gradients, ms.",
+        "",
+        "| operator | XLA | ours | XLA / ours |",
+        "|---|---:|---:|---:|",
+    ]
+    for made, table in ((attention, ATTENTIONS), (convolution, CONVOLUTIONS)):
+        for name, size in table.items():
+            found = seconds(made(size))
+            cells = [f"{1e3 * found[k]:.2f}" for k in ("XLA", "ours")] + [
+                f"{found['XLA'] / found['ours']:.2f}"
+            ]
+            rows.append(f"| {name} | {' | '.join(cells)} |")
+            print(rows[-1], flush=True)
+    given.page.write_text("\n".join([*rows, ""]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+// Work that is shared among the threads that XLA computes with, and the product that every kernel is made of.
+//
+// XLA hands a thunk its own pool; MKL would start another one (OpenMP's, whose threads spin behind every product and
+// take the cores from XLA). So MKL computes with one thread in each, and work is cut into pieces here. Whoever calls
+// takes pieces as the helpers do, and waits for pieces that somebody has begun, never for a helper to come: all
+// threads of the pool may be inside of a call at once.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace detente {
+
+namespace ffi = xla::ffi;
+
+using Gemm = void (*)(const char*, const char*, const int*, const int*, const int*, const float*, const float*,
+                      const int*, const float*, const int*, const float*, float*, const int*);
+using Threads = int (*)(int);
+
+extern Gemm gemm;
+extern Threads threads;
+extern std::atomic<int64_t> calls;
+
+// c[m][n] = scale * a[m][k] b[k][n] + keep * c, row by row; ta: a is stored [k][m], tb: b is stored [n][k].
+inline void multiply(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float scale, const float* a, int64_t lda,
+                     const float* b, int64_t ldb, float keep, float* c, int64_t ldc) {
+  // Fortran's columns are our rows: the transposed product of the swapped operands.
+  const int m_ = m, n_ = n, k_ = k, lda_ = lda, ldb_ = ldb, ldc_ = ldc;
+  gemm(tb ? "T" : "N", ta ? "T" : "N", &n_, &m_, &k_, &scale, b, &ldb_, a, &lda_, &keep, c, &ldc_);
+}
+
+template <typename Piece>
+struct Work {
+  Piece piece;
+  int64_t pieces;
+  std::atomic<int64_t> next{0}, done{0};
+
+  Work(Piece given, int64_t count) : piece(std::move(given)), pieces(count) {}
+
+  void take() {
+    const int before = threads ? threads(1) : 0;
+    for (int64_t p; (p = next.fetch_add(1)) < pieces;) {
+      piece(p);
+      if (done.fetch_add(1) + 1 == pieces) done.notify_all();
+    }
+    if (threads) threads(before);
+  }
+};
+
+// piece(0) to piece(pieces - 1), by at most `workers` threads at a time.
+template <typename Piece>
+void share(ffi::ThreadPool& pool, int64_t workers, int64_t pieces, Piece piece) {
+  calls.fetch_add(1, std::memory_order_relaxed);
+  auto work = std::make_shared<Work<Piece>>(std::move(piece), pieces);
+  for (int64_t helper = 1; helper < std::min(workers, pieces); ++helper) pool.Schedule([work] { work->take(); });
+  work->take();
+  for (int64_t seen; (seen = work->done.load()) < work->pieces;) work->done.wait(seen);
+}
+
+inline int64_t workers(ffi::ThreadPool& pool) { return std::max<int64_t>(1, pool.num_threads()); }
+
+inline ffi::Error unlike(const char* what) {
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument, std::string(what) + " was called with other shapes than it says");
+}
+
+inline bool is_f32(const ffi::AnyBuffer& buffer) { return buffer.element_type() == ffi::DataType::F32; }
+
+}  // namespace detente

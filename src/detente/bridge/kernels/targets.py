@@ -1,0 +1,40 @@
+"""What the extension holds besides products, by the names under which a program calls it, and how a lowering does
+so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from detente.bridge.kernels.products import TARGET
+from detente.bridge.private import mlir as ir
+
+DEPTHWISE, OF_TAPS = "detente_depthwise", "detente_depthwise_of_taps"
+CONVOLUTION, OF_KERNEL = "detente_convolution", "detente_convolution_of_kernel"
+ATTENTION, OF_ATTENTION = "detente_attention", "detente_attention_backward"
+OURS = (DEPTHWISE, OF_TAPS, CONVOLUTION, OF_KERNEL, ATTENTION, OF_ATTENTION)
+_KINDS = {bool: np.bool_, int: np.int64, float: np.float32}
+
+
+def call(target: str, results: Sequence[tuple[int, ...]], *operands: Any, **attributes: float) -> list[Any]:
+    """float32 arrays of the shapes ``results`` from a kernel; ``attributes`` as the kernel declares them."""
+    out = [jax.ShapeDtypeStruct(shape, np.float32) for shape in results]
+    given = {name: _KINDS[type(value)](value) for name, value in attributes.items()}
+    return jax.ffi.ffi_call(target, out, vmap_method="sequential")(*operands, **given)
+
+
+def calls_in(module: Any) -> int:
+    """Kernels that an MLIR module calls, products among them."""
+    found = 0
+
+    def look(op: Any) -> Any:
+        nonlocal found
+        if op.name == "stablehlo.custom_call":
+            found += ir.StringAttr(op.attributes["call_target_name"]).value in (TARGET, *OURS)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    return found
