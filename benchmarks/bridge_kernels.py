@@ -29,12 +29,6 @@ ATTENTIONS = {
 }
 # (N, H, W, C, O, kernel, stride); O of 0: every channel by itself.
 CONVOLUTIONS = {
-    "ResNet-50, first": (4, 224, 224, 3, 64, 7, 2),
-    "ResNet-50, 56 x 56": (4, 56, 56, 64, 64, 3, 1),
-    "ResNet-50, 56 x 56, stride 2": (4, 56, 56, 128, 128, 3, 2),
-    "ResNet-50, 28 x 28": (4, 28, 28, 128, 128, 3, 1),
-    "ResNet-50, 14 x 14": (4, 14, 14, 256, 256, 3, 1),
-    "ResNet-50, 7 x 7": (4, 7, 7, 512, 512, 3, 1),
     "ConvNeXt, 56 x 56": (2, 56, 56, 96, 0, 7, 1),
     "ConvNeXt, 28 x 28": (2, 28, 28, 192, 0, 7, 1),
     "ConvNeXt, 14 x 14": (2, 14, 14, 384, 0, 7, 1),

@@ -42,8 +42,6 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "detente_matmul": (("batch", "m", "n", "k"),),
     "detente_depthwise": (("n", "out_h", "out_w", "c", "kh", "kw"),),
     "detente_depthwise_of_taps": (("n", "out_h", "out_w", "c", "kh", "kw"),),
-    "detente_convolution": (("n", "out_h", "out_w", "o", "c", "kh", "kw"),),
-    "detente_convolution_of_kernel": (("n", "out_h", "out_w", "o", "c", "kh", "kw"),),
     "detente_attention": tuple(("b", "h", "l", "s", inner) for inner in "de"),
     "detente_attention_backward": tuple(("b", "h", "l", "s", inner) for inner in "dddee"),
 }

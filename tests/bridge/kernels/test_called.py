@@ -20,8 +20,6 @@ from detente.bridge.kernels import build
 from detente.bridge.kernels.targets import ATTENTION, DEPTHWISE, OF_ATTENTION, OF_TAPS
 from detente.bridge.lower.backwards import backwards
 from detente.bridge.lower.ops import depthwise as depthwise_room
-from detente.bridge.lower.ops.called_convolution import convolution, out_shape
-from detente.bridge.lower.ops.called_convolution import is_taken as is_called
 from detente.bridge.lower.ops.depthwise import depthwise
 from detente.bridge.lower.ops.fused_attention import LEAST, fused_attention, is_taken
 from detente.programs.count import count_program
@@ -216,76 +214,6 @@ def test_depthwise_convolutions_are_those_of_float64(name: str) -> None:
     for mine, its in zip(found, wanted, strict=True):
         assert mine.shape == its.shape
         assert np.linalg.norm(mine - its) <= 2e-6 * np.linalg.norm(its)
-
-
-# x (N, ..., C), kernel (..., C, O), stride, padding, dilation
-CALLED: dict[str, tuple[tuple[int, ...], tuple[int, ...], Any, Any, Any]] = {
-    "three by three": ((2, 14, 15, 16), (3, 3, 16, 24), (1, 1), ((1, 1), (1, 1)), (1, 1)),
-    "with a stride": ((2, 15, 14, 8), (3, 3, 8, 16), (2, 2), ((1, 1), (1, 1)), (1, 1)),
-    "a first layer's": ((2, 30, 31, 9), (7, 7, 9, 20), (2, 2), ((3, 3), (3, 3)), (1, 1)),
-    "dilated": ((1, 17, 16, 8), (3, 2, 8, 16), (1, 1), ((2, 1), (0, 3)), (2, 3)),
-    "padding wider than the kernel": ((1, 6, 6, 16), (2, 2, 16, 16), (1, 1), ((5, 4), (3, 6)), (1, 1)),
-    "padding that cuts off": ((1, 12, 12, 16), (2, 2, 16, 16), (1, 1), ((-2, -1), (0, -3)), (1, 1)),
-    "one dimension": ((2, 100, 20), (3, 20, 24), (1,), ((1, 1),), (1,)),
-    "one dimension, a stride": ((2, 101, 20), (3, 20, 24), (2,), ((1, 1),), (1,)),
-    "few places, many channels": ((1, 4, 4, 130), (3, 3, 130, 67), (1, 1), ((1, 1), (1, 1)), (1, 1)),
-    "a stride that leaves some out": ((1, 31, 31, 16), (2, 2, 16, 16), (3, 3), ((0, 0), (0, 0)), (1, 1)),
-}
-
-
-@pytest.mark.parametrize("name", CALLED)
-def test_convolutions_are_those_of_float64(name: str) -> None:
-    shape, kernel_shape, stride, padding, dilation = CALLED[name]
-    exact = drawn(0, *shape), drawn(1, *kernel_shape)
-    numbers = ("NWC", "WIO", "NWC") if len(shape) == 3 else ("NHWC", "HWIO", "NHWC")
-
-    def plainly(x: Any, kernel: Any) -> Any:
-        return jax.lax.conv_general_dilated(
-            x, kernel, stride, padding, rhs_dilation=dilation, dimension_numbers=numbers
-        )
-
-    def by(run: Any, kind: Any) -> Any:
-        def loss(x: Any, kernel: Any) -> Any:
-            y = run(x, kernel)
-            return jnp.sum(y * jnp.asarray(drawn(2, *y.shape), kind)), y
-
-        (_, y), grads = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(
-            *(jnp.asarray(v, kind) for v in exact)
-        )
-        return [np.asarray(v) for v in (y, *grads)]
-
-    with jax.enable_x64(True):
-        wanted = by(plainly, jnp.float64)
-    with backwards(), build.calling():
-        places = shape[0] * math.prod(out_shape(*map(jnp.asarray, exact), stride, padding, dilation))
-        assert is_called(*(jnp.asarray(v, jnp.float32) for v in exact), places)
-        before = build.kernels().calls()
-        found = by(lambda x, k: convolution(x, k, stride, padding, dilation), jnp.float32)
-    # forward, for the kernel, and for the input where there is no stride
-    assert build.kernels().calls() == before + (3 if set(stride) == {1} else 2)
-    for mine, its in zip(found, wanted, strict=True):
-        assert mine.shape == its.shape
-        assert np.linalg.norm(mine - its) <= 3e-6 * np.linalg.norm(its)
-
-
-def test_a_network_of_convolutions_trains_as_without_them(monkeypatch: Any, tmp_path: Any) -> None:
-    found = []
-    for kernels in "10":
-        monkeypatch.setenv(build.VARIABLE, kernels)
-        monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path / kernels))
-        build.kernels.cache_clear()
-        torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Conv2d(9, 16, 7, stride=2, padding=3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1),
-            nn.Conv2d(32, 32, 3, padding=1, groups=4), nn.Conv2d(32, 8, 1),
-        )  # fmt: skip
-        x = torch.randn(2, 9, 32, 32)
-        step = detente.compile(
-            model, lambda m, b: m(b).square().mean(), torch.optim.SGD(model.parameters(), lr=0.1), example_batch=x,
-            quiet=True,
-        )  # fmt: skip
-        found.append([step(x).item() for _ in range(4)])
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 class Small(nn.Module):

@@ -28,9 +28,7 @@ from detente.bridge.kernels.targets import OURS, calls_in
 from detente.bridge.kernels.worth import WINS, lead, processor
 
 VARIABLE = "DETENTE_KERNELS"
-SOURCES = tuple(
-    Path(__file__).with_name(f"{name}.cc") for name in ("product", "depthwise", "convolution", "attention")
-)
+SOURCES = tuple(Path(__file__).with_name(f"{name}.cc") for name in ("product", "depthwise", "attention"))
 SHARED = Path(__file__).with_name("shared.h")
 # For this processor alone, and as exact as C++ is: the last two say that nobody reads errno or the processor's flags.
 FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")

@@ -13,9 +13,8 @@ from detente.bridge.kernels.products import TARGET
 from detente.bridge.private import mlir as ir
 
 DEPTHWISE, OF_TAPS = "detente_depthwise", "detente_depthwise_of_taps"
-CONVOLUTION, OF_KERNEL = "detente_convolution", "detente_convolution_of_kernel"
 ATTENTION, OF_ATTENTION = "detente_attention", "detente_attention_backward"
-OURS = (DEPTHWISE, OF_TAPS, CONVOLUTION, OF_KERNEL, ATTENTION, OF_ATTENTION)
+OURS = (DEPTHWISE, OF_TAPS, ATTENTION, OF_ATTENTION)
 _KINDS = {bool: np.bool_, int: np.int64, float: np.float32}
 
 

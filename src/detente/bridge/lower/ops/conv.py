@@ -8,7 +8,6 @@ takes 22 ms for the gradient of such a kernel as a convolution, and 3 as the sam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import jax
@@ -18,7 +17,6 @@ from jax import lax
 from detente.bridge.lower.channels_last import Last, last, plainly, wanted
 from detente.bridge.lower.contract import contracted
 from detente.bridge.lower.dtypes import cast, is_float, out_dtype, wide
-from detente.bridge.lower.ops.called_convolution import convolution, is_taken, out_shape
 from detente.bridge.lower.ops.depthwise import apart, depthwise
 from detente.bridge.lower.ops.matmul import by_rows
 from detente.bridge.lower.table import lowers
@@ -92,19 +90,15 @@ def convolve_last(
     elif apart(x.shape[-1], groups, weight.shape[2:]):
         y = depthwise(x, weight, stride, padding, dilation)
     else:
-        kernel = jnp.transpose(weight, (*range(2, 2 + n), 1, 0))
-        given = tuple(stride), tuple((low, high) for low, high in padding), tuple(dilation)
-        if groups == 1 and is_taken(x, kernel, x.shape[0] * prod(out_shape(x, kernel, *given))):
-            y = convolution(x, kernel, *given)
-        else:
-            y = lax.conv_general_dilated(
-                x,
-                kernel,
-                *given[:2],
-                rhs_dilation=given[2],
-                dimension_numbers=_numbers_last(n),
-                feature_group_count=groups,
-            )
+        y = lax.conv_general_dilated(
+            x,
+            jnp.transpose(weight, (*range(2, 2 + n), 1, 0)),
+            tuple(stride),
+            list(padding),
+            rhs_dilation=tuple(dilation),
+            dimension_numbers=_numbers_last(n),
+            feature_group_count=groups,
+        )
     return _with_bias(y, bias, behind=0)
 
 

@@ -48,7 +48,8 @@ def fused_attention(
     sizes = {"b": b, "l": rows, "s": apart[1].shape[1], "h": h, "d": d, "e": apart[2].shape[3]}
     sizes |= {"causal": causal, "scale": float(scale), "dropout": float(dropout)}
     keep = jnp.ones((1,), bool) if keep is None else keep
-    return jnp.swapaxes(_fused(*apart, keep, tuple(sizes.items())), 1, 2)
+    query, key, value = apart
+    return jnp.swapaxes(_fused(query, key, value, keep, tuple(sizes.items())), 1, 2)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
