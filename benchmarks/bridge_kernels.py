@@ -27,12 +27,12 @@ ATTENTIONS = {
     "GPT-2 Small, 1 x 1024": (1, 12, 1024, 1024, 64, True, 0.1),
     "Llama, 2 x 128": (2, 12, 128, 128, 64, True, 0.0),
 }
-# (N, H, W, C, O, kernel, stride); O of 0: every channel by itself.
-CONVOLUTIONS = {
-    "ConvNeXt, 56 x 56": (2, 56, 56, 96, 0, 7, 1),
-    "ConvNeXt, 28 x 28": (2, 28, 28, 192, 0, 7, 1),
-    "ConvNeXt, 14 x 14": (2, 14, 14, 384, 0, 7, 1),
-    "ConvNeXt, 7 x 7": (2, 7, 7, 768, 0, 7, 1),
+# Every channel by itself: (N, H, W, C, kernel).
+DEPTHWISE = {
+    "ConvNeXt, 56 x 56": (2, 56, 56, 96, 7),
+    "ConvNeXt, 28 x 28": (2, 28, 28, 192, 7),
+    "ConvNeXt, 14 x 14": (2, 14, 14, 384, 7),
+    "ConvNeXt, 7 x 7": (2, 7, 7, 768, 7),
 }
 ROUNDS = 15
 
@@ -72,7 +72,7 @@ def attention(size: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
         return {"XLA": of(plain), "ours": of(ours)}
 
 
-def convolution(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
+def depthwise(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
     """Each way, as one call."""
     import jax
     import jax.numpy as jnp
@@ -82,17 +82,13 @@ def convolution(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
     from detente.bridge.lower.backwards import backwards
     from detente.bridge.lower.ops.conv import convolve_last
 
-    n, h, w, c, o, k, stride = size
-    groups, out = (c, c) if o == 0 else (1, o)
+    n, h, w, c, k = size
     draw = np.random.default_rng(0)
-    given = [
-        draw.standard_normal((n, h, w, c), np.float32),
-        draw.standard_normal((out, c // groups, k, k), np.float32),
-    ]
+    given = [draw.standard_normal(shape, np.float32) for shape in ((n, h, w, c), (c, 1, k, k))]
 
     def loss(x: Any, weight: Any) -> Any:
         pads = [(k // 2, k // 2)] * 2
-        return jnp.sum(convolve_last(x, weight, None, (stride, stride), pads, (1, 1), groups) ** 2)
+        return jnp.sum(convolve_last(x, weight, None, (1, 1), pads, (1, 1), c) ** 2)
 
     with backwards():
         found = {"XLA": _compiled(jax.grad(partial(loss), (0, 1)), given)}
@@ -104,11 +100,11 @@ def convolution(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
 def _compiled(function: Any, given: list[Any]) -> Callable[[], Any]:
     import jax
 
-    from detente.bridge.kernels.products import rewrite
+    from detente.bridge.kernels.build import called
 
     arrays = [jax.device_put(t) for t in given]
     lowered = jax.jit(function).lower(*arrays)
-    rewrite(lowered.compiler_ir())  # products are calls either way
+    called(lowered.compiler_ir())  # products are calls either way
     compiled = lowered.compile()
     return lambda: jax.block_until_ready(compiled(*arrays))
 
@@ -147,7 +143,7 @@ def main() -> None:
         "| operator | XLA | ours | XLA / ours |",
         "|---|---:|---:|---:|",
     ]
-    for made, table in ((attention, ATTENTIONS), (convolution, CONVOLUTIONS)):
+    for made, table in ((attention, ATTENTIONS), (depthwise, DEPTHWISE)):
         for name, size in table.items():
             found = seconds(made(size))
             cells = [f"{1e3 * found[k]:.2f}" for k in ("XLA", "ours")] + [

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -25,17 +24,6 @@ from detente.bridge.lower.ops.fused_attention import LEAST, fused_attention, is_
 from detente.programs.count import count_program
 from detente.programs.hlo import read_hlo
 from detente.programs.kinds import kinds_of
-
-
-@pytest.fixture(autouse=True)
-def called_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whether it is faster on this machine is not the question."""
-    monkeypatch.setenv(build.VARIABLE, "1")
-    build.kernels.cache_clear()
-    if build.kernels().why:
-        pytest.skip(build.kernels().why)
-    yield
-    build.kernels.cache_clear()
 
 
 def drawn(seed: int, *shape: int) -> np.ndarray[Any, Any]:

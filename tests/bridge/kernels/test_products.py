@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -21,17 +20,6 @@ from detente.bridge.kernels.products import LEAST, TARGET, Product, rewrite
 from detente.programs.count import count_program
 from detente.programs.hlo import read_hlo
 from detente.programs.kinds import kinds_of
-
-
-@pytest.fixture(autouse=True)
-def called_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whether it is faster on this machine is not the question."""
-    monkeypatch.setenv(build.VARIABLE, "1")
-    build.kernels.cache_clear()
-    if build.kernels().why:
-        pytest.skip(build.kernels().why)
-    yield
-    build.kernels.cache_clear()  # the next test's process decides for itself
 
 
 def made(function: Any, *operands: Any, least: int = 1) -> tuple[Any, tuple[Product, ...]]:

@@ -22,10 +22,9 @@ def unbind_selections(graph: Graph) -> Graph:
     """The graph with every such family of selections as one ``unbind``, where the first of them stood."""
     avals = _avals(graph)
     families: dict[_Source, set[int]] = {}
-    for node in graph.nodes:
-        if (found := _selection(node, avals)) is not None:
-            source, index, dim = found
-            families.setdefault((source, dim), set()).add(index)
+    selections = {node.id: found for node in graph.nodes if (found := _selection(node, avals)) is not None}
+    for ref, index, dim in selections.values():
+        families.setdefault((ref, dim), set()).add(index)
     wanted = {
         (ref, dim)
         for (ref, dim), seen in families.items()
@@ -38,7 +37,7 @@ def unbind_selections(graph: Graph) -> Graph:
     renamed: dict[Ref, Ref] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
-        found = _selection(node, avals)
+        found = selections.get(node.id)
         if found is None or (found[0], found[2]) not in wanted:
             nodes.append(rewire(node, renamed))
             continue

@@ -21,13 +21,13 @@ from typing import Any
 
 from detente.bridge.graph import Aval, Graph, Input, Node, Output, Ref
 from detente.bridge.passes.substitute import refill, result_refs, rewire, substitute, value_refs
+from detente.bridge.passes.unbound import SELECT
 from detente.bridge.roll.find import LAYERS, Least, find
 from detente.bridge.roll.scalars import liftable
 from detente.bridge.roll.tape import Tape, read, regions_of, results
 from detente.bridge.roll.wiring import Wiring
 
 ROLL = "detente.roll"
-SELECT = "aten.select.int"
 
 
 def roll(graph: Graph, least: Least = LAYERS) -> Graph:

@@ -129,9 +129,9 @@ def _of_taps(
     x: Any, gradient: Any, shape: tuple[int, ...], padding: Padding, dilation: tuple[int, ...]
 ) -> Any:
     """The gradient of every element of the kernel: the sum over all places of what it met there."""
-    if may_call() and x.dtype == gradient.dtype == jnp.float32 and len(shape) in (2, 3):
-        places = _places(x, jax.ShapeDtypeStruct(shape, x.dtype), padding, dilation)
-        return call(OF_TAPS, [shape], x, gradient, **places)[0]
+    taps = jax.ShapeDtypeStruct(shape, gradient.dtype)
+    if _kernel_takes(x, taps):
+        return call(OF_TAPS, [shape], x, gradient, **_places(x, taps, padding, dilation))[0]
     x, kernel = _padded(x, padding), shape[:-1]
     size = (x.shape[0], *gradient.shape[1:-1], x.shape[-1])
 

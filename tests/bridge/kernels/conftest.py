@@ -1,0 +1,20 @@
+"""Every test of this folder calls kernels, whether or not they are faster on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from detente.bridge.kernels import build
+
+
+@pytest.fixture(autouse=True)
+def called_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whether it is faster on this machine is not the question."""
+    monkeypatch.setenv(build.VARIABLE, "1")
+    build.kernels.cache_clear()
+    if build.kernels().why:
+        pytest.skip(build.kernels().why)
+    yield
+    build.kernels.cache_clear()  # the next test's process decides for itself
