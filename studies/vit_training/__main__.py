@@ -47,8 +47,12 @@ def run(*command: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
     )
-    if not done.stdout.strip():
-        raise SystemExit(f"{' '.join(command)} told nothing: exit code {done.returncode}")
+    # A row that is void ends a comparison with 1, and is a figure; a comparison that was interrupted is none.
+    if not done.stdout.strip() or done.returncode not in (0, 1):
+        raise SystemExit(
+            f"{' '.join(command)} ended with exit code {done.returncode} and is not stored: "
+            "the same command of the study goes on from here"
+        )
     return done.stdout
 
 
@@ -69,6 +73,9 @@ def compare(given: argparse.Namespace, pair: str, stacks: str, *more: str) -> Fo
     sizes = ("--batch", str(given.batch), "--layers", str(given.layers), "--set", f"image={given.image}")
     command = ("compare", pair, "--stacks", stacks, *sizes, "--no-memory", *more)
     found = json.loads(run("detente", *command, "--format", "json"))
+    if not any(cell["steady_s"] for cell in found["cells"]):
+        told = "; ".join(f"{cell['label']}: {cell['reason']}" for cell in found["cells"])
+        raise SystemExit(f"{' '.join(command)} measured nothing, and is not stored ({told})")
     keys = ("label", "status", "reason", "steady_s", "parity")
     return {
         "command": " ".join(["detente", *command]),

@@ -91,11 +91,9 @@ def _table(lines: Sequence[Line]) -> Iterator[str]:
             if "#" in row["label"]:
                 continue
             steady = row["steady_s"]
-            ms = (
-                f"{1e3 * steady['median']:.0f} ({1e3 * steady['low']:.0f} to {1e3 * steady['high']:.0f})"
-                if steady
-                else ""
-            )
+            ms = f"{1e3 * steady['median']:.0f}" if steady else ""
+            if steady and steady["low"] is not None:  # one process has no interval
+                ms += f" ({1e3 * steady['low']:.0f} to {1e3 * steady['high']:.0f})"
             told = row["status"] if row["status"] == "ok" else f"{row['status']}: {row['reason']}"
             ratio = _of(row["label"], best, line["found"]["verdicts"])
             if ratio == _UNTOLD and best != "torch-eager":

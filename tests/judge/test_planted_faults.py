@@ -399,6 +399,26 @@ def test_one_loaded_reading_of_an_honest_row_is_no_void():
     assert caught["clock-stops-early"].severity == "void"
 
 
+def test_what_a_second_look_does_not_see_is_no_void():
+    """Of steps of two seconds there are four readings: a fair row was void when its machine went faster behind the
+    window (twice the steps took 0.51 times as long), and another when it went slower. A clock that stops early does so
+    in both looks."""
+    steady = {"waits": [1.0, 1.02], "reads": [1.01, 1.0], "doubles": [2.0, 2.1]}
+    faster = {"t_k": 5.0, "waits": [5.0, 5.6], "read_t_k": 1.4, "reads": [1.4, 1.5]}
+    slower = {"t_k": 1.0, "waits": [1.0, 1.1], "read_t_k": 1.6, "reads": [1.6, 1.7]}
+    early = {"waits": [0.1, 0.11], "reads": [1.0, 1.1], "doubles": [0.2, 0.21]}
+    # Twice the steps take as long as the steps: nobody waits for either.
+    flat = {"waits": [1.0, 1.1], "reads": [1.0, 1.1], "doubles": [1.0, 1.1]}
+    for first, again in ((faster, flat), (slower, early)):
+        looked = {"k": 1, "t_2k": 2.7, "doubles": [2.7], **first}
+        once = probe("slope", **looked, again=steady)
+        finding = loud(judge(make_session(plant={"jax": once})), "jax")["clock-stops-early"]
+        assert finding.severity == "warn" and "looked at again, it did not" in finding.what
+        lasting = probe("slope", **looked, again=again)
+        finding = loud(judge(make_session(plant={"jax": lasting})), "jax")["clock-stops-early"]
+        assert finding.severity == "void"
+
+
 def test_no_majority_makes_an_honest_row_the_odd_one():
     """Two XLA-like rows that draw, and one torch-eager that does not: it was the eager row that was void."""
     drawing = probe("program", rng_ops=3)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from studies.vit_training.__main__ import run
 from studies.vit_training.page import page
 
 ROOT = Path(__file__).parents[2]
@@ -73,8 +74,10 @@ def test_its_page_tells_every_figure() -> None:
     told = {"told_s": 0.01, "loader_s": 0.001, "left_s": 0.2, "waited_s": 0.02, "first_s": 1.0}
     ran = {"mode": "jax", "precision": "fp32", **told, "loss": 3e6, "cross_entropy": 6.9}
     steady = {"median": 0.02, "low": 0.019, "high": 0.021}
+    once = {"median": 0.03, "low": None, "high": None}
     rows = [
         {"label": "torch-eager", "status": "ok", "reason": "", "steady_s": {**steady, "median": 0.01}, "findings": []},
+        {"label": "torch-compile", "status": "ok", "reason": "", "steady_s": once, "findings": []},
         {"label": "jax", "status": "ok", "reason": "", "steady_s": steady, "findings": []},
         {"label": "detente", "status": "void", "reason": "why", "steady_s": None, "findings": [["r", "void", "w"]]},
     ]  # fmt: skip
@@ -89,3 +92,19 @@ def test_its_page_tells_every_figure() -> None:
     assert "| k | detente | void | `r`: w |" in text
     assert "| k | jax | 20 (19 to 21) | 2.00 (1.67 to 2.50), FASTER | ok |" in text
     assert "| k | torch-eager | 10 (19 to 21) | 1 | ok |" in text
+    assert "| k | torch-compile | 30 | not told | ok |" in text
+
+
+def test_a_comparison_that_was_interrupted_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of its tables once held four rows of `not measured before the session ended`, and were never asked again."""
+
+    def ended(code: int, told: str) -> None:
+        done = subprocess.CompletedProcess([], code, stdout=told)
+        monkeypatch.setattr("studies.vit_training.__main__.subprocess.run", lambda *a, **k: done)
+
+    for code, told in ((130, "{}"), (3, "{}"), (0, "")):
+        ended(code, told)
+        with pytest.raises(SystemExit, match=f"exit code {code} and is not stored"):
+            run("detente", "compare")
+    ended(1, "{}")
+    assert run("detente", "compare") == "{}"

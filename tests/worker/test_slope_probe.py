@@ -63,6 +63,21 @@ def test_long_steps_whose_samples_end_early_are_seen(monkeypatch: pytest.MonkeyP
     assert max(found["waits"]) < 1e-4 and found["read_t_k"] == pytest.approx(STEP_S, rel=1e-3)
 
 
+def test_what_looks_odd_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that went faster behind the window, or slower, and a clock that is early in both looks."""
+    for factor in (0.5, 1.6):
+        device = _Device(STEP_S * factor, waits=True)
+        found = look(device, monkeypatch, _Device(STEP_S, waits=True).samples())
+        assert found["again"]["waits"] == pytest.approx([STEP_S * factor] * 2, rel=1e-3)
+        assert found["again"]["reads"] == pytest.approx([STEP_S * factor] * 2, rel=1e-3)
+        assert found["again"]["doubles"] == pytest.approx([2 * STEP_S * factor] * 2, rel=1e-3)
+    early = _Device(STEP_S, waits=False)
+    found = look(early, monkeypatch, early.samples())
+    assert max(found["again"]["waits"]) < 1e-4 and min(found["again"]["reads"]) > 1
+    fair = _Device(STEP_S, waits=True)
+    assert "again" not in look(fair, monkeypatch, fair.samples())
+
+
 def test_without_samples_of_single_steps_they_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     device = _Device(STEP_S, waits=True)
     found = look(device, monkeypatch, (Sample(round(8 * STEP_S * 1e9), 8),))

@@ -159,8 +159,15 @@ def _scale(error: TensorError) -> str:
 
 
 def first_difference(judged: Iterable[Judged]) -> Judged | None:
-    """The first tensor over its bound, in the order in which the worker read them."""
-    return next((j for j in judged if j.share is not None and j.share > 1), None)
+    """The first tensor over its bound, in the order in which the worker read them; before those whose reference is
+    nothing but rounding, of which no relative error tells anything."""
+    beyond = [j for j in judged if j.share is not None and j.share > 1]
+    return next((j for j in beyond if not _is_rounding(j.error)), next(iter(beyond), None))
+
+
+def _is_rounding(error: TensorError) -> bool:
+    """Whether an error stands beside a reference that is 0 but for the rounding of fp64."""
+    return math.isfinite(error.err) and error.rms < SAME_FUNCTION * error.err
 
 
 @dataclass(frozen=True)
@@ -213,6 +220,8 @@ def tell_difference(judged: Judged) -> str:
     if not (math.isfinite(e.rms) and math.isfinite(e.err_ref)):
         return f"the reference of {e.kind} {e.name} is not finite"
     relative = (
-        f"{e.err / e.rms:.2g} relative error" if e.rms else f"error {e.err:.2g} where the reference is 0"
+        f"an error of {e.err:.2g} where the reference is 0"
+        if _is_rounding(e) or not e.rms
+        else f"{e.err / e.rms:.2g} relative error"
     )
     return f"{e.kind} {e.name} has {relative}, {judged.share:.3g} times its bound"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -22,13 +22,18 @@ _IDLE_BURSTS = 5
 # A step of at least this averages its own noise, and is a reading alone: the window's samples are its waits then, and
 # two looks at reading back and one at twice the steps are 4 steps instead of 6.
 _LONG_STEP_S = 0.5
+# Of long steps so few readings are taken, and so long behind the samples, that a machine that went faster or slower in
+# between looks like an early clock (twice the steps of a fair row took 0.51 times as long). What differs by this share
+# is looked at again, in turns.
+_DOUBTFUL = 0.05
 
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``slope``: seconds of k steps, of 2k steps, and of k steps whose losses are all read on the host, each the
     mean over ``bursts``. The first two end with the stack's own ``synchronise``; the third forces the work whatever
     that does. ``t_k``, ``t_2k`` and ``read_t_k`` are the best of ``waits``, ``doubles`` and ``reads``; ``idle_t_k``
-    is what k reads alone take when the work has long been over."""
+    is what k reads alone take when the work has long been over. ``again``: of long steps that look odd, the three once
+    more, in turns; a clock that stops early does so in both."""
     running = opened.running
 
     def queued(n: int) -> list[Any]:
@@ -77,21 +82,24 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
             # The shortest and the longest: what is published is held against what reading back takes.
             waits = sorted(s.wall_ns / 1e9 for s in samples if s.steps == k)
             readings["waits"] = waits if len(waits) < 2 else [waits[0], waits[-1]]
+        ends: dict[str, Callable[[], float]] = {
+            "waits": lambda: seconds(k, waited),
+            "reads": lambda: seconds(k, read),
+            "doubles": lambda: seconds(2 * k, waited),
+        }
+        # Burst by burst in turn: a machine that is busy for a while is busy for all of them.
         for i in range(rounds):
-            asked: dict[str, Callable[[], float]] = {}
-            if len(readings["waits"]) < rounds:
-                asked["waits"] = lambda: seconds(k, waited)
-            if len(readings["reads"]) < rounds:
-                asked["reads"] = lambda: seconds(k, read)
-            if i < rounds - 1:
-                asked["doubles"] = lambda: seconds(2 * k, waited)
-            # Burst by burst in turn: a machine that is busy for a while is busy for all of them.
-            sums = dict.fromkeys(asked, 0.0)
-            for _ in range(bursts):
-                for name, burst in asked.items():
-                    sums[name] += burst()
+            wanted = [n for n in ("waits", "reads") if len(readings[n]) < rounds]
+            wanted += ["doubles"] if i < rounds - 1 else []
+            sums = dict.fromkeys(wanted, 0.0)
+            for name in (n for _ in range(bursts) for n in wanted):
+                sums[name] += ends[name]()
             for name, taken in sums.items():
                 readings[name].append(taken / bursts)
+        again: dict[str, list[float]] = {}
+        if long and _odd(readings):
+            turns = [{name: end() for name, end in ends.items()} for _ in range(2)]
+            again = {name: [turn[name] for turn in turns] for name in ends}
         if k > 1:
             readings["idle"] = [reading_alone(k, forced) for _ in range(_IDLE_BURSTS)]
     return {
@@ -106,4 +114,14 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
             "doubles": readings["doubles"],
             "reads": readings["reads"],
         }
+        | ({"again": again} if again else {})
     }
+
+
+def _odd(readings: Mapping[str, Sequence[float]]) -> bool:
+    """Whether reading back took longer than every wait, or twice the steps less than twice as long."""
+    longest, shortest = max(readings["waits"]), min(readings["waits"])
+    return (
+        min(readings["reads"]) > (1 + _DOUBTFUL) * longest
+        or max(readings["doubles"]) * (1 + _DOUBTFUL) < 2 * shortest
+    )
