@@ -3,6 +3,7 @@ on."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -34,19 +35,21 @@ from detente.bridge.private import executables as serialize_executable
 from detente.bridge.program.program import Compiled
 from detente.bridge.roll.stacks import Stacks
 
-SCHEMA = 1
+SCHEMA = 2
 _UNWRITTEN = "this program cannot be written to a file"
 _OBJECT_FILES = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # as Linux and macOS begin them
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a step needs to run one program."""
+    """What a step needs to run one program. ``digest``: of its executable as it was compiled, empty where it has not
+    been written yet. A file's name says what is computed, and not in which form; a certificate is one executable's."""
 
     captured: Captured
     compiled: Compiled
     choice: Choice
     stacks: Stacks
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -180,14 +183,15 @@ def _held(captured: Captured, tensors: dict[str, torch.Tensor]) -> dict[str, str
     }
 
 
-def store(place: Path, name: str, entry: Entry) -> str:
-    """Write an entry, and say nothing; or say why this backend, this program or this folder cannot be written. The file
-    appears whole or not."""
+def store(place: Path, name: str, entry: Entry) -> tuple[str, str]:
+    """Write an entry. Returns its digest and an empty text, or an empty digest and why this backend, this program or
+    this folder cannot be written. The file appears whole or not."""
     captured, compiled = entry.captured, entry.compiled
     try:
         payload = serialize_executable.serialize(compiled.executable)
         if not _holds_code(payload[0]):
-            return "JAX's own compilation cache gave it, and XLA does not write again what it has read"
+            return "", "JAX's own compilation cache gave it, and XLA does not write again what it has read"
+        of = entry.digest or hashlib.sha256(payload[0]).hexdigest()
         data = pickle.dumps(
             {
                 "captured": replace(captured, weights=None, codes=frozenset()),  # type: ignore[arg-type]  (live tensors stay out)
@@ -196,16 +200,17 @@ def store(place: Path, name: str, entry: Entry) -> str:
                 "choice": entry.choice,
                 "stacks": entry.stacks,
                 "executable": payload,
+                "digest": of,
             }
         )
         if not trusted(place):
-            return _UNWRITTEN
+            return "", _UNWRITTEN
         fresh = place / f".{name}.{os.getpid()}"
         _write(fresh, data)
         fresh.replace(place / f"{name}.program")
     except Exception:  # what a backend raises here is its own; a full disk must not end a training run either
-        return _UNWRITTEN
-    return ""
+        return "", _UNWRITTEN
+    return of, ""
 
 
 def _holds_code(payload: bytes) -> bool:
@@ -227,27 +232,31 @@ def _write(path: Path, data: bytes) -> None:
         raise
 
 
-def store_certificate(place: Path, name: str, certificate: Certificate) -> None:
-    """Beside its program, so that another process need not run eager again."""
+def store_certificate(place: Path, name: str, of: str, certificate: Certificate) -> None:
+    """Beside its program, whose digest is ``of``, so that another process need not run eager again."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     fresh = place / f".{name}.{certificate.level}.{os.getpid()}"
     try:
         if not trusted(place):
             return
-        _write(fresh, json.dumps(replace(certificate, stored=now).record()).encode())
+        record = {"program": of, **replace(certificate, stored=now).record()}
+        _write(fresh, json.dumps(record).encode())
         fresh.replace(place / f"{name}.{certificate.level}.certificate")
     except OSError:
         return
 
 
-def load_certificate(place: Path, name: str, level: str) -> Certificate | None:
-    """The stored certificate of a program, of this level or a higher one; None when there is none."""
+def load_certificate(place: Path, name: str, of: str, level: str) -> Certificate | None:
+    """The stored certificate of the program with the digest ``of``, of this level or a higher one; None when there is
+    none. That of another form that had the name before is none of this one's."""
     if not place.is_dir() or not trusted(place):
         return None
     for found in dict.fromkeys(("full", level)):
         try:
-            text = (place / f"{name}.{found}.certificate").read_text()
-            certificate = Certificate.of_record(json.loads(text))
+            record = json.loads((place / f"{name}.{found}.certificate").read_text())
+            if not of or record["program"] != of:
+                continue
+            certificate = Certificate.of_record(record)
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if certificate.ok:
@@ -271,7 +280,8 @@ def load(place: Path, name: str, weights: Weights, rule: Any) -> Entry | None:
         executable = serialize_executable.deserialize_and_load(
             *stored["executable"], execution_devices=jax.devices()[:1]
         )
+        digest = stored["digest"]
     except Exception:  # written by another version, cut short, made for another machine: compile instead
         return None
     compiled = stored["compiled"].loaded(executable, rule)
-    return Entry(captured, compiled, stored["choice"], stored["stacks"])
+    return Entry(captured, compiled, stored["choice"], stored["stacks"], digest)

@@ -2,12 +2,13 @@
 
 By default a closed rule picks and one form is compiled, so the first step waits for nothing else. Only when its
 planned memory does not fit is the next smaller form compiled. With ``tune`` every form is compiled and measured,
-and the result is remembered: later the same program runs in that form at once, with ``tune`` or without.
+and the result is remembered: later the same program runs in that form at once, with ``tune`` or without. ``quick``
+begins with the form that compiles fastest; ``unseen`` says which one the rule would have compiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -29,6 +30,8 @@ Compiled = TypeVar("Compiled")
 # 15 % in four models of 12 layers and in one of 24 (docs/design/rolling.md). Their compile time grows with depth (at 24
 # layers 17 s for a loop's 5, which sixty steps earn back), a loop's does not. What does not fit is rolled at any depth.
 ROLL_FROM = 25
+# From so many layers on a loop compiles faster than layers that are written out by more than a switch costs.
+QUICK_FROM = 7
 # The default policy of a rolled program: a bare loop keeps more than XLA keeps of written-out layers.
 DEFAULT = "rolled+dots"
 # Of the memory that is there, what a plan may use: the process holds more than the program's buffers.
@@ -58,6 +61,7 @@ def choose(
     limit_bytes: int | None = None,
     form: str | None = None,
     tune: Callable[[Compiled], float] | None = None,
+    quick: bool = False,
     folder: Path | None = None,
     extra: Any = None,
 ) -> Chosen[Compiled]:
@@ -69,7 +73,7 @@ def choose(
     (``memory.limit_bytes()``).
     ``form``: this one and no other. ``tune(compiled)`` returns the seconds of one step and asks for a measured
     choice, which is stored in ``folder`` under the program's fingerprint (``extra`` joins it) and found there by
-    later calls, with ``tune`` or without.
+    later calls, with ``tune`` or without. ``quick``: a loop that compiles fast in the place of many written-out layers.
 
     Raises Refused for a ``form`` that this program cannot run in. When nothing fits ``limit_bytes`` the smallest
     form is returned and ``choice.why`` says so: the plan is an estimate on some backends, and the device decides.
@@ -93,7 +97,24 @@ def choose(
         chosen = work.measured(tune)
         remember(folder, key, chosen.choice)
         return chosen
-    return work.by_rule()
+    return work.quick() if quick else work.by_rule()
+
+
+def by_depth(iterations: Sequence[int]) -> tuple[str, str]:
+    """The form that the rule begins with for a program with such loops, and why."""
+    deepest = max(iterations, default=0)
+    if not deepest:
+        return "unrolled", NO_LAYERS
+    if deepest < ROLL_FROM:
+        return "unrolled", f"the longest repeat has {deepest} layers; loops pay from {ROLL_FROM}"
+    return DEFAULT, f"a repeat of {deepest} layers; loops pay from {ROLL_FROM}"
+
+
+def unseen(choice: Choice) -> str:
+    """The form that the rule would begin with where this choice runs another and nobody has compiled it; else empty."""
+    form, _ = by_depth(choice.iterations)
+    known = any(c.form == form and (c.refused or c.compile_seconds is not None) for c in choice.considered)
+    return "" if choice.measured or known or form == choice.form else form
 
 
 def name(graph: Graph, whole: str, limit_bytes: int | None, extra: Any) -> str:
@@ -137,8 +158,16 @@ class _Work(Generic[Compiled]):
     def fits(self, planned: Memory | None) -> bool:
         return self.limit is None or planned is None or planned.peak <= USABLE * self.limit
 
+    def quick(self) -> Chosen[Compiled]:
+        """The form that compiles fastest, where that is another than the rule's and fits."""
+        first, _ = by_depth(self.iterations)
+        deep = max(self.iterations, default=0) >= QUICK_FROM
+        if first != DEFAULT and deep and not self.refused[DEFAULT] and self.fits(self.make(DEFAULT)):
+            return self.done(DEFAULT, f"a loop compiles fastest; {first} is made while training goes on")
+        return self.by_rule()
+
     def by_rule(self) -> Chosen[Compiled]:
-        first, why = self.rule()
+        first, why = by_depth(self.iterations)
         ladder = [first, *_LADDER[_LADDER.index(first) + 1 :]]
         for form in (f for f in ladder if not self.refused[f]):
             if self.fits(self.make(form)):
@@ -147,15 +176,6 @@ class _Work(Generic[Compiled]):
         return self.done(
             min(self.made, key=self.peak), f"nothing fits {self.limit} bytes; this is the smallest"
         )
-
-    def rule(self) -> tuple[str, str]:
-        """The form to begin with, and why."""
-        deepest = max(self.iterations, default=0)
-        if not deepest:
-            return "unrolled", NO_LAYERS
-        if deepest < ROLL_FROM:
-            return "unrolled", f"the longest repeat has {deepest} layers; loops pay from {ROLL_FROM}"
-        return DEFAULT, f"a repeat of {deepest} layers; loops pay from {ROLL_FROM}"
 
     def peak(self, form: str) -> int:
         planned = self.made[form][2]

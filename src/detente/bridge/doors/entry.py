@@ -17,7 +17,7 @@ from detente.bridge.state.kept import one_arena
 from detente.bridge.state.meta import on_meta
 from detente.bridge.step.examine import check
 from detente.bridge.step.step import Step
-from detente.bridge.step.variants import Options
+from detente.bridge.step.variants import BACKGROUND, Options
 from detente.bridge.telling import telling
 
 
@@ -32,7 +32,7 @@ def compile(
     matmul: str = "highest",
     nonfinite: str = "raise",
     form: str | None = None,
-    tune: bool = False,
+    tune: bool | str = False,
     cache: bool = True,
     clip_norm: float | None = None,
     clip_value: float | None = None,
@@ -54,7 +54,10 @@ def compile(
     ``highest`` is float32 products as torch does them by default, ``tensorfloat32`` is torch's ``high``.
     ``nonfinite``: ``raise`` when a loss that is read is NaN or infinite, ``return`` gives it as it is.
     ``form`` asks for one form of the program (``unrolled``, ``rolled``, ``rolled+dots``, ...) instead of the
-    rule's choice; ``tune`` compiles and measures every form first. ``step.choice`` says what runs and why.
+    rule's choice; ``tune`` compiles and measures every form first. ``tune="background"`` begins with the form that
+    compiles fastest and compiles the other while training goes on, once that has lasted as long; between two steps it
+    is certified against eager from the weights of that moment, both are measured on copies, and the faster one goes on.
+    ``step.choice`` says what runs and why.
     ``cache``: look for the program on disk first, and keep it there (``$DETENTE_BRIDGE_CACHE``, else the
     user's cache folder).
 
@@ -91,6 +94,8 @@ def compile(
     ):
         if value not in allowed:
             raise ValueError(f"{name} is {value!r}; it is one of {', '.join(filter(None, allowed))}")
+    if tune not in (False, True, BACKGROUND):
+        raise ValueError(f"tune is {tune!r}; it is True, False or {BACKGROUND!r}")
     if accumulate < 1:
         raise ValueError(f"accumulate is {accumulate}; a batch is at least 1 micro-batch")
     chosen = torch.initial_seed() if seed is None else seed

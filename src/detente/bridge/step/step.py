@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -32,7 +33,9 @@ from detente.bridge.step.moving import Moving
 from detente.bridge.step.profile import Profile, profile_step
 from detente.bridge.step.readable import Readable
 from detente.bridge.step.sharing import Sharing, same_tensors
+from detente.bridge.step.switching import Now, switched
 from detente.bridge.step.variants import Options, Variant, Variants
+from detente.bridge.telling import telling
 
 Loss = Callable[[Any, Any], Any]
 TIMED = 3  # steps of a side, in a turn
@@ -135,13 +138,38 @@ class Step(Readable):
             self._rule.taken()
             return self.eager(batch)
         variant, placed = self._variant_of(batch if isinstance(batch, Placed) else self.place(batch), hyper)
+        if variant.later is not None:
+            variant = self._other_form(variant, batch, placed, hyper)
         if self.options.certificate != "none" and self._variants.certificate(variant) is None:
-            mode, value = self._watch.mode, None if self._live else self._host_value
-            given = batch.as_placed() if isinstance(batch, Placed) else batch
-            self._open = self._certifier.open(
-                variant, given, placed.arrays, self.count, hyper, mode, self._before, value
-            )
+            self._open = self._opened(variant, batch, placed, hyper)
         return self._run(variant, placed.arrays, hyper)
+
+    def _opened(self, variant: Variant, batch: Any, placed: Placed, hyper: Any) -> Open:
+        """The step on ``batch`` as it is now, for a certificate."""
+        mode, value = self._watch.mode, None if self._live else self._host_value
+        given = batch.as_placed() if isinstance(batch, Placed) else batch
+        return self._certifier.open(
+            variant, given, placed.arrays, self.count, hyper, mode, self._before, value
+        )
+
+    def _other_form(self, variant: Variant, batch: Any, placed: Placed, hyper: Any) -> Variant:
+        """The program to go on with: this one, or the form of it that was made meanwhile and is faster."""
+        later, certified = variant.later, self.options.certificate != "none"
+        assert later is not None
+        found = later.found()
+        if later.failed is not None:
+            return self._variants.without(variant, later.failed)
+        if found is None or (certified and self._variants.certificate(variant) is None):
+            return variant
+        opened = partial(self._opened, batch=batch, placed=placed, hyper=hyper) if certified else None
+        now = Now(placed.arrays, hyper, self._state, self._rule, self.options.seed, self.count, opened)
+        with telling(f"another form of the step of {type(self.model).__name__}", self.options.quiet):
+            made, certificate = switched(variant, found, self._certifier, now)
+        made = self._variants.chosen(variant, made, self._rule)
+        if certificate is not None:
+            self._variants.certify(made, certificate)
+        self._keeps = False  # another program computes with other memory
+        return made
 
     def _run(self, variant: Variant, arrays: list[Any], hyper: Any) -> Any:
         if not self._keeps and self._open is None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -27,9 +28,10 @@ from detente.bridge.capture.settled import is_check
 from detente.bridge.capture.weights import Weights, weights
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
-from detente.bridge.choose.choose import alike_of, choose
+from detente.bridge.choose.choose import Chosen, alike_of, choose, unseen
 from detente.bridge.choose.choose import name as choice_name
 from detente.bridge.choose.forms import Shaped
+from detente.bridge.choose.later import Later
 from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.choose.remember import recall, remember
 from detente.bridge.folder import folder
@@ -52,6 +54,9 @@ from detente.bridge.telling import phase, telling
 ANSWERS = 64  # programs of one batch layout that differ in what the batch answers
 SOON = 3  # the answer at which it is said what a new one costs
 TURNS = 4  # branches of an optimizer whose programs are kept
+BACKGROUND = "background"  # of ``Options.tune``
+# Written-out layers take about so many times as long to compile as their loop (docs/design/rolling.md).
+TIMES_A_LOOP = 3
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Options:
     matmul: str = "highest"
     nonfinite: str = "raise"
     form: str | None = None
-    tune: bool = False
+    tune: bool | str = False  # or BACKGROUND
     cache: bool = True
     clip_norm: float | None = None
     clip_value: float | None = None
@@ -88,7 +93,7 @@ class Variant:
     """A program of a step. ``cached``: it came from the persistent cache, nothing was exported or compiled
     for it. ``uncached``: why no later process will find it there; empty when it will.
     ``seconds`` by phase: ``export`` beside those of ``compiled``; all of an earlier process when
-    ``cached``."""
+    ``cached``. ``later``: another form of it, which is made while training goes on."""
 
     captured: Captured
     compiled: Compiled
@@ -98,6 +103,8 @@ class Variant:
     export_seconds: float = 0.0
     name: str | None = None  # of its file in the persistent cache
     uncached: str = ""
+    digest: str = ""  # of its executable, as it was written there
+    later: Later[Chosen[Compiled]] | None = None
 
     def __repr__(self) -> str:
         took = "cached" if self.cached else f"made in {sum(self.seconds.values()):.1f} s"
@@ -149,7 +156,8 @@ class Variants:
             self._warn_of_values(placed, key)
             name = type(self.model).__name__
             with telling(f"a program of the step of {name}", self.options.quiet):
-                self.made[key] = self._stored(key, placed, rule, hyper, held, state)
+                found = self._stored(key, placed, rule, hyper, held, state)
+                self.made[key] = self._with_later(found, placed.arrays, rule, hyper, state)
         return self.made[key]
 
     def _key(self, placed: Placed, mode: Any, state: State) -> Any:
@@ -250,7 +258,9 @@ class Variants:
         """The program's certificate, when it was made here or is stored beside the program."""
         key = self.key_of(variant)
         if key not in self.certificates and self.folder is not None and variant.name is not None:
-            stored = cached.load_certificate(self.folder, variant.name, self.options.certificate)
+            stored = cached.load_certificate(
+                self.folder, variant.name, variant.digest, self.options.certificate
+            )
             if stored is not None:
                 self.certificates[key] = stored
         return self.certificates.get(key)
@@ -258,8 +268,8 @@ class Variants:
     def certify(self, variant: Variant, certificate: Certificate) -> None:
         """Keep a certificate, in the persistent cache too when it passed."""
         self.certificates[self.key_of(variant)] = certificate
-        if certificate.ok and self.folder is not None and variant.name is not None:
-            cached.store_certificate(self.folder, variant.name, certificate)
+        if certificate.ok and self.folder is not None and variant.name is not None and variant.digest:
+            cached.store_certificate(self.folder, variant.name, variant.digest, certificate)
 
     def _stored(
         self, key: Any, placed: Placed, rule: Any, hyper: Any, held: Weights, state: State
@@ -298,7 +308,8 @@ class Variants:
                 entry = None
             if entry is not None:
                 self.captured[key] = (entry.captured, 0.0)
-                return Variant(entry.captured, entry.compiled, entry.choice, entry.stacks, True, name=name)
+                parts = (entry.captured, entry.compiled, entry.choice, entry.stacks)
+                return Variant(*parts, True, name=name, digest=entry.digest)
         captured, seconds = self._captured(key, placed, held)
         self.adopt(captured.outside)
         made = self._compile(captured, seconds, placed.arrays, rule, hyper, state)
@@ -306,28 +317,53 @@ class Variants:
             name, uncached = None, f"forward writes {captured.writes[0].name}"
         if name is not None and told is not None and (beside := cached.unnamed(captured, told)):
             name, uncached = None, beside
+        digest = ""
         if name is not None and self.folder is not None:
             entry = cached.Entry(captured, made.compiled, made.choice, made.stacks)
-            uncached = cached.store(self.folder, name, entry)
-        return replace(made, name=name, uncached=uncached)
+            digest, uncached = cached.store(self.folder, name, entry)
+        return replace(made, name=name, uncached=uncached, digest=digest)
 
     def beside(self, variant: Variant, seconds: Mapping[str, float], rule: Any) -> None:
         """What PyTorch's own step takes beside this program becomes part of its choice, here and where it is
         remembered."""
-        made = replace(variant, choice=replace(variant.choice, beside=tuple(seconds.items())))
-        self.made[self.key_of(variant)] = made
-        graph, around = graph_of(made.captured), self._surroundings(rule)
-        remember(self.choices, choice_name(graph, self._whole(rule), limit_bytes(), around), made.choice)
-        if made.name is not None and self.folder is not None:
-            entry = cached.Entry(made.captured, made.compiled, made.choice, made.stacks)
-            cached.store(self.folder, made.name, entry)
+        choice = replace(variant.choice, beside=tuple(seconds.items()))
+        self.chosen(variant, replace(variant, choice=choice), rule)
+
+    def chosen(self, variant: Variant, made: Variant, rule: Any) -> Variant:
+        """``made`` takes the place of ``variant``, here and where programs and choices are remembered; as it stands
+        there. The certificate stays where it is the same program."""
+        key = self.key_of(variant)
+        if made.choice.measured or made.choice.beside:
+            graph, around = graph_of(made.captured), self._surroundings(rule)
+            remember(self.choices, choice_name(graph, self._whole(rule), limit_bytes(), around), made.choice)
+        another = made.compiled is not variant.compiled
+        settled = made.choice.measured or made.choice.beside or not unseen(made.choice)
+        if settled and made.name is not None and self.folder is not None:
+            kept = "" if another else made.digest
+            entry = cached.Entry(made.captured, made.compiled, made.choice, made.stacks, kept)
+            digest, why = cached.store(self.folder, made.name, entry)
+            made = replace(made, digest=digest, uncached=why) if another else made
+        self.made[key] = made
+        if another:
+            self.certificates.pop(key, None)
+        return made
+
+    def without(self, variant: Variant, error: Exception) -> Variant:
+        """The program without the form that was to come, and why it does not."""
+        said = next(iter(str(error).splitlines()), "") or type(error).__name__
+        choice = replace(variant.choice, why=f"{variant.choice.form} stays: its other form failed ({said})")
+        made = self.made[self.key_of(variant)] = replace(variant, later=None, choice=choice)
+        return made
 
     def _outdated(self, entry: cached.Entry, rule: Any) -> bool:
         """Whether a stored program runs in the rule's form, and is to be tuned or has been tuned meanwhile."""
         if self.options.form is not None or entry.choice.measured:
             return False
-        if self.options.tune or self.choices is None or not self.choices.is_dir():
-            return self.options.tune
+        if unseen(entry.choice) and self.options.tune != BACKGROUND:
+            return True  # a process that meant to go on in another form ended before
+        tuned = self.options.tune is True
+        if tuned or self.choices is None or not self.choices.is_dir():
+            return tuned
         name = choice_name(
             graph_of(entry.captured), self._whole(rule), limit_bytes(), self._surroundings(rule)
         )
@@ -392,6 +428,19 @@ class Variants:
     def _compile(
         self, captured: Captured, seconds: float, arrays: list[Any], rule: Any, hyper: Any, state: State
     ) -> Variant:
+        def timed(compiled: Compiled) -> float:
+            return measure(compiled, arrays, hyper, state)
+
+        tune = timed if self.options.tune is True else None
+        make = self._maker(captured, arrays, rule, hyper, state)
+        chosen = make(form=self.options.form, tune=tune, quick=self.options.tune == BACKGROUND)
+        return Variant(captured, chosen.compiled, chosen.choice, chosen.shaped.stacks, False, seconds)
+
+    def _maker(
+        self, captured: Captured, arrays: list[Any], rule: Any, hyper: Any, state: State
+    ) -> Callable[..., Chosen[Compiled]]:
+        """``choose`` for a captured program. It may be called by another thread later: what it needs to know of the
+        state are its shapes of now."""
         load_table()
         graph = graph_of(captured)
         reached = connected(graph)
@@ -404,22 +453,30 @@ class Variants:
             joined, state_of = (shaped.stacks.join(part, _stacked) for part in (values, optimizer))
             return compile_step(program, rule, joined, state_of, arrays, hyper)
 
-        def timed(compiled: Compiled) -> float:
-            return measure(compiled, arrays, hyper, state)
-
-        chosen = choose(
+        return partial(
+            choose,
             graph,
             build,
-            executable=lambda compiled: compiled.executable,
+            executable=_executable,
             alike=alike_of(rule),
             whole=self._whole(rule),
             limit_bytes=limit_bytes(),
-            form=self.options.form,
-            tune=timed if self.options.tune else None,
             folder=self.choices,
             extra=self._surroundings(rule),
         )
-        return Variant(captured, chosen.compiled, chosen.choice, chosen.shaped.stacks, False, seconds)
+
+    def _with_later(
+        self, variant: Variant, arrays: list[Any], rule: Any, hyper: Any, state: State
+    ) -> Variant:
+        """The program, and with it the form that the rule would have begun with, to come."""
+        if self.options.tune != BACKGROUND or self.options.form is not None or not unseen(variant.choice):
+            return variant
+        after = TIMES_A_LOOP * variant.seconds.get("compile", 0.0)
+        return replace(variant, later=Later(self._maker(variant.captured, arrays, rule, hyper, state), after))
+
+
+def _executable(compiled: Compiled) -> Any:
+    return compiled.executable
 
 
 def _stacked(rows: list[Any]) -> Any:
