@@ -16,6 +16,7 @@ from torch import nn
 from detente import bridge
 from detente.bridge.capture.export import capture
 from detente.bridge.certify import certify, short
+from detente.bridge.certify.apart import apart, pooled
 from detente.bridge.certify.eager import EagerStep
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
@@ -192,12 +193,16 @@ def test_updates_are_judged_as_the_referee_judges_them():
     """One update in twenty-one is noise on both sides: the referee's pooled error lets it pass, and no more."""
     exact = torch.ones(1, dtype=torch.float64)
     far = [1e-4] * 3 + [1e-7] * 20
-    pooled = certify._pooled([(exact * (1 + f), exact) for f in far])
-    assert pooled == pytest.approx(1e-4)
-    assert certify._pooled([(exact * (1 + f), exact) for f in far[:19]]) == 0.0
-    row = certify._row({}, "update", "w", exact * (1 + 3.9e-4), exact, exact, 0.0, 0.0, True, pooled)
-    assert row.ok
-    assert not certify._row({}, "update", "w", exact * (1 + 4.1e-4), exact, exact, 0.0, 0.0, True, pooled).ok
+    found = [apart(exact, exact * (1 + f), exact) for f in far]
+    share = pooled(found)
+    assert share == pytest.approx(1e-4)
+    assert pooled(found[:19]) == 0.0
+
+    def ok(off: float) -> bool:
+        one = apart(exact * (1 + off), exact, exact)
+        return certify._row({}, "update", "w", one, 0.0, 0.0, True, share).ok
+
+    assert ok(3.9e-4) and not ok(4.1e-4)
 
 
 SCRIPT = """

@@ -100,6 +100,7 @@ def test_training_begins_in_a_loop_and_goes_on_written_out(
     assert (step.choice.form, step.choice.measured) == ("unrolled", True)
     timed = {c.form: c.seconds for c in step.choice.considered if c.seconds is not None}
     assert timed == {DEFAULT: 2.0, "unrolled": 1.0}
+    assert all(c.peak_bytes for c in step.choice.considered if c.seconds is not None)
     assert step.certificate is not None and step.certificate.ok and len(step.programs) == 1
     same_training(step, losses, **options)
 

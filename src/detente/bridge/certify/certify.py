@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from detente.bridge.capture.batch import flatten
+from detente.bridge.certify.apart import Apart, apart, apart_moved, double, pooled, rms
 from detente.bridge.certify.certificate import Certificate, Row
 from detente.bridge.certify.eager import EagerStep, eager_step
 from detente.bridge.certify.lent import Lender
@@ -46,7 +47,6 @@ MARGIN = 4.0
 # Two runs of eager in float64 may differ by so much, relative: sums in another order.
 REPEATS = 1e-9
 NEGLIGIBLE = 1e-6
-POOLED_LEAST = 20
 FEW = 64
 NUDGES = range(1, 9)
 FINEST = range(101, 104)  # seeds of roundings, where nothing finer than torch's own arithmetic is there
@@ -123,16 +123,16 @@ def _moved_by_rounding(lender: Lender, then: Then, seed: int) -> dict[tuple[str,
     steps = [_eager_step(lender, then, None, nudge=nudge) for nudge in (None, seed)]
     begun = [_state_before(lender, then, nudge) for nudge in (None, seed)]
     begun[0] = {n: t.clone() for n, t in begun[0].items()}
-    found = {("loss", "loss"): _rms(steps[0].loss.double() - steps[1].loss.double())}
+    found = {("loss", "loss"): rms(steps[0].loss.double() - steps[1].loss.double())}
     for name, gradient in steps[0].gradients.items():
         other = steps[1].gradients[name]
         if gradient is not None and other is not None:
-            found["gradient", name] = _rms(gradient.double() - other.double())
+            found["gradient", name] = rms(gradient.double() - other.double())
     for name, value in steps[0].values.items():
         if _floating(value):
             one, two = (s.values[name].double() - b[name].double() for s, b in zip(steps, begun, strict=True))
-            found["update", name] = _rms(one - two)
-            found["buffer", name] = _rms(value.double() - steps[1].values[name].double())
+            found["update", name] = rms(one - two)
+            found["buffer", name] = rms(value.double() - steps[1].values[name].double())
     return found
 
 
@@ -173,7 +173,7 @@ def _unrepeated(lender: Lender, then: Then, exact: EagerStep, reference: str) ->
     dtype = torch.float64 if reference in inside else None
     second = _eager_step(lender, then, dtype, inside.get(reference), only_loss=True).loss
     first = exact.loss
-    error, size = _rms(_double(second) - _double(first)), _rms(_double(first))
+    error, size = rms(double(second) - double(first)), rms(double(first))
     allowed = (REPEATS if dtype is not None else 64 * _eps(first)) * size
     alike = torch.equal(first, second) or bool(first.isnan() and second.isnan()) or error <= allowed
     return [] if alike else [Row("repeat", "loss", error, 0.0, allowed)]
@@ -298,17 +298,6 @@ def _as(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if _floating(value) else value
 
 
-def _double(tensor: torch.Tensor) -> torch.Tensor:
-    """In 64 bits; a complex tensor stays one, or nothing would be compared of its imaginary part."""
-    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
-
-
-def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """As ``_double``, a complex number as its two parts: an optimizer divides each by its own root of squares."""
-    wide = _double(tensor)
-    return torch.view_as_real(wide) if wide.is_complex() else wide
-
-
 def _rows(
     measured: Measured,
     before: Any,
@@ -322,9 +311,18 @@ def _rows(
     def floor(tensor: torch.Tensor, factor: float = 64.0) -> float:
         return max(factor * _eps(tensor), slack)
 
-    yield _row(own, "loss", "loss", measured.loss, plain.loss, exact.loss, max(64 * eps, slack), 0.0)
-    largest = max((_rms(_double(g)) for g in exact.gradients.values() if g is not None), default=0.0)
-    typical = _pooled(_pairs(plain, exact, NEGLIGIBLE * largest), 0.5)
+    loss = apart(measured.loss, plain.loss, exact.loss)
+    yield _row(own, "loss", "loss", loss, max(64 * eps, slack), 0.0)
+    known: dict[str, Apart] = {}
+    sizes: dict[str, float] = {}
+    for name, expected in exact.gradients.items():
+        ours, theirs = measured.gradients.get(name), plain.gradients[name]
+        if expected is not None and theirs is not None and ours is not None:
+            known[name] = apart(ours, theirs, expected)
+        if expected is not None:
+            sizes[name] = known[name].size if name in known else rms(expected)
+    largest = max(sizes.values(), default=0.0)
+    typical = pooled((a for a in known.values() if a.size >= NEGLIGIBLE * largest), 0.5)
     telling: set[str] = set()  # parameters whose gradient is more than rounding
     for name, expected in exact.gradients.items():
         ours, theirs = measured.gradients.get(name), plain.gradients[name]
@@ -333,90 +331,52 @@ def _rows(
             telling.add(name)
             yield Row("gradient", name, 0.0 if same else float("inf"), 0.0, 0.0)
             continue
-        small = _negligible(ours, theirs, expected, largest)
+        small = known[name].size < NEGLIGIBLE * largest and _is_rounding(ours, theirs, largest)
         if not small:
             telling.add(name)
         least = typical if expected.numel() < FEW else 0.0
-        yield _row(own, "gradient", name, ours, theirs, expected, floor(theirs), 0.0, not small, least)
-    rows: list[tuple[str, list[torch.Tensor], float, float, bool]] = []
+        yield _row(own, "gradient", name, known[name], floor(theirs), 0.0, not small, least)
+    rows: list[tuple[str, Apart, float, float, bool]] = []
     for name, expected in exact.values.items():
         theirs, old = plain.values[name], before[name]
         # What the program does not write stays as it was: eager must leave it, too.
         ours = measured.values.get(name, old)
         moves = theirs.is_floating_point() or theirs.is_complex()
         if name in measured.buffers or name not in measured.values or not moves:
-            yield _row(own, "buffer", name, ours, theirs, expected, floor(theirs), 0.0)
+            yield _row(own, "buffer", name, apart(ours, theirs, expected), floor(theirs), 0.0)
             continue
         gradient = exact.gradients.get(name)
         small = gradient is not None and name not in telling
-        moved = [_numbers(t) - _numbers(old) for t in (ours, theirs, expected)]
-        if gradient is not None:
-            sound = _well_conditioned(_numbers(gradient))
-            moved = [t[sound] for t in moved]
+        moved = apart_moved(ours, theirs, expected, old, gradient)
         # the stored sum is rounded to the parameter's dtype, whatever the update is
-        stored = _eps(theirs) * _rms(_double(old))
+        stored = _eps(theirs) * rms(old)
         rows.append((name, moved, floor(theirs, 2e-5 / 2**-23), stored, not small))
-    pooled = _pooled([(theirs, expected) for _, (_, theirs, expected), *_ in rows])
+    of_all = pooled(moved for _, moved, *_ in rows)
     for name, moved, share, stored, judged in rows:
-        yield _row(own, "update", name, moved[0], moved[1], moved[2], share, stored, judged, pooled)
+        yield _row(own, "update", name, moved, share, stored, judged, of_all)
 
 
-def _negligible(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor, largest: float) -> bool:
-    """Whether a gradient is rounding alone: that of float64 next to nothing, and the program's no more than rounding
-    makes of that, here or in torch."""
+def _is_rounding(ours: torch.Tensor, theirs: torch.Tensor, largest: float) -> bool:
+    """Whether a gradient that is next to nothing in float64 is no more than rounding makes of that, here or in
+    torch."""
     rounding = max(NEGLIGIBLE, 64 * _eps(theirs)) * largest
-    return _rms(_double(exact)) < NEGLIGIBLE * largest and _rms(_double(ours)) <= max(
-        rounding, 10 * _rms(_double(theirs))
-    )
-
-
-def _pairs(plain: EagerStep, exact: EagerStep, least: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """torch's own and the exact gradients whose rms is not under ``least``."""
-    found = ((plain.gradients[name], gradient) for name, gradient in exact.gradients.items())
-    wide = [(_double(t), _double(g)) for t, g in found if t is not None and g is not None]
-    return [(t, g) for t, g in wide if _rms(g) >= least]
-
-
-def _pooled(moved: Sequence[tuple[torch.Tensor, torch.Tensor]], quantile: float = 0.95) -> float:
-    """A quantile of torch's own relative errors over all tensors of a kind; 0 under twenty."""
-    shares = sorted(
-        share
-        for theirs, exact in moved
-        if _rms(exact) > 0 and math.isfinite(share := _rms(theirs - exact) / _rms(exact))
-    )
-    return shares[int(quantile * (len(shares) - 1))] if len(shares) >= POOLED_LEAST else 0.0
+    return rms(ours) <= max(rounding, 10 * rms(theirs))
 
 
 def _row(
     seen: Mapping[tuple[str, str], float],
     kind: str,
     name: str,
-    ours: Any,
-    theirs: Any,
-    exact: Any,
+    found: Apart,
     floor: float,
     extra: float,
     judged: bool = True,
-    pooled: float = 0.0,
+    least: float = 0.0,
 ) -> Row:
-    """One tensor, with torch's own error at least what was ``seen`` of it before."""
-    ours, exact = _double(ours), _double(exact)
-    own = max(_rms(_double(theirs) - exact), seen.get((kind, name), 0.0))
-    error, size = _rms(ours - exact), _rms(exact)
-    return Row(kind, name, error, own, MARGIN * max(own, pooled * size) + floor * size + extra, judged)
-
-
-def _well_conditioned(gradient: torch.Tensor) -> torch.Tensor:
-    """Elements whose update says something about the update rule. Adam's first step is ``g / (abs(g) +
-    eps)``: where
-    ``g`` is rounding noise, so is the update, and one such element would outweigh a whole tensor."""
-    own = gradient[gradient != 0]
-    return (gradient == 0) | (gradient.abs() >= 1e-2 * _rms(own))
-
-
-def _rms(tensor: torch.Tensor) -> float:
-    value = float(tensor.abs().square().mean().sqrt()) if tensor.numel() else 0.0
-    return float("inf") if math.isnan(value) else value
+    """One tensor, with torch's own error at least what was ``seen`` of it before, and its ``least`` share."""
+    own = max(found.own, seen.get((kind, name), 0.0))
+    allowed = MARGIN * max(own, least * found.size) + floor * found.size + extra
+    return Row(kind, name, found.error, own, allowed, judged)
 
 
 def _eps(tensor: torch.Tensor) -> float:

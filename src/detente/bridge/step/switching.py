@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from detente.bridge.certify.certificate import Certificate
-from detente.bridge.choose.choice import Choice
+from detente.bridge.choose.choice import Choice, Considered
 from detente.bridge.choose.choose import Chosen
 from detente.bridge.choose.memory import available_bytes, memory
 from detente.bridge.lower.precision import x64
@@ -83,7 +83,8 @@ def switched(
     told = f"{seconds[name] * 1e3:.3g} ms a step for {seconds[variant.choice.form] * 1e3:.3g} as"
     why = f"measured while training: {name} takes {told} {variant.choice.form}"
     _log.info("from step %d on in the form %s: %s", now.count, kept.choice.form, why)
-    choice = _measured(found.choice, kept.choice, seconds, why)
+    rows = _measured((variant.choice, found.choice), seconds)
+    choice = replace(kept.choice, why=why, measured=True, considered=rows)
     return replace(kept, choice=choice), certificate if faster else None
 
 
@@ -105,9 +106,8 @@ def _declined(stay: Variant, form: str, why: str) -> Variant:
     return replace(stay, choice=replace(stay.choice, why=f"{form} is not used: {why}"))
 
 
-def _measured(later: Choice, kept: Choice, seconds: dict[str, float], why: str) -> Choice:
-    """The choice with what was measured: plans of the form that came later, and of the one before."""
-    known = {c.form: c for c in kept.considered if c.compile_seconds is not None}
-    rows = (known.get(c.form, c) if c.compile_seconds is None else c for c in later.considered)
-    timed = tuple(replace(row, seconds=seconds.get(row.form)) for row in rows)
-    return replace(kept, why=why, measured=True, considered=timed)
+def _measured(choices: tuple[Choice, Choice], seconds: dict[str, float]) -> tuple[Considered, ...]:
+    """What was considered for the form of before and for the one that came later, with what was measured."""
+    first, later = ({c.form: c for c in choice.considered} for choice in choices)
+    rows = (first[c.form] if c.compile_seconds is None else c for c in later.values())
+    return tuple(replace(row, seconds=seconds.get(row.form)) for row in rows)
