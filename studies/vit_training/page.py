@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import string
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,18 +14,26 @@ _UNTOLD = "not told"
 def page(lines: Sequence[Line]) -> str:
     """Markdown."""
     size = lines[0]["size"]
-    processors = ", ".join(sorted({line["processor"] for line in lines}))
+    letters = dict(zip(dict.fromkeys(map(_machine, lines)), string.ascii_uppercase, strict=False))
+    processors = "; ".join(f"{letter}, {name}" for (name, _), letter in letters.items())
     text = [
         "# A published study of ViT training, again",
         "",
         f"`python -m studies.vit_training`: ViT with {size['layers']} layers, pictures of {size['image']} x "
-        f"{size['image']}, batch {size['batch']}, SGD. Processor: {processors}. What it means is told in",
+        f"{size['image']}, batch {size['batch']}, SGD. What it means is told in",
         "[studies/vit-training.md](../studies/vit-training.md); every figure is a line of `vit-training.jsonl`.",
+        "",
+        f"Machines: {processors}. No figure of one is compared with another's: processors of one name differ.",
     ]
     for part, tell in (("loop", _loop), ("exhibits", _exhibits), ("table", _table)):
-        found = [line for line in lines if line["part"] == part]
+        found = [line | {"on": letters[_machine(line)]} for line in lines if line["part"] == part]
         text += ["", *tell(found)] if found else []
     return "\n".join([*text, ""])
+
+
+def _machine(line: Line) -> tuple[str, str]:
+    """Its processor and which one; of older lines nobody knows."""
+    return line["processor"], line.get("machine", "")
 
 
 def _loop(lines: Sequence[Line]) -> Iterator[str]:
@@ -35,14 +44,14 @@ def _loop(lines: Sequence[Line]) -> Iterator[str]:
         "brackets, the least and the most. *Waited* is the same with a wait behind the last step. *Loader* is the part",
         "of the loop's body that made pictures; *left* is what was still running when the loop ended.",
         "",
-        "| mode | precision | processes | told, ms | waited, ms | loader, ms | left, ms | its loss | cross entropy |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| on | mode | precision | processes | told, ms | waited, ms | loader, ms | left, ms | its loss | cross entropy |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
     )
-    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for line in lines:
         found = line["found"]
-        rows.setdefault((found["mode"], found["precision"]), []).append(found)
-    for (mode, precision), runs in rows.items():
+        rows.setdefault((line["on"], found["mode"], found["precision"]), []).append(found)
+    for (on, mode, precision), runs in rows.items():
         told = [1e3 * run["told_s"] for run in runs]
         others = [1e3 * statistics.median(run[k] for run in runs) for k in ("waited_s", "loader_s", "left_s")]
         cells = [
@@ -51,7 +60,7 @@ def _loop(lines: Sequence[Line]) -> Iterator[str]:
             f"{runs[0]['loss']:.4g}",
             f"{runs[0]['cross_entropy']:.4g}",
         ]
-        yield f"| {mode} | {precision} | {len(runs)} | {' | '.join(cells)} |"
+        yield f"| {on} | {mode} | {precision} | {len(runs)} | {' | '.join(cells)} |"
 
 
 def _exhibits(lines: Sequence[Line]) -> Iterator[str]:
@@ -76,8 +85,8 @@ def _table(lines: Sequence[Line]) -> Iterator[str]:
         "Median of a step and its 95 % interval, ms. *Of the best torch*: the row's time over that of the faster of",
         "eager and compile, from the paired blocks of the same session where a verdict tells it.",
         "",
-        "| attention, precision, feed | row | ms | of the best torch | status |",
-        "|---|---|---:|---:|---|",
+        "| on | attention, precision, feed | row | ms | of the best torch | status |",
+        "|---|---|---|---:|---:|---|",
     )
     for line in lines:
         rows = line["found"]["rows"]
@@ -99,7 +108,7 @@ def _table(lines: Sequence[Line]) -> Iterator[str]:
             if ratio == _UNTOLD and best != "torch-eager":
                 other = _of(row["label"], "torch-eager", line["found"]["verdicts"])
                 ratio = other if other == _UNTOLD else f"of torch-eager {other}"
-            yield f"| {line['key']} | {row['label']} | {ms} | {ratio} | {told} |"
+            yield f"| {line['on']} | {line['key']} | {row['label']} | {ms} | {ratio} | {told} |"
 
 
 def _of(label: str, best: str, verdicts: Sequence[dict[str, Any]]) -> str:

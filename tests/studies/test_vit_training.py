@@ -87,12 +87,14 @@ def test_its_page_tells_every_figure() -> None:
         {"part": part, "key": "k", "size": size, "processor": "P", "found": f}
         for part, f in (("loop", ran), ("exhibits", found), ("table", found))
     ]
-    text = page(lines)
-    assert "| jax | fp32 | 1 | 10 (10 to 10) | 20 | 1.0 | 200 | 3e+06 | 6.9 |" in text
+    other = {**lines[2], "machine": "elsewhere"}
+    text = page([*lines, other])
+    assert "Machines: A, P; B, P." in text and "| B | k | jax | 20" in text
+    assert "| A | jax | fp32 | 1 | 10 (10 to 10) | 20 | 1.0 | 200 | 3e+06 | 6.9 |" in text
     assert "| k | detente | void | `r`: w |" in text
-    assert "| k | jax | 20 (19 to 21) | 2.00 (1.67 to 2.50), FASTER | ok |" in text
-    assert "| k | torch-eager | 10 (19 to 21) | 1 | ok |" in text
-    assert "| k | torch-compile | 30 | not told | ok |" in text
+    assert "| A | k | jax | 20 (19 to 21) | 2.00 (1.67 to 2.50), FASTER | ok |" in text
+    assert "| A | k | torch-eager | 10 (19 to 21) | 1 | ok |" in text
+    assert "| A | k | torch-compile | 30 | not told | ok |" in text
 
 
 def test_a_comparison_that_was_interrupted_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
