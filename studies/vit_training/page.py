@@ -44,7 +44,7 @@ def _loop(lines: Sequence[Line]) -> Iterator[str]:
         "brackets, the least and the most. *Waited* is the same with a wait behind the last step. *Loader* is the part",
         "of the loop's body that made pictures; *left* is what was still running when the loop ended.",
         "",
-        "| on | mode | precision | processes | told, ms | waited, ms | loader, ms | left, ms | its loss | cross entropy |",
+        "| on | mode | precision | processes | told, ms | waited, ms | loader, ms | left, ms | loss | cross entropy |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
     )
     rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
