@@ -162,6 +162,26 @@ def test_what_cannot_be_compiled_is_told_and_training_goes_on(
     assert step.choice.form == DEFAULT and "no space left" in step.choice.why
 
 
+def test_what_fails_while_it_is_tried_ends_no_training(
+    at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(*arguments: Any) -> float:
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    monkeypatch.setattr(switching, "measure", measured)
+    step, batch = training(tune="background")
+    losses = until_settled(step, batch)
+    assert step.choice.form == DEFAULT and "RESOURCE_EXHAUSTED" in step.choice.why
+    same_training(step, losses)
+
+
+def test_without_memory_for_copies_it_is_not_tried(at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switching, "available_bytes", lambda: 1000)
+    step, batch = training(tune="background")
+    until_settled(step, batch)
+    assert step.choice.form == DEFAULT and "does not fit beside this one" in step.choice.why
+
+
 def test_weights_that_are_written_meanwhile_are_the_ones_it_goes_on_with(
     at_once: None, written_out_wins: None
 ) -> None:

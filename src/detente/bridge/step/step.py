@@ -164,7 +164,10 @@ class Step(Readable):
         opened = partial(self._opened, batch=batch, placed=placed, hyper=hyper) if certified else None
         now = Now(placed.arrays, hyper, self._state, self._rule, self.options.seed, self.count, opened)
         with telling(f"another form of the step of {type(self.model).__name__}", self.options.quiet):
-            made, certificate = switched(variant, found, self._certifier, now)
+            try:
+                made, certificate = switched(variant, found, self._certifier, now)
+            except Exception as error:  # of copies: the training is where it was, and goes on
+                return self._variants.without(variant, error)
         made = self._variants.chosen(variant, made, self._rule)
         if certificate is not None:
             self._variants.certify(made, certificate)

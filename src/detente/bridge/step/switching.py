@@ -47,8 +47,8 @@ class Now:
 def switched(
     variant: Variant, found: Chosen[Compiled], certifier: Certifier, now: Now
 ) -> tuple[Variant, Certificate | None]:
-    """The program to go on with, ``later`` no more, and the certificate of one that is new. Raises nothing: whatever
-    speaks against the other form leaves the training in this one."""
+    """The program to go on with, ``later`` no more, and the certificate of one that is new. What speaks against the
+    other form leaves the training in this one. May raise what a step may; nothing but copies were touched then."""
     stay = replace(variant, later=None)
     if found.choice.form == variant.choice.form:
         return replace(stay, choice=found.choice), None
@@ -62,7 +62,8 @@ def switched(
     )
     name = other.choice.form
     planned = memory(other.compiled.executable)
-    if planned is not None and planned.peak > available_bytes():
+    # A copy of the state by torch's names, one in the form's own layout, and what a step computes with.
+    if planned is not None and 2 * planned.peak > available_bytes():
         return _declined(stay, name, "it does not fit beside this one to be certified and measured"), None
     certificate = None
     if now.opened is not None:
