@@ -2,9 +2,9 @@
 
     python benchmarks/bridge_kernels.py            # two minutes, quiet
 
-Forward and both gradients of one operator, float32, on the cores that this process may use; both take turns, and
-the median of each over rounds is told. In a step a call also keeps its neighbours from being fused with it, so that
-what a model wins is told by ``bridge_against_torch.py`` and not here.
+Forward and both gradients of one operator, float32 where nothing else is said, on the cores that this process may use;
+both take turns, and the median of each over rounds is told. In a step a call also keeps its neighbours from being fused
+with it, so that what a model wins is told by ``bridge_against_torch.py`` and not here.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ DEPTHWISE = {
     "ConvNeXt, 28 x 28": (2, 28, 28, 192, 7),
     "ConvNeXt, 14 x 14": (2, 14, 14, 384, 7),
     "ConvNeXt, 7 x 7": (2, 7, 7, 768, 7),
+}
+# A linear layer: (rows, inner, columns, dtype).
+PRODUCTS = {
+    "Linear of ViT-B/16, 4": (788, 768, 3072, "float32"),
+    "Linear of ViT-B/16, 4, bf16": (788, 768, 3072, "bfloat16"),
 }
 ROUNDS = 15
 
@@ -97,14 +102,37 @@ def depthwise(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
     return found
 
 
-def _compiled(function: Any, given: list[Any]) -> Callable[[], Any]:
+def products(size: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
+    """Each way, as one call."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    rows, inner, columns, dtype = size
+    draw = np.random.default_rng(0)
+    given = [
+        jnp.asarray(draw.standard_normal(shape, np.float32), dtype)
+        for shape in ((rows, inner), (columns, inner))
+    ]
+
+    def loss(x: Any, weight: Any) -> Any:
+        return jnp.sum((x @ weight.T).astype("float32") ** 2)
+
+    return {
+        "XLA": _compiled(jax.grad(loss, (0, 1)), given, calls=False),
+        "ours": _compiled(jax.grad(partial(loss), (0, 1)), given),
+    }
+
+
+def _compiled(function: Any, given: list[Any], calls: bool = True) -> Callable[[], Any]:
     import jax
 
     from detente.bridge.kernels.build import called
 
     arrays = [jax.device_put(t) for t in given]
     lowered = jax.jit(function).lower(*arrays)
-    called(lowered.compiler_ir())  # products are calls either way
+    if calls:
+        called(lowered.compiler_ir())  # of the other operators' both ways
     compiled = lowered.compile()
     return lambda: jax.block_until_ready(compiled(*arrays))
 
@@ -138,12 +166,12 @@ def main() -> None:
         "# The bridge's kernels, each alone",
         "",
         f"`python benchmarks/bridge_kernels.py`. Processor: {here['processor']}, {len(os.sched_getaffinity(0))} cores. "
-        "float32, forward and gradients, ms.",
+        "Forward and gradients, ms.",
         "",
         "| operator | XLA | ours | XLA / ours |",
         "|---|---:|---:|---:|",
     ]
-    for made, table in ((attention, ATTENTIONS), (depthwise, DEPTHWISE)):
+    for made, table in ((attention, ATTENTIONS), (depthwise, DEPTHWISE), (products, PRODUCTS)):
         for name, size in table.items():
             found = seconds(made(size))
             cells = [f"{1e3 * found[k]:.2f}" for k in ("XLA", "ours")] + [

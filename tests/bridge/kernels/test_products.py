@@ -86,15 +86,62 @@ def test_a_call_is_the_same_product(name: str) -> None:
     assert build.kernels().calls() - before == len(found), "somebody counted them"
 
 
+@pytest.mark.parametrize("name", [n for n in CASES if CASES[n][3] is not None and n != "read by two"])
+def test_a_call_of_halves_is_the_same_product(name: str) -> None:
+    """Exact in float64 of the halves themselves: summed in float32, and rounded once."""
+    function, left, right, wanted = CASES[name]
+    a, b = drawn(*left).astype("bfloat16"), drawn(*right).astype("bfloat16")
+    run, found = made(function, a, b)
+    assert found == (wanted,)
+    with jax.enable_x64(True):
+        exact = np.asarray(function(*(jnp.asarray(np.asarray(x, "float64")) for x in (a, b))))
+    ours = np.asarray(run(a, b).astype("float32"), "float64")
+    assert ours.shape == exact.shape
+    assert np.linalg.norm(ours - exact) <= 2.0**-8 * np.linalg.norm(exact)
+
+
+def test_a_call_of_halves_whose_sum_is_wanted_rounds_nothing() -> None:
+    a, b = drawn(65, 700).astype("bfloat16"), drawn(700, 33).astype("bfloat16")
+    run, found = made(partial(jax.lax.dot, preferred_element_type="float32"), a, b)
+    assert len(found) == 1
+    exact = np.asarray(a, "float64") @ np.asarray(b, "float64")
+    assert np.linalg.norm(np.asarray(run(a, b)) - exact) <= 1e-6 * np.linalg.norm(exact)
+
+
+def test_under_autocast_a_step_calls_products_of_halves_and_trains_as_eager() -> None:
+    def loss(model: Any, x: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return (model(x).float() - x).square().mean()
+
+    model, optimizer, x = model_of()
+    step = detente.compile(model, loss, optimizer, example_batch=x, cache=False, quiet=True)
+    ours = [step(x).item() for _ in range(6)]
+    assert step.programs[0].compiled.calls == 5
+    assert step.certificate is not None and step.certificate.ok
+    optimised = step.programs[0].compiled.executable.runtime_executable().hlo_modules()[0]
+    found = count_program(optimised.as_serialized_hlo_module_proto(), "hlo")
+    assert found.product_dtypes == {"bf16": 5}, "none is computed wide"
+    model, optimizer, x = model_of()
+    for k in range(6):
+        value = loss(model, x)
+        assert ours[k] == pytest.approx(value.item(), rel=2e-2)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+
+
 def test_what_is_left_to_xla() -> None:
-    """Doubles, integers, half precision, mixed results, what is small, and no product at all."""
+    """Doubles, integers, other halves, mixed results, what is small, and no product at all."""
     a = drawn(64, 64)
     assert made(jnp.matmul, a, a, least=LEAST)[1], "the smallest"
     assert not made(jnp.matmul, drawn(16, 16), drawn(16, 16), least=LEAST)[1]
-    for kind in ("bfloat16", "float16", "int32"):
+    for kind in ("float16", "int32"):
         assert not made(jnp.matmul, a.astype(kind), a.astype(kind))[1]
     half = a.astype("bfloat16")
-    assert not made(partial(jnp.matmul, preferred_element_type="float32"), half, half)[1]
+    lowered = jax.jit(lambda a, b: (a @ a) @ (b @ b).astype("float32")).lower(a, half)
+    assert len(rewrite(lowered.compiler_ir(), 1, of=())) == 0
+    assert len(rewrite(lowered.compiler_ir(), 1, of=("bf16",))) == 1
+    assert len(rewrite(lowered.compiler_ir(), 1, of=("f32",))) == 2
     with jax.enable_x64(True):
         assert not made(jnp.matmul, jnp.ones((64, 64), "float64"), jnp.ones((64, 64), "float64"))[1]
     assert not made(lambda a: a + 1, a)[1]

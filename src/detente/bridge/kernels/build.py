@@ -23,7 +23,7 @@ import jaxlib
 import torch
 
 from detente.bridge.folder import trusted, users
-from detente.bridge.kernels.products import TARGET, rewrite
+from detente.bridge.kernels.products import BF16, F32, TARGET, multiplies, rewrite
 from detente.bridge.kernels.targets import OURS, calls_in
 from detente.bridge.kernels.worth import WINS, lead, processor
 
@@ -34,8 +34,8 @@ SHARED = Path(__file__).with_name("shared.h")
 FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
 COMPILERS = ("c++", "g++", "clang++")
 SECONDS = 120
-# Of the BLAS: the product, and how many threads one thread's products take.
-_BLAS = ("sgemm_", "MKL_Set_Num_Threads_Local")
+# Of the BLAS: the product, that of bfloat16 numbers, and how many threads one thread's products take.
+_BLAS = ("sgemm_", "gemm_bf16bf16f32_", "MKL_Set_Num_Threads_Local")
 _BUILDING = threading.Lock()
 _MAY: ContextVar[frozenset[str]] = ContextVar("may_call", default=frozenset())
 
@@ -80,7 +80,7 @@ def _loaded() -> Any:
     AttributeError where torch has no such function, OSError and SubprocessError where nothing can be built."""
     blas = [_address(name) for name in _BLAS]
     library = ctypes.CDLL(str(_built()))
-    library.detente_matmul_by.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    library.detente_matmul_by.argtypes = (ctypes.c_void_p,) * len(_BLAS)
     library.detente_calls.argtypes = ()
     library.detente_calls.restype = ctypes.c_int64
     library.detente_matmul_by(*blas)
@@ -125,9 +125,21 @@ def called(module: Any) -> int | None:
     found = kernels()
     if found.why:
         return None
-    if not found.slow:
-        rewrite(module)
+    wanted = {F32} if not found.slow else set()
+    if BF16 in multiplies(module) and _halves_win():
+        wanted.add(BF16)
+    rewrite(module, of=wanted)
     return calls_in(module)
+
+
+@functools.cache
+def _halves_win() -> bool:
+    """Whether products of bfloat16 numbers are worth a call on this machine: asked by the first program that has
+    some."""
+    try:
+        return os.environ.get(VARIABLE) == "1" or lead(_place(), BF16) >= WINS
+    except Exception:  # as of ``kernels``: whatever speaks against it, XLA has products of its own
+        return False
 
 
 def _address(name: str) -> int:

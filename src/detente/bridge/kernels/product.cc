@@ -1,18 +1,20 @@
-// A product of float32 matrices by the BLAS that torch brings.
+// A product of float32 matrices, or of bfloat16 ones summed in float32, by the BLAS that torch brings.
 
 #include "shared.h"
 
 namespace detente {
 
 Gemm gemm = nullptr;
+GemmOfHalves gemm_of_halves = nullptr;
 Threads threads = nullptr;
 std::atomic<int64_t> calls{0};
 
 namespace {
 
+template <typename Number>
 struct Product {
-  const float* a;
-  const float* b;
+  const Number* a;
+  const Number* b;
   float* c;
   // c[batch][m][n] = a[batch][m][k] b[batch][k][n], row by row; ta: a is stored [k][m], tb: b is stored [n][k].
   int64_t batch, m, n, k;
@@ -23,8 +25,8 @@ struct Product {
 
   void one(int64_t i, int64_t row, int64_t rows, int64_t column, int64_t columns) const {
     const int64_t lda = ta ? m : k, ldb = tb ? k : n;
-    const float* x = a + i * m * k + (ta ? row : row * lda);
-    const float* y = b + i * k * n + (tb ? column * ldb : column);
+    const Number* x = a + i * m * k + (ta ? row : row * lda);
+    const Number* y = b + i * k * n + (tb ? column * ldb : column);
     multiply(ta, tb, rows, columns, k, 1.0f, x, lda, y, ldb, 0.0f, c + i * m * n + row * n + column, n);
   }
 
@@ -50,27 +52,41 @@ struct Product {
 // Of a product that takes less than some 10 microseconds no part is given away.
 constexpr int64_t kAlone = int64_t{1} << 20;
 
+bool is_bf16(const ffi::AnyBuffer& buffer) { return buffer.element_type() == ffi::DataType::BF16; }
+
 ffi::Error product(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> c,
                    int64_t batch, int64_t m, int64_t n, int64_t k, bool ta, bool tb) {
-  if (gemm == nullptr) return ffi::Error(ffi::ErrorCode::kFailedPrecondition, "no product was given to detente");
-  if (!is_f32(a) || !is_f32(b) || !is_f32(*c) || static_cast<int64_t>(a.element_count()) != batch * m * k ||
+  const bool halves = is_bf16(a) && is_bf16(b);
+  if (halves ? gemm_of_halves == nullptr : gemm == nullptr) {
+    return ffi::Error(ffi::ErrorCode::kFailedPrecondition, "no product was given to detente");
+  }
+  if (!(halves || (is_f32(a) && is_f32(b))) || !is_f32(*c) ||
+      static_cast<int64_t>(a.element_count()) != batch * m * k ||
       static_cast<int64_t>(b.element_count()) != batch * k * n ||
       static_cast<int64_t>(c->element_count()) != batch * m * n) {
     return unlike("detente's product");
   }
   const int64_t count = batch * m * n * k <= kAlone ? 1 : workers(pool);
   const char along = batch >= count ? 'b' : n >= m ? 'n' : 'm';
-  share(pool, count, count,
-        Product{a.reinterpret_data<float>(), b.reinterpret_data<float>(), c->reinterpret_data<float>(), batch, m, n, k,
-                ta, tb, along, count});
+  auto* out = c->reinterpret_data<float>();
+  if (halves) {
+    share(pool, count, count,
+          Product<Half>{static_cast<const Half*>(a.untyped_data()), static_cast<const Half*>(b.untyped_data()), out,
+                        batch, m, n, k, ta, tb, along, count});
+  } else {
+    share(pool, count, count,
+          Product<float>{a.reinterpret_data<float>(), b.reinterpret_data<float>(), out, batch, m, n, k, ta, tb, along,
+                         count});
+  }
   return ffi::Error::Success();
 }
 
 }  // namespace
 }  // namespace detente
 
-extern "C" void detente_matmul_by(void* blas, void* set_threads) {
+extern "C" void detente_matmul_by(void* blas, void* of_halves, void* set_threads) {
   detente::gemm = reinterpret_cast<detente::Gemm>(blas);
+  detente::gemm_of_halves = reinterpret_cast<detente::GemmOfHalves>(of_halves);
   detente::threads = reinterpret_cast<detente::Threads>(set_threads);
 }
 

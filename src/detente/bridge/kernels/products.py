@@ -2,9 +2,10 @@
 
 Rewriting happens behind the gradient and before the compiler: the forward pass, the derivatives that JAX made of it,
 loops and branches hold ``dot_general`` alike, and nothing of what a policy, a certificate or another platform sees is
-touched. A product is taken where both operands and the result are float32 and each group of its dimensions (those of
-the batch, those summed over, the free ones) lies together, so that it is one matrix (or a batch of them), row by row.
-A transpose in front of an operand, or the one behind the product, is read in place, and no copy is made for it.
+touched. A product is taken where both operands and the result are float32, or both operands bfloat16 (whose product is
+summed in float32 and rounded once, as torch's is), and each group of its dimensions (those of the batch, those summed
+over, the free ones) lies together, so that it is one matrix (or a batch of them), row by row. A transpose in front of
+an operand, or the one behind the product, is read in place, and no copy is made for it.
 
 How it can fail: XLA folds transposes into its own products too, and fuses what stands around them; what is a call keeps
 its operands and its result in memory. So only products of ``LEAST`` multiplications and more are taken.
@@ -12,6 +13,7 @@ its operands and its result in memory. So only products of ``LEAST`` multiplicat
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -24,6 +26,9 @@ TARGET = "detente_matmul"
 LEAST = 1 << 16
 # Rows, columns: BLAS counts in integers of 32 bits.
 MOST = (1 << 31) - 1
+F32, BF16 = "f32", "bf16"
+# Of operands of one type: what their product may be.
+_RESULTS = {F32: (F32,), BF16: (BF16, F32)}
 
 
 @dataclass(frozen=True)
@@ -79,32 +84,45 @@ class Operand:
         return Operand(owner.operands[0], batch, summed, free)
 
 
-def rewrite(module: Any, least: int = LEAST) -> tuple[Product, ...]:
-    """Products of ``module`` (an MLIR module of StableHLO, changed in place) become calls of ``TARGET``. What became
-    one, in the program's order."""
-    found: list[Any] = []
+def rewrite(module: Any, least: int = LEAST, of: Collection[str] = (F32, BF16)) -> tuple[Product, ...]:
+    """Products of ``module`` (an MLIR module of StableHLO, changed in place), where their operands are ``of`` these
+    types, become calls of ``TARGET``. What became one, in the program's order."""
+    with module.context, ir.Location.unknown():
+        return tuple(
+            made for op, kind in _products(module) if kind in of and (made := _call(op, least)) is not None
+        )
+
+
+def multiplies(module: Any) -> set[str]:
+    """The types of operands whose products ``rewrite`` would look at."""
+    with module.context:
+        return {kind for _, kind in _products(module)}
+
+
+def _products(module: Any) -> list[tuple[Any, str]]:
+    """Products and the type of their operands, where that is one that is taken."""
+    found: list[tuple[Any, str]] = []
 
     def look(op: Any) -> Any:
         if op.name == "stablehlo.dot_general":
-            found.append(op)
+            types = [ir.RankedTensorType(value.type) for value in (*op.operands, *op.results)]
+            left, right, result = (str(t.element_type) for t in types)
+            if left == right and result in _RESULTS.get(left, ()) and all(t.has_static_shape for t in types):
+                found.append((op, left))
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(look)
-    with module.context, ir.Location.unknown():
-        return tuple(made for op in found if (made := _call(op, least)) is not None)
+    return found
 
 
 def _call(op: Any, least: int) -> Product | None:
     left, right = op.operands
     (result,) = op.results
     types = [ir.RankedTensorType(value.type) for value in (left, right, result)]
-    f32 = ir.F32Type.get()
-    if any(t.element_type != f32 or not t.has_static_shape for t in types):
-        return None
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     a, b = (
-        _operand(value, kind.rank, tuple(batch), tuple(summed))
-        for value, kind, batch, summed in (
+        _operand(value, type_.rank, tuple(batch), tuple(summed))
+        for value, type_, batch, summed in (
             (left, types[0], numbers.lhs_batching_dimensions, numbers.lhs_contracting_dimensions),
             (right, types[1], numbers.rhs_batching_dimensions, numbers.rhs_contracting_dimensions),
         )
@@ -113,8 +131,8 @@ def _call(op: Any, least: int) -> Product | None:
     if of_a is None or of_b is None:
         return None
 
-    def size(dims: tuple[int, ...], kind: Any) -> int:
-        return prod(kind.shape[d] for d in dims)
+    def size(dims: tuple[int, ...], type_: Any) -> int:
+        return prod(type_.shape[d] for d in dims)
 
     made = Product(
         size(a.batch, types[0]), size(a.free, types[0]), size(b.free, types[1]), size(a.summed, types[0]),
@@ -126,8 +144,11 @@ def _call(op: Any, least: int) -> Product | None:
     operands = [of_a[0], of_b[0]]
     if behind is not None:
         operands, made, result = operands[::-1], made.turned, behind.results[0]
-    call = _custom_call(op, operands, result.type, made)
-    result.replace_all_uses_with(call.results[0])
+    summed_in = ir.RankedTensorType.get(ir.RankedTensorType(result.type).shape, ir.F32Type.get())
+    (value,) = _custom_call(op, operands, summed_in, made).results
+    if value.type != result.type:
+        value = stablehlo.ConvertOp(result.type, value, loc=op.location, ip=ir.InsertionPoint(op)).result
+    result.replace_all_uses_with(value)
     if behind is not None:
         behind.erase()
     op.erase()

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "xla/ffi/api/ffi.h"
@@ -21,18 +22,33 @@ namespace ffi = xla::ffi;
 
 using Gemm = void (*)(const char*, const char*, const int*, const int*, const int*, const float*, const float*,
                       const int*, const float*, const int*, const float*, float*, const int*);
+// Of the upper halves of float32 numbers, summed in float32.
+using Half = uint16_t;
+using GemmOfHalves = void (*)(const char*, const char*, const int*, const int*, const int*, const float*, const Half*,
+                              const int*, const Half*, const int*, const float*, float*, const int*);
 using Threads = int (*)(int);
 
 extern Gemm gemm;
+extern GemmOfHalves gemm_of_halves;
 extern Threads threads;
 extern std::atomic<int64_t> calls;
 
+template <typename Number>
+auto product_of() {
+  if constexpr (std::is_same_v<Number, Half>) {
+    return gemm_of_halves;
+  } else {
+    return gemm;
+  }
+}
+
 // c[m][n] = scale * a[m][k] b[k][n] + keep * c, row by row; ta: a is stored [k][m], tb: b is stored [n][k].
-inline void multiply(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float scale, const float* a, int64_t lda,
-                     const float* b, int64_t ldb, float keep, float* c, int64_t ldc) {
+template <typename Number>
+void multiply(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float scale, const Number* a, int64_t lda,
+              const Number* b, int64_t ldb, float keep, float* c, int64_t ldc) {
   // Fortran's columns are our rows: the transposed product of the swapped operands.
   const int m_ = m, n_ = n, k_ = k, lda_ = lda, ldb_ = ldb, ldc_ = ldc;
-  gemm(tb ? "T" : "N", ta ? "T" : "N", &n_, &m_, &k_, &scale, b, &ldb_, a, &lda_, &keep, c, &ldc_);
+  product_of<Number>()(tb ? "T" : "N", ta ? "T" : "N", &n_, &m_, &k_, &scale, b, &ldb_, a, &lda_, &keep, c, &ldc_);
 }
 
 template <typename Piece>

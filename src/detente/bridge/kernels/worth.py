@@ -22,24 +22,29 @@ import jaxlib
 import numpy as np
 import torch
 
-from detente.bridge.kernels.products import rewrite
+from detente.bridge.kernels.products import BF16, F32, rewrite
 
 # How much faster it must be: below this a call, which nothing is fused into, is not worth having.
 WINS = 1.05
 ROUNDS = 7
 # (rows, inner, columns) of a linear layer: forward, gradient of the input, gradient of the weight.
+_DTYPES = {F32: jnp.float32, BF16: jnp.bfloat16}
 _LAYERS = ((256, 768, 768), (256, 512, 2048))
 
 
-def lead(place: Path) -> float:
-    """Seconds of XLA's products over those of the calls, the geometric mean over shapes; remembered in ``place`` for
-    this processor, these cores and these versions."""
-    known = place / f"products-{_machine()}.json"
+def lead(place: Path, of: str = F32) -> float:
+    """Seconds of XLA's products ``of`` this type over those of the calls, the geometric mean over shapes; remembered in
+    ``place`` for this processor, these cores and these versions."""
+    known = place / f"products-{of}-{_machine()}.json"
     try:
         return float(json.loads(known.read_text())["lead"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    ratios = [_ratio(product, *operands) for layer in _LAYERS for product, *operands in _products(*layer)]
+    ratios = [
+        _ratio(product, *operands)
+        for layer in _LAYERS
+        for product, *operands in _products(*layer, _DTYPES[of])
+    ]
     found = math.exp(sum(map(math.log, ratios)) / len(ratios))
     fresh = known.with_name(f".{known.name}.{os.getpid()}")
     try:
@@ -50,10 +55,10 @@ def lead(place: Path) -> float:
     return found
 
 
-def _products(rows: int, inner: int, columns: int) -> list[tuple[Callable[..., Any], Any, Any]]:
+def _products(rows: int, inner: int, columns: int, dtype: Any) -> list[tuple[Callable[..., Any], Any, Any]]:
     draw = np.random.default_rng(0)
     x, w, g = (
-        jnp.asarray(draw.standard_normal(shape), jnp.float32)
+        jnp.asarray(draw.standard_normal(shape), dtype)
         for shape in ((rows, inner), (columns, inner), (rows, columns))
     )
     contract = jax.lax.dot_general
