@@ -48,8 +48,8 @@ def meetings(s: Spatial) -> int:
 
 
 def operand_dtypes(one: Instruction, home: Computation) -> str:
-    """``f32`` where both operands agree, else ``bf16xf32``. Of a Work without two operands the
-    result's."""
+    """``f32`` where both operands agree, else ``bf16xf32``. Of a Work without two operands that of its
+    result."""
     if isinstance(one.detail, Work) and len(one.operands) < 2:
         return one.shape.dtype
     left, right = (home.instructions[i].shape.dtype for i in one.operands[:2])

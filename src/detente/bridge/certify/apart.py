@@ -46,7 +46,7 @@ def apart_moved(
     def size(difference: torch.Tensor) -> float:
         if left_out is not None:
             difference.masked_fill_(left_out, 0.0)
-        return _finite(float(torch.linalg.vector_norm(difference)) / math.sqrt(counted)) if counted else 0.0
+        return _mean(difference, counted)
 
     return Apart(size(numbers(ours) - wide), size(numbers(theirs) - wide), size(wide - numbers(old)))
 
@@ -60,7 +60,7 @@ def pooled(found: Iterable[Apart], quantile: float = 0.95) -> float:
 def rms(tensor: torch.Tensor) -> float:
     """The root mean square; infinite where there is a NaN."""
     wide = double(tensor)
-    return _finite(float(torch.linalg.vector_norm(wide)) / math.sqrt(wide.numel())) if wide.numel() else 0.0
+    return _mean(wide, wide.numel())
 
 
 def double(tensor: torch.Tensor) -> torch.Tensor:
@@ -87,5 +87,7 @@ def _rounding(gradient: torch.Tensor) -> torch.Tensor:
     return ~((gradient == 0) | (gradient.abs() >= least))
 
 
-def _finite(value: float) -> float:
+def _mean(tensor: torch.Tensor, count: int) -> float:
+    """The root of the squares' sum over ``count``; infinite where there is a NaN, 0 of nothing."""
+    value = float(torch.linalg.vector_norm(tensor)) / math.sqrt(count) if count else 0.0
     return math.inf if math.isnan(value) else value

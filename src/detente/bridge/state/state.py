@@ -58,6 +58,13 @@ class State:
         self.stacks = stacks
         give_back()
 
+    def copied(self, stacks: Stacks) -> State:
+        """Another state of the same values, in the layout of a program with these stacks: to take steps on."""
+        with x64():  # outside of it a copy would cut int64 and float64 down
+            made = State(*jax.tree.map(lambda a: a.copy(), self.by_torch_names()))
+        made.arrange(stacks)
+        return made
+
     def take(self, other: State, names: dict[str, str], *, optimizer: bool) -> None:
         """Copies of another state's arrays: ``names`` maps its names (torch's) to the names here. ``optimizer``: their
         optimizer state, too, where it has any."""

@@ -12,14 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice, Considered
 from detente.bridge.choose.choose import Chosen
 from detente.bridge.choose.memory import available_bytes, memory
-from detente.bridge.lower.precision import x64
 from detente.bridge.program.program import Compiled
 from detente.bridge.state.state import State
 from detente.bridge.step.certifier import Certifier, Open
@@ -91,9 +89,7 @@ def switched(
 
 def _certificate(other: Variant, certifier: Certifier, first: Open, now: Now) -> Certificate:
     """Of the step that comes next, taken by the other form on a copy of the state."""
-    with x64():
-        held = State(*jax.tree.map(lambda a: a.copy(), now.state.by_torch_names()))
-    held.arrange(other.stacks)
+    held = now.state.copied(other.stacks)
     numbers = np.uint32(now.seed), np.uint32(now.count)
     changed, held.optimizer, first.loss, *_ = other.compiled(
         held.values, held.optimizer, now.arrays, now.hyper, *numbers

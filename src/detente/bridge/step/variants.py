@@ -40,7 +40,6 @@ from detente.bridge.live.interrupts import safe
 from detente.bridge.live.ran import Names
 from detente.bridge.live.walk import sources, standing_for
 from detente.bridge.lower.driver import load_table
-from detente.bridge.lower.precision import x64
 from detente.bridge.passes.connected import connected
 from detente.bridge.program.captured import graph_of, lowerable
 from detente.bridge.program.program import Compiled, Program, compile_step, shape_of
@@ -489,9 +488,7 @@ def measure(compiled: Compiled, arrays: list[Any], hyper: Any, state: State, ste
     """Seconds of one step, the fastest of ``steps`` after one, on a copy of the state: while this runs, weights and
     optimizer state exist twice."""
     stacks = Stacks(tuple(Stack(name, tuple(members)) for name, members in compiled.program.stacks.items()))
-    with x64():  # outside of it a copy would cut int64 and float64 down
-        held = State(*jax.tree.map(lambda a: a.copy(), state.by_torch_names()))
-    held.arrange(stacks)
+    held = state.copied(stacks)
     best = float("inf")
     for count in range(steps + 1):
         start = perf_counter()
