@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from detente.programs.hlo import read_hlo
+from detente.programs.hlo import ELEMENTWISE_CALLS, read_hlo
 from detente.programs.layer_norm import norm_form
 from detente.programs.loops import trip_count
 from detente.programs.module import Computation, Module, ProgramError
@@ -154,7 +154,7 @@ def _count_one(module: Module, home: Computation, at: int, runs: int, tally: _Ta
     if is_product(one):
         tally.product_dtypes[operand_dtypes(one, home)] += 1
         tally.flops += runs * product_flops(one, home)
-    elif one.opcode == "custom-call":
+    elif one.opcode == "custom-call" and one.target not in ELEMENTWISE_CALLS:
         tally.custom_calls[one.target or "?"] += 1
     form = norm_form(one, at, home, module)
     if form is not None:

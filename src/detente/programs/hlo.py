@@ -45,6 +45,8 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "detente_attention": tuple(("b", "h", "l", "s", inner) for inner in "de"),
     "detente_attention_backward": tuple(("b", "h", "l", "s", inner) for inner in "dddee"),
 }
+# And those that multiply no matrices: an optimizer's update, element by element.
+ELEMENTWISE_CALLS = frozenset({"detente_update"})
 _SIZE = re.compile(rb"\b(\w+) = (\d+|true)")
 _LITERAL_INTEGERS = frozenset({4, 5, 6, 7})  # LiteralProto s32s, s64s, u32s, u64s
 

@@ -51,6 +51,7 @@ _LIBRARY: tuple[tuple[str, Kind], ...] = (
     ("norm", "reductions"),
     ("topk", "lookups"),
     ("threefry", "random numbers"),
+    ("detente_update", "elementwise"),
 )
 
 

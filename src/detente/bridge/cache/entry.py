@@ -29,7 +29,7 @@ from detente.bridge.capture.weights import Weights
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
 from detente.bridge.folder import trusted
-from detente.bridge.kernels.build import kernels
+from detente.bridge.kernels.build import kernels, known
 from detente.bridge.live.optimizer_reads import ELSEWHERE
 from detente.bridge.private import executables as serialize_executable
 from detente.bridge.program.program import Compiled
@@ -272,7 +272,7 @@ def load(place: Path, name: str, weights: Weights, rule: Any) -> Entry | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's pytree deprecates its own pickled form
             stored = pickle.loads((place / f"{name}.program").read_bytes())
-        if (stored["compiled"].calls is None) != bool(kernels().why):
+        if (stored["compiled"].calls is None) != bool(kernels().why) or not known(stored["compiled"].loops):
             return None  # it calls what is not here, or would now
         captured = replace(stored["captured"], weights=weights)
         if stored["held"] != _held(captured, weights.tensors):

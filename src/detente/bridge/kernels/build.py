@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +23,15 @@ import jaxlib
 import torch
 
 from detente.bridge.folder import trusted, users
+from detente.bridge.kernels import passes
 from detente.bridge.kernels.products import BF16, F32, TARGET, multiplies, rewrite
 from detente.bridge.kernels.targets import OURS, calls_in
 from detente.bridge.kernels.worth import WINS, lead, processor
 
 VARIABLE = "DETENTE_KERNELS"
-SOURCES = tuple(Path(__file__).with_name(f"{name}.cc") for name in ("product", "depthwise", "attention"))
+SOURCES = tuple(
+    Path(__file__).with_name(f"{name}.cc") for name in ("product", "depthwise", "attention", "update")
+)
 SHARED = Path(__file__).with_name("shared.h")
 # For this processor alone, and as exact as C++ is: the last two say that nobody reads errno or the processor's flags.
 FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
@@ -142,6 +145,33 @@ def _halves_win() -> bool:
         return False
 
 
+def loop(text: str) -> int | None:
+    """The key of an update's loop (bridge/optim/one_pass.py), which the extension knows from here on; None where there
+    is no extension, or it cannot be compiled."""
+    found = kernels()
+    if found.why:
+        return None
+    try:
+        place, compiler = _place(), _compiler()
+        key = passes.key_of(text, compiler, processor())
+        passes.compiled(key, text, compiler, place)
+        passes.give(found.library, key, place)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return key
+
+
+def known(keys: Iterable[int]) -> bool:
+    """Whether the loops of a stored program are here; the extension knows them from here on."""
+    found = kernels()
+    try:
+        for key in keys:
+            passes.give(found.library, key, _place())
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
 def _address(name: str) -> int:
     """Where a function of torch's libraries lies, which are loaded already."""
     library = ctypes.CDLL(str(Path(str(torch.__file__)).parent / "lib" / "libtorch_cpu.so"))
@@ -150,9 +180,7 @@ def _address(name: str) -> int:
 
 def _built() -> Path:
     """The extension's file, built where it is not there yet. Raises OSError and SubprocessError."""
-    compiler = os.environ.get("CXX") or next((c for c in COMPILERS if shutil.which(c)), "")
-    if not compiler:
-        raise OSError(f"no compiler is here ({', '.join(COMPILERS)}, or $CXX)")
+    compiler = _compiler()
     texts = [file.read_bytes() for file in (*SOURCES, SHARED)]
     text = repr((texts, FLAGS, compiler, jaxlib.__version__, processor()))
     name = f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
@@ -165,6 +193,13 @@ def _built() -> Path:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS)
             fresh.replace(done)
     return done
+
+
+def _compiler() -> str:
+    found = os.environ.get("CXX") or next((c for c in COMPILERS if shutil.which(c)), "")
+    if not found:
+        raise OSError(f"no compiler is here ({', '.join(COMPILERS)}, or $CXX)")
+    return found
 
 
 def _place() -> Path:

@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from detente.bridge.kernels.passes import UPDATE
 from detente.bridge.kernels.products import TARGET
 from detente.bridge.private import mlir as ir
 
 DEPTHWISE, OF_TAPS = "detente_depthwise", "detente_depthwise_of_taps"
 ATTENTION, OF_ATTENTION = "detente_attention", "detente_attention_backward"
-OURS = (DEPTHWISE, OF_TAPS, ATTENTION, OF_ATTENTION)
+OURS = (DEPTHWISE, OF_TAPS, ATTENTION, OF_ATTENTION, UPDATE)
 _KINDS = {bool: np.bool_, int: np.int64, float: np.float32}
 
 

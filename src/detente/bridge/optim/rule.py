@@ -21,6 +21,7 @@ from detente.bridge.optim.hyper import Stale, encode, literals, numbers, traced_
 from detente.bridge.optim.joint_rule import JointRule, across_groups, joint_rule
 from detente.bridge.optim.layout import from_torch, into_torch, leaves_of
 from detente.bridge.optim.numbers_ahead import all_ahead
+from detente.bridge.optim.one_pass import OnePass, one_pass
 from detente.bridge.optim.program import Leaf, Program
 from detente.bridge.optim.recording import aval_of
 from detente.bridge.optim.run import STARTED, born, decode, numbers_in, update
@@ -200,6 +201,8 @@ class Rule:
         inner: dict[int, Any] = {}
         with torch_numerics():
             work = self._work([n for n in params if grads.get(n) is not None], hyper, stacks)
+            if ahead is None:
+                work = self._in_one_pass(work, params, grads, state, stacks, new_params, new_state)
             given = _ahead(work, state, stacks) if ahead is None else ahead
             for name, program, numbers, axis in work:
                 step = inner.setdefault(id(program), jax.jit(partial(update, program)))
@@ -208,6 +211,35 @@ class Rule:
                 new_params[name], fresh = step(params[name], grads[name], state[name], numbers, given[name])
                 new_state[name] = {**state[name], **fresh}
         return new_params, new_state
+
+    def _in_one_pass(
+        self,
+        work: Sequence[Work],
+        params: Mapping[str, jax.Array],
+        grads: Mapping[str, jax.Array | None],
+        state: State,
+        stacks: Mapping[str, Sequence[str]],
+        new_params: dict[str, jax.Array],
+        new_state: State,
+    ) -> list[Work]:
+        """Updates what a kernel can (one_pass.py); the others are returned. Of a stack none: one slice after another
+        would be copied out for the call and back, and neither does who applies the rule to one parameter at a time."""
+        known: dict[Any, OnePass | None] = {}
+        left: list[Work] = []
+        for one in work:
+            name, program, numbers, _ = one
+            param, grad, mine = params[name], grads[name], state[name]
+            assert grad is not None
+            kind = (id(program), grad.dtype, grad.shape, name in stacks)
+            if kind not in known:
+                known[kind] = None if name in stacks else one_pass(program, param, grad, mine)
+            once = known[kind]
+            if once is None:
+                left.append(one)
+                continue
+            new_params[name], fresh = once(param, grad, mine, numbers)
+            new_state[name] = {**mine, **fresh}
+        return left
 
     def ahead(
         self,

@@ -15,6 +15,7 @@ import numpy as np
 
 from detente.bridge.graph import Graph
 from detente.bridge.kernels.build import called, calling
+from detente.bridge.kernels.updates import order
 from detente.bridge.lower.backwards import backwards
 from detente.bridge.lower.driver import Trace, evaluate
 from detente.bridge.lower.dtypes import torchs_gradient
@@ -182,6 +183,7 @@ class Compiled:
     extra: dict[str, Any] = field(default_factory=dict, compare=False)  # made on demand: gradients, lowered
     rule: Any = field(default=None, compare=False)
     calls: int | None = None  # kernels that are not XLA's (bridge/kernels); None: there are none
+    loops: tuple[int, ...] = ()  # keys of the updates among them
 
     def __call__(
         self, values: Arrays, state: Any, batch: Sequence[Any], hyper: Any, seed: Any, count: Any
@@ -256,6 +258,7 @@ def compile_step(program: Program, rule: Any, values: Arrays, state: Any, batch:
         with calling():
             lowered = lower_step(program, rule, names, arguments)
         calls = called(lowered.compiler_ir())
+        loops = order(lowered.compiler_ir())
     middle = perf_counter()
     with phase("compile"):
         executable = lowered.compile(compiler_options=xla_options() or None)
@@ -263,7 +266,7 @@ def compile_step(program: Program, rule: Any, values: Arrays, state: Any, batch:
     # What is captured and carried to other places calls nothing of ours: it is lowered anew, should anybody ask.
     extra = {} if calls else {"lowered": lowered}
     return Compiled(
-        program, executable, arguments, own, fixed, names, constants, seconds, extra, rule, calls=calls
+        program, executable, arguments, own, fixed, names, constants, seconds, extra, rule, calls, loops
     )
 
 

@@ -1,0 +1,75 @@
+"""Loops that are written for one program (bridge/optim/one_pass.py): compiled once per machine, known by a key.
+
+The key is the text's, the compiler's and the processor's. A stored program holds its keys, and finds the loops beside
+the extension; where one is gone the program is compiled anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+UPDATE = "detente_update"
+# As kernels/build.py, and a multiplication and an addition are two roundings, as in the trace.
+FLAGS = (
+    "-x", "c++", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math",
+    "-ffp-contract=off",
+)  # fmt: skip
+SECONDS = 30
+
+
+def key_of(text: str, compiler: str, processor: Sequence[str]) -> int:
+    found = hashlib.sha256(repr((text, FLAGS, compiler, list(processor))).encode()).digest()
+    return int.from_bytes(found[:8], "big") >> 1  # an attribute is a signed number of 64 bits
+
+
+def compiled(key: int, text: str, compiler: str, place: Path) -> Path:
+    """The loop's file, compiled where it is not there yet. Raises OSError and SubprocessError."""
+    done = _file(key, place)
+    if not done.exists():
+        fresh = done.with_name(f".{done.name}.{os.getpid()}")
+        subprocess.run(
+            [*compiler.split(), *FLAGS, "-o", str(fresh), "-"],
+            check=True, capture_output=True, text=True, timeout=SECONDS, input=text,
+        )  # fmt: skip
+        fresh.replace(done)
+    return done
+
+
+_GIVEN: dict[int, Any] = {}  # by key, as long as the process lives
+
+
+def give(library: Any, key: int, place: Path) -> None:
+    """The extension knows the loop from here on. Raises OSError where its file is gone."""
+    if key in _GIVEN:
+        return
+    loop = ctypes.CDLL(str(_file(key, place)))
+    address = [ctypes.cast(getattr(loop, name), ctypes.c_void_p) for name in ("numbers", "loop")]
+    library.detente_pass.argtypes = (ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    library.detente_pass.restype = None
+    library.detente_pass(key, *address, ctypes.c_longlong.in_dll(loop, "kept").value)
+    _GIVEN[key] = loop
+
+
+def _file(key: int, place: Path) -> Path:
+    return place / f"update-{key:016x}.so"
+
+
+def call(key: int, operands: Sequence[Any], arrays: int, results: int) -> list[Any]:
+    """The update's results, each where its operand lay: all operands but the gradient (the second) and the group's row
+    (the last) have one. ``arrays`` operands and ``results`` results are arrays, in front."""
+    changed = [i for i in range(len(operands) - 1) if i != 1]
+    attributes = {"key": key, "given": len(operands), "arrays": arrays, "results": results}
+    return jax.ffi.ffi_call(
+        UPDATE,
+        [jax.ShapeDtypeStruct(operands[i].shape, operands[i].dtype) for i in changed],
+        input_output_aliases={operand: result for result, operand in enumerate(changed)},
+    )(*operands, **{name: np.int64(value) for name, value in attributes.items()})
