@@ -2,9 +2,9 @@
 
     python benchmarks/bridge_kernels.py            # two minutes, quiet
 
-Forward and both gradients of one operator, float32 where nothing else is said, on the cores that this process may use;
-both take turns, and the median of each over rounds is told. In a step a call also keeps its neighbours from being fused
-with it, so that what a model wins is told by ``bridge_against_torch.py`` and not here.
+Forward and both gradients of one operator, or an update, float32 where nothing else is said, on the cores that this
+process may use; both take turns, and the median of each over rounds is told. In a step a call also keeps its
+neighbours from being fused with it, so that what a model wins is told by ``bridge_against_torch.py`` and not here.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ DEPTHWISE = {
 PRODUCTS = {
     "Linear of ViT-B/16, 4": (788, 768, 3072, "float32"),
     "Linear of ViT-B/16, 4, bf16": (788, 768, 3072, "bfloat16"),
+}
+# An optimizer's update of one parameter: (optimizer, its options, shape).
+UPDATES = {
+    "AdamW, GPT-2's words": ("AdamW", {}, (50257, 768)),
+    "AdamW, a layer of GPT-2": ("AdamW", {}, (768, 3072)),
+    "SGD with momentum, a layer of GPT-2": ("SGD", {"momentum": 0.9}, (768, 3072)),
 }
 ROUNDS = 15
 
@@ -124,6 +130,43 @@ def products(size: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
     }
 
 
+def updates(size: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
+    """Each way, as one call in place."""
+    import jax
+    import numpy as np
+    import torch
+
+    from detente.bridge.kernels.build import calling
+    from detente.bridge.optim.rule import trace
+
+    kind, options, shape = size
+    draw = np.random.default_rng(0)
+    weight, grad = (draw.standard_normal(shape, np.float32) for _ in range(2))
+    parameter = torch.nn.Parameter(torch.from_numpy(weight))
+    optimizer = getattr(torch.optim, kind)([parameter], lr=1e-3, **options)
+    rule = trace(optimizer, [("p", parameter)])
+    hyper = rule.hyper(optimizer)
+
+    def way() -> Callable[[], Any]:
+        def run(params: Any, grads: Any, state: Any, numbers: Any) -> Any:
+            return rule.apply(params, grads, state, numbers)
+
+        grads = {"p": jax.device_put(grad)}
+        held = [{"p": jax.device_put(weight)}, rule.read_state(optimizer, {"p": parameter})]
+        compiled = jax.jit(run, donate_argnums=(0, 2)).lower(held[0], grads, held[1], hyper).compile()
+
+        def once() -> None:
+            held[:] = compiled(held[0], grads, held[1], hyper)
+            jax.block_until_ready(held)
+
+        return once
+
+    found = {"XLA": way()}
+    with calling():
+        found["ours"] = way()
+    return found
+
+
 def _compiled(function: Any, given: list[Any], calls: bool = True) -> Callable[[], Any]:
     import jax
 
@@ -166,12 +209,17 @@ def main() -> None:
         "# The bridge's kernels, each alone",
         "",
         f"`python benchmarks/bridge_kernels.py`. Processor: {here['processor']}, {len(os.sched_getaffinity(0))} cores. "
-        "Forward and gradients, ms.",
+        "Forward and gradients, or an update, ms.",
         "",
         "| operator | XLA | ours | XLA / ours |",
         "|---|---:|---:|---:|",
     ]
-    for made, table in ((attention, ATTENTIONS), (depthwise, DEPTHWISE), (products, PRODUCTS)):
+    for made, table in (
+        (attention, ATTENTIONS),
+        (depthwise, DEPTHWISE),
+        (products, PRODUCTS),
+        (updates, UPDATES),
+    ):
         for name, size in table.items():
             found = seconds(made(size))
             cells = [f"{1e3 * found[k]:.2f}" for k in ("XLA", "ours")] + [

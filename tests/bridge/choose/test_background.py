@@ -18,7 +18,7 @@ from torch import nn
 
 from detente import bridge
 from detente.bridge.choose.choose import DEFAULT, QUICK_FROM
-from detente.bridge.step import switching, variants
+from detente.bridge.step import making, switching, variants
 
 LAYERS, LIMIT_S = QUICK_FROM + 1, 120
 
@@ -119,7 +119,7 @@ def test_a_form_whose_certificate_fails_is_not_used_and_nothing_moves(
     at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: the other form updates by a hundredth too much."""
-    real = variants.choose
+    real = making.choose
 
     class Wrong:
         def __init__(self, compiled: Any) -> None:
@@ -136,27 +136,27 @@ def test_a_form_whose_certificate_fails_is_not_used_and_nothing_moves(
         found = real(*arguments, quick=quick, **keywords)
         return found if quick else replace(found, compiled=Wrong(found.compiled))
 
-    monkeypatch.setattr(variants, "choose", chosen)
+    monkeypatch.setattr(making, "choose", chosen)
     step, batch = training(tune="background")
     with pytest.warns(UserWarning, match="the form unrolled is not used: its certificate failed"):
         losses = until_settled(step, batch)
     assert step.choice.form == DEFAULT and not step.choice.measured
     assert step.certificate is not None and step.certificate.ok
-    monkeypatch.setattr(variants, "choose", real)
+    monkeypatch.setattr(making, "choose", real)
     same_training(step, losses)
 
 
 def test_what_cannot_be_compiled_is_told_and_training_goes_on(
     at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = variants.choose
+    real = making.choose
 
     def chosen(*arguments: Any, quick: bool = False, **keywords: Any) -> Any:
         if not quick:
             raise RuntimeError("no space left\non the device")
         return real(*arguments, quick=quick, **keywords)
 
-    monkeypatch.setattr(variants, "choose", chosen)
+    monkeypatch.setattr(making, "choose", chosen)
     step, batch = training(tune="background")
     assert torch.tensor(until_settled(step, batch)).isfinite().all()
     assert step.choice.form == DEFAULT and "no space left" in step.choice.why

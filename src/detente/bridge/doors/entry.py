@@ -16,8 +16,8 @@ from detente.bridge.live.interrupts import held_back
 from detente.bridge.state.kept import one_arena
 from detente.bridge.state.meta import on_meta
 from detente.bridge.step.examine import check
+from detente.bridge.step.options import BACKGROUND, Options
 from detente.bridge.step.step import Step
-from detente.bridge.step.variants import BACKGROUND, Options
 from detente.bridge.telling import telling
 
 

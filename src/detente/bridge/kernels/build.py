@@ -154,8 +154,14 @@ def loop(text: str) -> int | None:
     try:
         place, compiler = _place(), _compiler()
         key = passes.key_of(text, compiler, processor())
-        passes.compiled(key, text, compiler, place)
-        passes.give(found.library, key, place)
+        with _BUILDING:  # programs are made in other threads, too
+            passes.compiled(key, text, compiler, place)
+            try:
+                passes.give(found.library, key, place)
+            except OSError:  # what is there cannot be loaded: cut short
+                passes.forget(key, place)
+                passes.compiled(key, text, compiler, place)
+                passes.give(found.library, key, place)
     except (OSError, subprocess.SubprocessError):
         return None
     return key

@@ -59,17 +59,31 @@ def give(library: Any, key: int, place: Path) -> None:
     _GIVEN[key] = loop
 
 
+def forget(key: int, place: Path) -> None:
+    """The loop's file is none from here on."""
+    _file(key, place).unlink(missing_ok=True)
+
+
 def _file(key: int, place: Path) -> Path:
     return place / f"update-{key:016x}.so"
 
 
-def call(key: int, operands: Sequence[Any], arrays: int, results: int) -> list[Any]:
+def call(
+    key: int, operands: Sequence[Any], arrays: int, layers: int | None = None, rows: bool = False
+) -> list[Any]:
     """The update's results, each where its operand lay: all operands but the gradient (the second) and the group's row
-    (the last) have one. ``arrays`` operands and ``results`` results are arrays, in front."""
+    (the last) have one. ``arrays`` operands are arrays, in front. ``layers``: of a stack, along the first axis of all
+    but the row, and of the row as well if there are ``rows``."""
     changed = [i for i in range(len(operands) - 1) if i != 1]
-    attributes = {"key": key, "given": len(operands), "arrays": arrays, "results": results}
+    sizes = {
+        "key": key,
+        "given": len(operands),
+        "arrays": arrays,
+        "results": arrays - 1,
+        "layers": layers or 1,
+    }
     return jax.ffi.ffi_call(
         UPDATE,
         [jax.ShapeDtypeStruct(operands[i].shape, operands[i].dtype) for i in changed],
         input_output_aliases={operand: result for result, operand in enumerate(changed)},
-    )(*operands, **{name: np.int64(value) for name, value in attributes.items()})
+    )(*operands, rows=np.bool_(rows), **{name: np.int64(value) for name, value in sizes.items()})

@@ -30,22 +30,30 @@ std::mutex guard;
 // Of 64 KB in each array: a piece is worth its handing over, and both threads end together.
 constexpr int64_t kPiece = int64_t{1} << 14;
 
-struct Update {
-  Loop loop;
+// Where one layer's operands and results lie, and its numbers.
+struct Layer {
   std::vector<const void*> in;
   std::vector<void*> out;
   std::vector<double> kept;
-  int64_t size;
+};
+
+struct Update {
+  Loop loop;
+  std::vector<Layer> layers;
+  int64_t size, pieces;  // of one layer
 
   void operator()(int64_t p) const {
-    loop(in.data(), out.data(), kept.data(), p * kPiece, std::min(size, (p + 1) * kPiece));
+    const Layer& layer = layers[p / pieces];
+    const int64_t from = p % pieces * kPiece;
+    loop(layer.in.data(), layer.out.data(), layer.kept.data(), from, std::min(size, from + kPiece));
   }
 };
 
-// Of the operands `given` are the function's, `arrays` of them arrays of one size in front; what comes behind is only
-// waited for. Of the results `results` are arrays, in front too.
+// Of the operands `given` are the function's, `arrays` of them arrays of one size in front and the last one the group's
+// row; what comes behind is only waited for. Of the results `results` are arrays, in front too. A stack has `layers` of
+// each along the first axis, and `rows` if it has a row for each.
 ffi::Error update(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t key, int64_t given,
-                  int64_t arrays, int64_t results) {
+                  int64_t arrays, int64_t results, int64_t layers, bool rows) {
   Pass pass;
   {
     std::lock_guard<std::mutex> lock(guard);
@@ -55,25 +63,34 @@ ffi::Error update(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
     }
     pass = found->second;
   }
-  Update made{pass.loop, {}, {}, std::vector<double>(pass.kept), -1};
+  if (layers < 1 || static_cast<int64_t>(args.size()) < given) return unlike("an update");
+  Update made{pass.loop, std::vector<Layer>(layers), -1, 0};
+  int64_t whole = -1;
   const auto fits = [&](const ffi::AnyBuffer& buffer) {
-    if (made.size < 0) made.size = buffer.element_count();
-    return is_f32(buffer) && static_cast<int64_t>(buffer.element_count()) == made.size;
+    if (whole < 0) whole = buffer.element_count();
+    return is_f32(buffer) && static_cast<int64_t>(buffer.element_count()) == whole && whole % layers == 0;
   };
-  if (static_cast<int64_t>(args.size()) < given) return unlike("an update");
   for (int64_t i = 0; i < given; ++i) {
     auto buffer = args.get<ffi::AnyBuffer>(i);
     if (!buffer || (i < arrays && !fits(*buffer))) return unlike("an update");
-    made.in.push_back(buffer->untyped_data());
+    const auto* bytes = static_cast<const char*>(buffer->untyped_data());
+    const int64_t step = i == given - 1 && !rows ? 0 : buffer->size_bytes() / layers;
+    for (int64_t k = 0; k < layers; ++k) made.layers[k].in.push_back(bytes + k * step);
   }
   for (size_t i = 0; i < rets.size(); ++i) {
     auto buffer = rets.get<ffi::AnyBuffer>(i);
     if (!buffer || (static_cast<int64_t>(i) < results && !fits(**buffer))) return unlike("an update");
-    made.out.push_back((*buffer)->untyped_data());
+    auto* bytes = static_cast<char*>((*buffer)->untyped_data());
+    for (int64_t k = 0; k < layers; ++k) made.layers[k].out.push_back(bytes + k * ((*buffer)->size_bytes() / layers));
   }
   // Before any element: a result may lie where its number lay.
-  pass.numbers(made.in.data(), made.out.data(), made.kept.data());
-  const int64_t pieces = (made.size + kPiece - 1) / kPiece;
+  for (Layer& layer : made.layers) {
+    layer.kept.resize(pass.kept);
+    pass.numbers(layer.in.data(), layer.out.data(), layer.kept.data());
+  }
+  made.size = whole / layers;
+  made.pieces = (made.size + kPiece - 1) / kPiece;
+  const int64_t pieces = made.pieces * layers;
   share(pool, workers(pool), pieces, std::move(made));
   return ffi::Error::Success();
 }
@@ -94,4 +111,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_update, detente::update,
                                   .Attr<int64_t>("key")
                                   .Attr<int64_t>("given")
                                   .Attr<int64_t>("arrays")
-                                  .Attr<int64_t>("results"));
+                                  .Attr<int64_t>("results")
+                                  .Attr<int64_t>("layers")
+                                  .Attr<bool>("rows"));

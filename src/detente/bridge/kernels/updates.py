@@ -49,7 +49,7 @@ def order(module: Any) -> tuple[int, ...]:
         keys = [_number(ops[i], "key") for i in calls]
         for i in calls:
             waits = [
-                ops[reader].results[0]
+                next(filter(_is_array, ops[reader].results))
                 for reader in sorted(_readers(ops[i].operands[0], at))
                 # It is no result of the update's own, is not before it anyhow, and stands in front of it.
                 if reader < i and not behind[i] >> reader & 1 and not behind[reader] >> i & 1
@@ -106,9 +106,13 @@ def _readers(value: Any, at: dict[Any, int]) -> set[int]:
             continue
         if op.name in _SEEN_THROUGH:
             found |= _readers(op.results[0], at)
-        elif op.name in _WAITED_FOR and len(op.results):
+        elif op.name in _WAITED_FOR and any(map(_is_array, op.results)):
             found.add(at[op])
     return found
+
+
+def _is_array(value: Any) -> bool:
+    return str(value.type).startswith("tensor<")
 
 
 def _waiting(op: Any, values: list[Any]) -> None:

@@ -269,22 +269,27 @@ class OnePass:
 
     key: int
     written: Written
+    layers: int | None  # of a stack
 
     def __call__(
         self, param: Any, grad: Any, state: Mapping[str, Any], numbers: Any
     ) -> tuple[Any, dict[str, Any]]:
-        """As ``run.update``."""
+        """As ``run.update``; of a stack for each layer, whose numbers may be rows of their own."""
         order = (*self.written.arrays, *self.written.numbers)
         kept = [state[key] for key in order]
-        arrays = len(self.written.arrays)
-        new, *fresh = call(self.key, (param, grad, *kept, numbers), arrays + 2, arrays + 1)
+        arrays = len(self.written.arrays) + 2
+        new, *fresh = call(self.key, (param, grad, *kept, numbers), arrays, self.layers, numbers.ndim > 1)
         return new, dict(zip(order, fresh, strict=True))
 
 
-def one_pass(program: Program, param: Any, grad: Any, state: Mapping[str, Any]) -> OnePass | None:
+def one_pass(
+    program: Program, param: Any, grad: Any, state: Mapping[str, Any], stacked: bool = False
+) -> OnePass | None:
     """Where a lowering may call kernels, and there is a loop of this update. Under x64."""
     if not may_call() or not (param.dtype == grad.dtype == jnp.float32) or param.shape != grad.shape:
         return None
+    if tuple(param.shape[stacked:]) != tuple(program.param.shape):
+        return None
     found = written(program, STARTED in state)
     key = None if found is None else loop(found.text)
-    return None if found is None or key is None else OnePass(key, found)
+    return None if found is None or key is None else OnePass(key, found, param.shape[0] if stacked else None)

@@ -222,8 +222,8 @@ class Rule:
         new_params: dict[str, jax.Array],
         new_state: State,
     ) -> list[Work]:
-        """Updates what a kernel can (one_pass.py); the others are returned. Of a stack none: one slice after another
-        would be copied out for the call and back, and neither does who applies the rule to one parameter at a time."""
+        """Updates what a kernel can (one_pass.py); the others are returned. Not for who applies the rule inside a loop:
+        one slice of a stack after another would be copied out for the call and back."""
         known: dict[Any, OnePass | None] = {}
         left: list[Work] = []
         for one in work:
@@ -232,7 +232,7 @@ class Rule:
             assert grad is not None
             kind = (id(program), grad.dtype, grad.shape, name in stacks)
             if kind not in known:
-                known[kind] = None if name in stacks else one_pass(program, param, grad, mine)
+                known[kind] = one_pass(program, param, grad, mine, name in stacks)
             once = known[kind]
             if once is None:
                 left.append(one)

@@ -22,8 +22,9 @@ from detente.bridge.state.place import from_jax
 from detente.bridge.state.state import State
 from detente.bridge.step.certifier import Before, Certifier, Open
 from detente.bridge.step.moving import Moving
+from detente.bridge.step.options import Options
 from detente.bridge.step.sharing import Sharing
-from detente.bridge.step.variants import Options, Variant, Variants
+from detente.bridge.step.variants import Variant, Variants
 from detente.bridge.telling import phase, telling
 
 

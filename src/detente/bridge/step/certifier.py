@@ -29,7 +29,8 @@ from detente.bridge.state.birth import Births
 from detente.bridge.state.meta import fill
 from detente.bridge.state.place import from_jax, to_jax
 from detente.bridge.state.state import State
-from detente.bridge.step.variants import Options, Variant
+from detente.bridge.step.options import Options
+from detente.bridge.step.variants import Variant
 
 if TYPE_CHECKING:
     from detente.bridge.optim.update import Update

@@ -30,11 +30,12 @@ from detente.bridge.step import shown
 from detente.bridge.step.certifier import Certifier, Open
 from detente.bridge.step.examine import check
 from detente.bridge.step.moving import Moving
+from detente.bridge.step.options import Options
 from detente.bridge.step.profile import Profile, profile_step
 from detente.bridge.step.readable import Readable
 from detente.bridge.step.sharing import Sharing, same_tensors
 from detente.bridge.step.switching import Now, switched
-from detente.bridge.step.variants import Options, Variant, Variants
+from detente.bridge.step.variants import Variant, Variants
 from detente.bridge.telling import telling
 
 Loss = Callable[[Any, Any], Any]

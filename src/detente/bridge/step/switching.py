@@ -21,7 +21,8 @@ from detente.bridge.choose.memory import available_bytes, memory
 from detente.bridge.program.program import Compiled
 from detente.bridge.state.state import State
 from detente.bridge.step.certifier import Certifier, Open
-from detente.bridge.step.variants import Variant, measure
+from detente.bridge.step.making import measure
+from detente.bridge.step.variants import Variant
 from detente.bridge.telling import phase
 
 ROUNDS, STEPS = 2, 2  # of each form, in turns

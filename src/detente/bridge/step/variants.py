@@ -6,13 +6,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import jax
-import numpy as np
 import torch
 from torch import nn
 
@@ -28,9 +25,8 @@ from detente.bridge.capture.settled import is_check
 from detente.bridge.capture.weights import Weights, weights
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
-from detente.bridge.choose.choose import Chosen, alike_of, choose, unseen
+from detente.bridge.choose.choose import Chosen, unseen
 from detente.bridge.choose.choose import name as choice_name
-from detente.bridge.choose.forms import Shaped
 from detente.bridge.choose.later import Later
 from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.choose.remember import recall, remember
@@ -39,52 +35,22 @@ from detente.bridge.graph import Where
 from detente.bridge.live.interrupts import safe
 from detente.bridge.live.ran import Names
 from detente.bridge.live.walk import sources, standing_for
-from detente.bridge.lower.driver import load_table
-from detente.bridge.passes.connected import connected
 from detente.bridge.program.captured import graph_of, lowerable
-from detente.bridge.program.program import Compiled, Program, compile_step, shape_of
+from detente.bridge.program.program import Compiled, shape_of
 from detente.bridge.refusal import Refused, refuse
-from detente.bridge.roll.stacks import Stack, Stacks
+from detente.bridge.roll.stacks import Stacks
 from detente.bridge.state.meta import stand_ins
 from detente.bridge.state.place import Placed, from_jax, to_jax
 from detente.bridge.state.state import State
+from detente.bridge.step.making import maker, measure
+from detente.bridge.step.options import BACKGROUND, Options
 from detente.bridge.telling import phase, telling
 
 ANSWERS = 64  # programs of one batch layout that differ in what the batch answers
 SOON = 3  # the answer at which it is said what a new one costs
 TURNS = 4  # branches of an optimizer whose programs are kept
-BACKGROUND = "background"  # of ``Options.tune``
 # Written-out layers take about so many times as long to compile as their loop (docs/design/rolling.md).
 TIMES_A_LOOP = 3
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a step behaves; see ``entry.compile``. ``seed`` is a uint32. Every field but those that ``cache.entry.key``
-    leaves out by name is part of the persistent cache's key."""
-
-    certificate: str = "full"
-    seed: int = 0
-    matmul: str = "highest"
-    nonfinite: str = "raise"
-    form: str | None = None
-    tune: bool | str = False  # or BACKGROUND
-    cache: bool = True
-    clip_norm: float | None = None
-    clip_value: float | None = None
-    accumulate: int = 1
-    ema: float | None = None
-    weights: str | Path | None = None
-    quiet: bool = False
-
-    @property
-    def whole(self) -> str:
-        """Why every gradient must exist before the first update; empty where it need not."""
-        if self.clip_norm is not None:
-            return "clipping by the global norm needs every gradient before the first update"
-        if self.accumulate > 1:
-            return "accumulation adds up every gradient before the first update"
-        return ""
 
 
 @dataclass(frozen=True)
@@ -333,8 +299,10 @@ class Variants:
         there. The certificate stays where it is the same program."""
         key = self.key_of(variant)
         if made.choice.measured or made.choice.beside:
-            graph, around = graph_of(made.captured), self._surroundings(rule)
-            remember(self.choices, choice_name(graph, self._whole(rule), limit_bytes(), around), made.choice)
+            graph, around = graph_of(made.captured), self.options.surroundings(rule)
+            remember(
+                self.choices, choice_name(graph, self.options.waits(rule), limit_bytes(), around), made.choice
+            )
         another = made.compiled is not variant.compiled
         settled = made.choice.measured or made.choice.beside or not unseen(made.choice)
         if settled and made.name is not None and self.folder is not None:
@@ -364,19 +332,9 @@ class Variants:
         if tuned or self.choices is None or not self.choices.is_dir():
             return tuned
         name = choice_name(
-            graph_of(entry.captured), self._whole(rule), limit_bytes(), self._surroundings(rule)
+            graph_of(entry.captured), self.options.waits(rule), limit_bytes(), self.options.surroundings(rule)
         )
         return recall(self.choices, name) is not None
-
-    def _whole(self, rule: Any) -> str:
-        return self.options.whole or ("the optimizer updates all parameters at once" if rule.together else "")
-
-    def _surroundings(self, rule: Any) -> Any:
-        """What changes the executable beside the graph, with a ``repr`` that is the same in every process."""
-        options = self.options
-        groups = [(g.names, g.literals, g.members) for g in rule.rule.groups]
-        clipped = (options.clip_norm, options.clip_value, options.ema, options.accumulate)
-        return (rule.name, groups, clipped, options.matmul)
 
     def _captured(self, key: Any, placed: Placed, held: Weights) -> tuple[Captured, float]:
         if key not in self.captured:
@@ -431,38 +389,9 @@ class Variants:
             return measure(compiled, arrays, hyper, state)
 
         tune = timed if self.options.tune is True else None
-        make = self._maker(captured, arrays, rule, hyper, state)
+        make = maker(self.options, self.choices, captured, arrays, rule, hyper, state)
         chosen = make(form=self.options.form, tune=tune, quick=self.options.tune == BACKGROUND)
         return Variant(captured, chosen.compiled, chosen.choice, chosen.shaped.stacks, False, seconds)
-
-    def _maker(
-        self, captured: Captured, arrays: list[Any], rule: Any, hyper: Any, state: State
-    ) -> Callable[..., Chosen[Compiled]]:
-        """``choose`` for a captured program. It may be called by another thread later: what it needs to know of the
-        state are its shapes of now."""
-        load_table()
-        graph = graph_of(captured)
-        reached = connected(graph)
-        values, optimizer = state.shapes()
-
-        def build(shaped: Shaped) -> Compiled:
-            stacks = {s.name: s.members for s in shaped.stacks.rows}
-            inside, parts = shaped.form.inside, self.options.accumulate
-            program = Program(shaped.graph, self.options.matmul, stacks, reached, inside, parts)
-            joined, state_of = (shaped.stacks.join(part, _stacked) for part in (values, optimizer))
-            return compile_step(program, rule, joined, state_of, arrays, hyper)
-
-        return partial(
-            choose,
-            graph,
-            build,
-            executable=_executable,
-            alike=alike_of(rule),
-            whole=self._whole(rule),
-            limit_bytes=limit_bytes(),
-            folder=self.choices,
-            extra=self._surroundings(rule),
-        )
 
     def _with_later(
         self, variant: Variant, arrays: list[Any], rule: Any, hyper: Any, state: State
@@ -471,31 +400,5 @@ class Variants:
         if self.options.tune != BACKGROUND or self.options.form is not None or not unseen(variant.choice):
             return variant
         after = TIMES_A_LOOP * variant.seconds.get("compile", 0.0)
-        return replace(variant, later=Later(self._maker(variant.captured, arrays, rule, hyper, state), after))
-
-
-def _executable(compiled: Compiled) -> Any:
-    return compiled.executable
-
-
-def _stacked(rows: list[Any]) -> Any:
-    """The shapes of stacked leaves (pytrees of shapes that are all alike)."""
-    count = len(rows)
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((count, *a.shape), a.dtype), rows[0])
-
-
-def measure(compiled: Compiled, arrays: list[Any], hyper: Any, state: State, steps: int = 4) -> float:
-    """Seconds of one step, the fastest of ``steps`` after one, on a copy of the state: while this runs, weights and
-    optimizer state exist twice."""
-    stacks = Stacks(tuple(Stack(name, tuple(members)) for name, members in compiled.program.stacks.items()))
-    held = state.copied(stacks)
-    best = float("inf")
-    for count in range(steps + 1):
-        start = perf_counter()
-        changed, held.optimizer, *rest = compiled(
-            held.values, held.optimizer, arrays, hyper, np.uint32(0), np.uint32(count)
-        )
-        held.values.update(changed)
-        jax.block_until_ready((held.values, held.optimizer, rest))
-        best = min(best, perf_counter() - start) if count else best
-    return best
+        make = maker(self.options, self.choices, variant.captured, arrays, rule, hyper, state)
+        return replace(variant, later=Later(make, after))
