@@ -123,7 +123,7 @@ OWN: dict[str, tuple[Any, bool]] = {
     "a product": (lambda grad: grad @ grad.T @ grad, False),
     "flipped": (lambda grad: grad.flip(0), False),
     "an exponential": (lambda grad: grad.exp(), False),
-    "in double": (lambda grad: (grad.double() * 2).float(), False),
+    "in double": (lambda grad: (grad.double() * 2).float(), True),
 }
 
 

@@ -4,9 +4,10 @@ XLA's CPU compiler fuses into one result only, so that an update with two moment
 twice. The trace of ``run.update`` is arithmetic of numbers and of elements; here both are written down in C, once
 each: the numbers before the loop, in their own dtypes, the elements inside it. bridge/kernels compiles and calls it.
 
-How it can fail: what is not element by element (Adafactor's means, Muon's products), or not float32, has no loop, and
-neither has what C's library would compute one element at a time (exponentials). ``written`` is None for those, and XLA
-computes them as before. A multiplication and an addition are two roundings, as they stand in the trace.
+How it can fail: what is not element by element (Adafactor's means, Muon's products), or whose arrays are not float32,
+has no loop, and neither has what C's library would compute one element at a time (exponentials). ``written`` is None
+for those, and XLA computes them as before. A multiplication and an addition are two roundings, as they stand in the
+trace.
 """
 
 from __future__ import annotations
@@ -94,10 +95,8 @@ class _Writing:
 
     def kind(self, aval: Any) -> str:
         dtype = str(aval.dtype)
-        if tuple(aval.shape) == self.shape and dtype in ("float32", "bool"):
-            return "whole"
-        if tuple(aval.shape) == () and dtype in _TYPES:
-            return "number"
+        if dtype in _TYPES and tuple(aval.shape) in (self.shape, ()):
+            return "whole" if tuple(aval.shape) == self.shape else "number"
         raise _Unwritten(f"{aval}")
 
     def write(self, program: Any, consts: Sequence[Any], args: Sequence[str]) -> list[str]:
