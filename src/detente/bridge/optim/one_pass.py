@@ -24,6 +24,7 @@ import numpy as np
 from detente.bridge.kernels.build import loop, may_call
 from detente.bridge.kernels.passes import call
 from detente.bridge.optim.program import Program
+from detente.bridge.optim.recording import SCOPE
 from detente.bridge.optim.run import STARTED, update
 
 _TYPES = {"float32": "float", "float64": "double", "bool": "bool", "int32": "int", "int64": "long long"}
@@ -277,7 +278,8 @@ class OnePass:
         order = (*self.written.arrays, *self.written.numbers)
         kept = [state[key] for key in order]
         arrays = len(self.written.arrays) + 2
-        new, *fresh = call(self.key, (param, grad, *kept, numbers), arrays, self.layers, numbers.ndim > 1)
+        with jax.named_scope(SCOPE):
+            new, *fresh = call(self.key, (param, grad, *kept, numbers), arrays, self.layers, numbers.ndim > 1)
         return new, dict(zip(order, fresh, strict=True))
 
 

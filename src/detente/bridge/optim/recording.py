@@ -21,6 +21,7 @@ from detente.bridge.optim.reasons import FAILED, NO_CLOSURE, NO_GRAPH, no_graph
 from detente.bridge.private import TorchDispatchMode, outside_of_modes, pytree
 from detente.bridge.refusal import Refused, refuse
 
+SCOPE = "optimizer"  # as a program's readers know an update (programs/scope.py)
 # value-preserving operators: the result is the argument
 SAME = {"aten.clone.default", "aten.detach.default", "aten.alias.default", "aten.lift_fresh.default",
         "aten.lift_fresh_copy.default"}  # fmt: skip
@@ -213,7 +214,7 @@ class Recording(TorchDispatchMode):
         return value
 
     def _node(self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Ref:
-        node = Node(self._new(), op, args, tuple(kwargs.items()), out, self._where(), scope="optimizer")
+        node = Node(self._new(), op, args, tuple(kwargs.items()), out, self._where(), scope=SCOPE)
         self.nodes.append(node)
         return Ref(node.id)
 
