@@ -17,6 +17,7 @@ from torch import nn
 
 import detente
 from detente.bridge.kernels import build, passes
+from detente.bridge.kernels.compiler import compiler
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.optim.one_pass import one_pass, written
 from detente.bridge.optim.rule import trace
@@ -127,6 +128,20 @@ OWN: dict[str, tuple[Any, bool]] = {
 }
 
 
+def beside_eager(step: Any, eager: nn.Module, its: Any, loss: Any, batch: Any) -> None:
+    """A step of each, to the same loss."""
+    found = step(batch)
+    its.zero_grad()
+    wanted = loss(eager, batch)
+    wanted.backward()
+    its.step()
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def to_one(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return (model(batch) - 1).square().mean()
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_a_users_own_trains_as_eager_does_with_a_loop_or_without(
     name: str, monkeypatch: Any, tmp_path: Any
@@ -138,16 +153,9 @@ def test_a_users_own_trains_as_eager_does_with_a_loop_or_without(
     eager = copy.deepcopy(model)
     x = torch.randn(8, 12)
     mine, its = Own(model.parameters(), more), Own(eager.parameters(), more)
-    step = detente.compile(
-        model, lambda m, b: (m(b) - 1).square().mean(), mine, example_batch=x, quiet=True, certificate="none"
-    )
+    step = detente.compile(model, to_one, mine, example_batch=x, quiet=True, certificate="none")
     for _ in range(4):
-        found = step(x)
-        its.zero_grad()
-        wanted = (eager(x) - 1).square().mean()
-        wanted.backward()
-        its.step()
-        assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
+        beside_eager(step, eager, its, to_one, x)
     assert torch.allclose(model.weight, eager.weight, rtol=1e-4, atol=1e-6)
     assert bool(step.programs[0].compiled.loops) is has_loop
 
@@ -214,12 +222,7 @@ def test_a_step_trains_as_eager_does_and_copies_no_weight(monkeypatch: Any, tmp_
     for k in range(5):
         for optimizer in (mine, its):  # a schedule: numbers move, the loop stays
             optimizer.param_groups[0]["lr"] = 1e-2 / (k + 1)
-        found = step(ids)
-        its.zero_grad()
-        wanted = loss(eager, ids)
-        wanted.backward()
-        its.step()
-        assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
+        beside_eager(step, eager, its, loss, ids)
     for (name, a), b in zip(model.named_parameters(), eager.parameters(), strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-5), name
         assert torch.allclose(
@@ -261,16 +264,9 @@ def test_a_stack_of_layers_is_updated_by_each_ones_numbers(monkeypatch: Any, tmp
         )
 
     mine, its = groups(model), groups(eager)
-    step = detente.compile(
-        model, lambda m, b: (m(b) - 1).square().mean(), mine, example_batch=x, quiet=True, form="rolled"
-    )
+    step = detente.compile(model, to_one, mine, example_batch=x, quiet=True, form="rolled")
     for _ in range(4):
-        found = step(x)
-        its.zero_grad()
-        wanted = (eager(x) - 1).square().mean()
-        wanted.backward()
-        its.step()
-        assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
+        beside_eager(step, eager, its, to_one, x)
     for (name, a), b in zip(model.named_parameters(), eager.parameters(), strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-6), name
         assert torch.allclose(mine.state[a]["exp_avg"], its.state[b]["exp_avg"], rtol=1e-3, atol=1e-8), name
@@ -322,7 +318,7 @@ def test_a_loop_whose_file_is_cut_short_is_compiled_again(monkeypatch: Any, tmp_
         'extern "C" void numbers(const void* const*, void* const*, double*) {}\n'
         'extern "C" void loop(const void* const*, void* const*, const double*, long long, long long) {}\n'
     )
-    key = passes.key_of(text, build._compiler(), build.processor())
+    key = passes.key_of(text, compiler(), build.processor())
     cut = tmp_path / f"update-{key:016x}.so"
     cut.write_bytes(b"\x7fELF")
     assert not build.known([key])

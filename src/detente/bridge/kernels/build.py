@@ -8,7 +8,6 @@ import ctypes
 import functools
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -24,6 +23,7 @@ import torch
 
 from detente.bridge.folder import trusted, users
 from detente.bridge.kernels import passes
+from detente.bridge.kernels.compiler import FLAGS, compiled, compiler
 from detente.bridge.kernels.products import BF16, F32, TARGET, multiplies, rewrite
 from detente.bridge.kernels.targets import OURS, calls_in
 from detente.bridge.kernels.worth import WINS, lead, processor
@@ -33,9 +33,6 @@ SOURCES = tuple(
     Path(__file__).with_name(f"{name}.cc") for name in ("product", "depthwise", "attention", "update")
 )
 SHARED = Path(__file__).with_name("shared.h")
-# For this processor alone, and as exact as C++ is: the last two say that nobody reads errno or the processor's flags.
-FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
-COMPILERS = ("c++", "g++", "clang++")
 SECONDS = 120
 # Of the BLAS: the product, that of bfloat16 numbers, and how many threads one thread's products take.
 _BLAS = ("sgemm_", "gemm_bf16bf16f32_", "MKL_Set_Num_Threads_Local")
@@ -152,16 +149,10 @@ def loop(text: str) -> int | None:
     if found.why:
         return None
     try:
-        place, compiler = _place(), _compiler()
-        key = passes.key_of(text, compiler, processor())
+        command = compiler()
+        key = passes.key_of(text, command, processor())
         with _BUILDING:  # programs are made in other threads, too
-            passes.compiled(key, text, compiler, place)
-            try:
-                passes.give(found.library, key, place)
-            except OSError:  # what is there cannot be loaded: cut short
-                passes.forget(key, place)
-                passes.compiled(key, text, compiler, place)
-                passes.give(found.library, key, place)
+            passes.make(found.library, key, text, command, _place())
     except (OSError, subprocess.SubprocessError):
         return None
     return key
@@ -186,26 +177,13 @@ def _address(name: str) -> int:
 
 def _built() -> Path:
     """The extension's file, built where it is not there yet. Raises OSError and SubprocessError."""
-    compiler = _compiler()
+    command = compiler()
     texts = [file.read_bytes() for file in (*SOURCES, SHARED)]
-    text = repr((texts, FLAGS, compiler, jaxlib.__version__, processor()))
+    text = repr((texts, FLAGS, command, jaxlib.__version__, processor()))
     name = f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
-    done = _place() / name
+    arguments = (*FLAGS, "-std=c++20", f"-I{jax.ffi.include_dir()}", *map(str, SOURCES))
     with _BUILDING:
-        if not done.exists():
-            fresh = done.with_name(f".{name}.{os.getpid()}")
-            include = f"-I{jax.ffi.include_dir()}"
-            command = [*compiler.split(), *FLAGS, include, *map(str, SOURCES), "-o", str(fresh)]
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS)
-            fresh.replace(done)
-    return done
-
-
-def _compiler() -> str:
-    found = os.environ.get("CXX") or next((c for c in COMPILERS if shutil.which(c)), "")
-    if not found:
-        raise OSError(f"no compiler is here ({', '.join(COMPILERS)}, or $CXX)")
-    return found
+        return compiled(_place() / name, command, arguments, SECONDS)
 
 
 def _place() -> Path:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,34 +15,31 @@ from typing import Any
 import jax
 import numpy as np
 
+from detente.bridge.kernels.compiler import FLAGS, compiled
+
 UPDATE = "detente_update"
-# As kernels/build.py, and a multiplication and an addition are two roundings, as in the trace.
-FLAGS = (
-    "-x", "c++", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math",
-    "-ffp-contract=off",
-)  # fmt: skip
+# A multiplication and an addition are two roundings, as in the trace.
+ARGUMENTS = (*FLAGS, "-ffp-contract=off", "-x", "c++", "-")
 SECONDS = 30
 
 
-def key_of(text: str, compiler: str, processor: Sequence[str]) -> int:
-    found = hashlib.sha256(repr((text, FLAGS, compiler, list(processor))).encode()).digest()
+def key_of(text: str, command: str, processor: Sequence[str]) -> int:
+    found = hashlib.sha256(repr((text, ARGUMENTS, command, list(processor))).encode()).digest()
     return int.from_bytes(found[:8], "big") >> 1  # an attribute is a signed number of 64 bits
 
 
-def compiled(key: int, text: str, compiler: str, place: Path) -> Path:
-    """The loop's file, compiled where it is not there yet. Raises OSError and SubprocessError."""
-    done = _file(key, place)
-    if not done.exists():
-        fresh = done.with_name(f".{done.name}.{os.getpid()}")
-        subprocess.run(
-            [*compiler.split(), *FLAGS, "-o", str(fresh), "-"],
-            check=True, capture_output=True, text=True, timeout=SECONDS, input=text,
-        )  # fmt: skip
-        fresh.replace(done)
-    return done
-
-
 _GIVEN: dict[int, Any] = {}  # by key, as long as the process lives
+
+
+def make(library: Any, key: int, text: str, command: str, place: Path) -> None:
+    """The extension knows the loop from here on, compiled where it is not there yet or cannot be loaded. Raises OSError
+    and SubprocessError."""
+    try:
+        give(library, key, place)
+    except OSError:  # it is not there, or was cut short
+        _file(key, place).unlink(missing_ok=True)
+        compiled(_file(key, place), command, ARGUMENTS, SECONDS, text)
+        give(library, key, place)
 
 
 def give(library: Any, key: int, place: Path) -> None:
@@ -57,11 +52,6 @@ def give(library: Any, key: int, place: Path) -> None:
     library.detente_pass.restype = None
     library.detente_pass(key, *address, ctypes.c_longlong.in_dll(loop, "kept").value)
     _GIVEN[key] = loop
-
-
-def forget(key: int, place: Path) -> None:
-    """The loop's file is none from here on."""
-    _file(key, place).unlink(missing_ok=True)
 
 
 def _file(key: int, place: Path) -> Path:
