@@ -98,11 +98,12 @@ def main() -> int:
         "",
         "Planned before anything of the row exists: PyTorch on fake tensors, JAX and the bridge from the compiled "
         "program. The process adds what it holds besides its tensors. Measured: the peak of the third step alone "
-        "(VmHWM, set back before it). torch-compile is planned as eager runs it.",
+        "(VmHWM, set back before it). The tensors of torch-compile are planned as eager holds them; what its compiler "
+        "leaves in the process is found by compiling on fake tensors (`compiler`).",
         "",
-        "| workload | row | parameters | gradients | state | activations | temporary | tensors at once | process, "
-        "planned | process, measured | off | limit |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| workload | row | parameters | gradients | state | activations | temporary | tensors at once | compiler | "
+        "process, planned | process, measured | off | limit |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
         *rows,
     ]
     asked.page.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -121,10 +122,10 @@ def told(name: str, stack: str, planned: Evidence, measured: Evidence) -> tuple[
     if planned.status != "ok" or measured.status != "ok":
         why = planned.reason or measured.reason
         return (
-            f"| {name} | {stack} |" + " |" * 7 + f" {planned.status}, {measured.status}: {why} | | |",
+            f"| {name} | {stack} |" + " |" * 8 + f" {planned.status}, {measured.status}: {why} | | |",
             False,
         )
-    labels = ("parameters", "gradients", "state", "activations", "temporary", "peak", "process")
+    labels = ("parameters", "gradients", "state", "activations", "temporary", "peak", "compiler", "process")
     sizes = [planned.memory.get(f"planned_{label}") for label in labels]
     process, peak = planned.memory["planned_process"], measured.memory["step_peak"]
     off = process / peak - 1

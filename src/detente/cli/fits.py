@@ -116,6 +116,7 @@ _LABELS = (
     ("planned_temporary", "temporary"),
     ("planned_peak", "at once"),
     ("planned_kept", "kept"),
+    ("planned_compiler", "compiler"),
     ("planned_process", "process"),
 )
 

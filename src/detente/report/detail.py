@@ -42,6 +42,7 @@ MEMORY: dict[str, str] = {
     "planned_activations": "activations, planned",
     "planned_temporary": "gradients and activations, planned",
     "planned_base": "the process without its tensors, planned",
+    "planned_compiler": "left in the process by the compiler, planned",
     "planned_peak": "tensors at once, planned",
     "planned_kept": "kept by the allocator beside them, planned",
     "driver_peak": "driver's peak of the process",

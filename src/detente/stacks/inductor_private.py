@@ -1,5 +1,6 @@
-"""What torch.compile hands to Inductor and what Inductor writes, recorded while it compiles. Private parts of torch, in
-one place (tested with torch 2.13; written for 2.9 on). ``self_test`` says which of them a new torch has moved.
+"""What torch.compile hands to Inductor and what Inductor writes, recorded while it compiles; and Inductor whose
+programs do not run, for a plan. Private parts of torch, in one place (tested with torch 2.13; written for 2.9 on).
+``self_test`` says which of them a new torch has moved.
 
 Recorded are the graphs behind all of torch's own passes, of forward, backward and update, each node with the modules
 that Dynamo was in, and the code with the nodes that each of its kernels holds (Inductor's provenance). Graphs that come
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +30,7 @@ _INDEX = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]")
 _TANGENT = "tangents_"
 # Where Inductor keeps, of the graph that it compiles, which nodes a kernel holds.
 _KERNELS = "_inductor_triton_kernel_to_post_grad_node_info"
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass(frozen=True)
@@ -186,9 +190,61 @@ def _flops(target: Any, args: Any, kwargs: Any, found: Any) -> int:
     return flops_of(target, args, kwargs, found)
 
 
+@contextmanager
+def compiled_and_not_run() -> Iterator[Callable[..., Any]]:
+    """A backend of torch.compile that is Inductor, and whose graphs do not run: they give tensors of the shapes and
+    strides that they would, which on fake tensors are nothing. No C++ is compiled; what Inductor keeps on disk is gone
+    afterwards, so that nobody's first step is shorter for it."""
+    import torch
+    from torch._inductor import compile_fx
+    from torch._inductor.async_compile import AsyncCompile
+
+    def inner(graph: Any, inputs: Any, **how: Any) -> Any:
+        (output,) = graph.graph.find_nodes(op="output")
+        wanted = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in output.args[0]]
+        compiled = compile_fx.compile_fx_inner(graph, inputs, **how)
+
+        def run(given: list[Any]) -> list[Any]:
+            given.clear()
+            return [_like(w) for w in wanted]
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        run.held = compiled  # type: ignore[attr-defined]  as the row's process holds it
+        return run
+
+    def backend(graph: Any, inputs: Any, **_: Any) -> Any:
+        return compile_fx.compile_fx(graph, inputs, inner_compile=inner)
+
+    kept, folder = AsyncCompile.cpp_pybinding, os.environ.get(_CACHE)
+    with tempfile.TemporaryDirectory() as made:
+        os.environ[_CACHE] = made
+        AsyncCompile.cpp_pybinding = lambda *_, **__: _nothing  # type: ignore[method-assign]
+        try:
+            yield backend
+        finally:
+            AsyncCompile.cpp_pybinding = kept  # type: ignore[method-assign]
+            if folder is None:
+                del os.environ[_CACHE]
+            else:
+                os.environ[_CACHE] = folder
+
+
+def _nothing(*_: Any) -> None:
+    """In place of a kernel."""
+
+
+def _like(wanted: Any) -> Any:
+    import torch
+
+    if not isinstance(wanted, torch.Tensor):
+        return wanted
+    return torch.empty_strided(wanted.shape, wanted.stride(), dtype=wanted.dtype, device=wanted.device)
+
+
 def self_test() -> list[str]:
     """What is missing in this torch, by name; empty when everything is where it is expected."""
-    from torch._inductor import config, debug
+    from torch._inductor import compile_fx, config, debug
+    from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.graph import GraphLowering
 
     missing = [
@@ -202,6 +258,10 @@ def self_test() -> list[str]:
         missing.append(f"torch._inductor.debug.{_KERNELS}")
     if not hasattr(GraphLowering, "save_output_code"):
         missing.append("torch._inductor.graph.GraphLowering.save_output_code")
+    if not hasattr(compile_fx, "compile_fx_inner"):
+        missing.append("torch._inductor.compile_fx.compile_fx_inner")
+    if not hasattr(AsyncCompile, "cpp_pybinding"):
+        missing.append("torch._inductor.async_compile.AsyncCompile.cpp_pybinding")
     if importlib.util.find_spec("torch._inductor.custom_graph_pass") is None:
         missing.append("torch._inductor.custom_graph_pass")
     return missing

@@ -11,11 +11,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from detente.records.contract import Contract
 from detente.stacks.inductor_private import Recorder
-from detente.stacks.protocol import Capture, CompileCount, Unavailable
+from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_dynamo_private import DynamoCounters, plain_step
 from detente.stacks.torch_eager import TorchEager, TorchRunning
 from detente.workloads.names_asked import names_are_asked
+from detente.workloads.workload import Size, Workload
 
 MODE = "default"
 
@@ -29,6 +31,7 @@ class CompiledRunning(TorchRunning):
     compiles = "loss and backward, and of the update"
 
     recorder: Recorder | None = None
+    backend: Any = "inductor"
 
     def _wrap_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if names_are_asked():
@@ -36,7 +39,7 @@ class CompiledRunning(TorchRunning):
         return self._compiled_loss(loss)
 
     def _compiled_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return self.torch.compile(loss, mode=MODE, fullgraph=self.fullgraph)
+        return self.torch.compile(loss, backend=self.backend, mode=MODE, fullgraph=self.fullgraph)
 
     def _update(self) -> None:
         with self.recorder.updating() if self.recorder is not None else nullcontext():
@@ -44,7 +47,9 @@ class CompiledRunning(TorchRunning):
 
     def _compiled_step(self) -> None:
         if not hasattr(self, "_compiled_update"):
-            self._compiled_update = self.torch.compile(plain_step(self.optimizer), mode=MODE, fullgraph=True)
+            self._compiled_update = self.torch.compile(
+                plain_step(self.optimizer), backend=self.backend, mode=MODE, fullgraph=True
+            )
         self._compiled_update()
 
     def compiled(self) -> CompileCount:
@@ -68,7 +73,7 @@ class ModelRunning(CompiledRunning):
     compiles = "the model alone"
 
     def _compiled_loss(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        self.module.compile(mode=MODE)
+        self.module.compile(backend=self.backend, mode=MODE)
         return loss
 
     def _compiled_step(self) -> None:
@@ -90,6 +95,15 @@ class TorchCompile(TorchEager):
         need_compiler(platform)
         self.counters = DynamoCounters()
         return platform
+
+    def _left_behind(
+        self, workload: Workload, size: Size, contract: Contract, batch: Arrays
+    ) -> dict[str, int]:
+        if self.device.type != "cpu":
+            return {}
+        from detente.stacks.torch_compile_plan import left_behind
+
+        return left_behind(self, workload, size, contract, batch)
 
 
 class TorchCompileModel(TorchCompile):

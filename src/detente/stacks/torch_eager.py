@@ -381,19 +381,26 @@ class TorchEager:
         return best_seconds(lambda: y.copy_(x), lambda _: self.wait(), repeats)
 
     def plan(self, workload: Workload, size: Size, contract: Contract, batch: Arrays) -> dict[str, int]:
-        """As eager runs it; of a compiled row what its plan is at most."""
+        """As eager runs it; of a compiled row what its tensors are at most."""
         importlib.import_module(workload.definitions["torch"])
         self._import_all()
         if self.device.type == "cpu":
             by_torch(self.torch, updates=contract.region == "train-step")
             forget_peak()
         base = resident()  # before what only a plan imports
+        left = self._left_behind(workload, size, contract, batch)
         from detente.stacks.torch_plan import plan
 
-        return {**plan(self, workload, size, contract, batch), "planned_base": base}
+        return {**plan(self, workload, size, contract, batch), "planned_base": base, **left}
 
     def _import_all(self) -> None:
         """What the first step of such a row imports."""
+
+    def _left_behind(
+        self, workload: Workload, size: Size, contract: Contract, batch: Arrays
+    ) -> dict[str, int]:
+        """``planned_compiler``: what a compiler leaves in the process. Eager has none."""
+        return {}
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> TorchRunning:
         if "torch" not in workload.definitions:

@@ -94,6 +94,27 @@ class Planned(TorchRunning):
             self.definition, self.contract, self.module, self.workload.optimizer, fused=self.stack.fused
         )
 
+    def placed(self, fake: FakeTensorMode, batch: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        found = {n: fake.from_tensor(torch.from_numpy(np.array(a))) for n, a in batch.items()}
+        return {n: t.to(self.dtype) if t.is_floating_point() else t for n, t in found.items()}
+
+
+def made(kind: type[Planned], fake: FakeTensorMode, *what: Any) -> tuple[Planned, Live]:
+    """The region of ``what`` (stack, workload, size, contract) on fake tensors, and what it holds now."""
+    live = Live()
+    try:
+        with live, fake:
+            return kind(*what), live
+    except DataDependentOutputException:
+        # Its making reads a number of a tensor (ViT's rates of stochastic depth): made for real, of memory that nobody
+        # touches, and faked behind it.
+        live = Live()
+        with undrawn():
+            running = kind(*what)
+        with live, fake:
+            running.fake(fake.from_tensor, live.hold)
+        return running, live
+
 
 def plan(
     stack: TorchEager, workload: Workload, size: Size, contract: Any, batch: Mapping[str, np.ndarray]
@@ -102,22 +123,11 @@ def plan(
     buffers, ``gradients``, ``state`` of the optimizer, ``activations`` that are held when the loss is known, the batch
     among them, and the ``peak`` of all that is held at once. ``kept``, of a third step on a CPU: what the allocator
     holds beside the peak, as the memory worker measures it."""
-    fake, live = FakeTensorMode(allow_non_fake_inputs=True), Live()
-    try:
-        with live, fake:
-            running = Planned(stack, workload, size, contract)
-    except DataDependentOutputException:
-        # Its making reads a number of a tensor (ViT's rates of stochastic depth): made for real, of memory that nobody
-        # touches, and faked behind it.
-        live = Live()
-        with undrawn():
-            running = Planned(stack, workload, size, contract)
-        with live, fake:
-            running.fake(fake.from_tensor, live.hold)
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    running, live = made(Planned, fake, stack, workload, size, contract)
     with live, fake:
         parameters = live.now
-        placed = {n: fake.from_tensor(torch.from_numpy(np.array(a))) for n, a in batch.items()}
-        placed = {n: t.to(running.dtype) if t.is_floating_point() else t for n, t in placed.items()}
+        placed = running.placed(fake, batch)
         before = after = since = 0
 
         def watched(loss: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -37,6 +37,6 @@ def run(job: Job, events: Events) -> Evidence:
         if "planned_base" not in found:
             # A stack that makes its state to plan it holds it now.
             found["planned_base"] = resident_beside(live_bytes(jax) if (jax := sys.modules.get("jax")) else 0)
-        parts = ("planned_peak", "planned_kept", "planned_base")
+        parts = ("planned_peak", "planned_kept", "planned_base", "planned_compiler")
         found["planned_process"] = sum(found.get(part, 0) for part in parts)
     return Evidence("ok", "done", memory=found, versions=stack.versions())
