@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,10 +99,68 @@ def test_a_wider_dtype_takes_twice_as_much_and_a_compiled_row_is_planned_as_eage
         torch.set_default_dtype(torch.float32)
     assert wide["planned_gradients"] == 2 * narrow["planned_gradients"]
     as_compiled = planned(TorchCompile(), "gpt2")
+    assert as_compiled.pop("planned_compiler") >= 0 and "planned_compiler" not in narrow
     # Inductor is imported, too, and what the heap keeps hangs on what it was asked before.
     for own in ("planned_base", "planned_kept"):
         assert as_compiled.pop(own) >= 0 and narrow.pop(own) >= 0
     assert as_compiled == narrow
+
+
+LEFT = """
+import os, sys
+import numpy as np
+from detente.records.contract import CONTRACTS
+from detente.stacks.catalogue import find_entry, make_stack
+from detente.workloads.catalogue import find_size, find_workload
+
+workload = find_workload("ffn")
+size, contract = find_size(workload, "tiny"), CONTRACTS[workload.contracts[0]]
+stack = make_stack(find_entry(sys.argv[1]))
+stack.start("cpu", "fp32", 1)
+batch = workload.batch(size, np.random.default_rng(0))
+found = stack.plan(workload, size, contract, batch)
+print("left", found["planned_compiler"])
+print("kept", sum(len(files) for _, _, files in os.walk(os.environ["TORCHINDUCTOR_CACHE_DIR"])))
+# What was planned is compiled and run afterwards as if nothing had been.
+running = stack.build(workload, size, contract)
+print("loss", running.loss(running.step(running.place(batch))))
+print("compilations", running.compiled().events)
+"""
+
+
+@pytest.mark.parametrize("stack", ["torch-compile", "torch-compile-model"])
+def test_what_a_compiler_leaves_behind_is_found_and_nobodys_first_step_is_shorter(
+    stack: str, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT, stack],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    said = dict(line.split() for line in done.stdout.splitlines())
+    # A process that has compiled a step once holds at least this much for it.
+    assert int(said["left"]) > 4e6
+    assert int(said["kept"]) == 0
+    assert np.isfinite(float(said["loss"])) and int(said["compilations"]) >= 2
+
+
+def test_what_cannot_be_compiled_on_fake_tensors_has_no_such_label(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from detente.stacks.torch_compile import CompiledRunning
+
+    def reads_a_number(self: CompiledRunning, loss):
+        return torch.compile(lambda batch: loss(batch)[0].item(), backend=self.backend, fullgraph=True)
+
+    monkeypatch.setattr(CompiledRunning, "_wrap_loss", reads_a_number)
+    found = planned(TorchCompile(), "ffn")
+    assert "planned_compiler" not in found and found["planned_peak"] > 0
+    assert "is not planned" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("stack", [JaxJit, JaxScan])

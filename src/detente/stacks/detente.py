@@ -19,7 +19,7 @@ from detente.stacks.jax_form import PASSES, form_of
 from detente.stacks.jax_jit import JaxJit
 from detente.stacks.jax_profile import profiled
 from detente.stacks.jax_running import captures_of
-from detente.stacks.process_memory import keeps_freed, resident_beside
+from detente.stacks.process_memory import keeps_freed, resident_beside, total
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import optimizer_for
 from detente.stacks.xla_memory import labelled_memory, live_bytes, planned_memory, read_plan
@@ -31,6 +31,9 @@ from detente.workloads.workload import Size, Workload
 class DetenteRunning:
     """A torch module whose region runs on JAX. Nothing is captured before the first step: export, trace and
     compile belong to it. The certificate is off here, because the referee proves every cell itself."""
+
+    # Whether the module's weights are memory, and not only addresses.
+    holds_weights = True
 
     def __init__(self, stack: Detente, workload: Workload, size: Size, contract: Contract) -> None:
         import jax
@@ -99,6 +102,7 @@ class DetenteRunning:
     def step(self, batch: Any) -> Any:
         if self.region is None:
             self.region = self._make(batch)
+            self.region.begin()
         self._example = batch
         return self.region.step(batch)
 
@@ -114,6 +118,7 @@ class DetenteRunning:
     def gradients(self, batch: Any) -> dict[str, np.ndarray]:
         if self.region is None:
             self.region = self._make(batch)
+            self.region.begin()
         return {n: self._to_host(a) for n, a in self.region.gradients(batch).items() if a is not None}
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -165,19 +170,20 @@ class DetenteRunning:
         return found
 
     def plan(self, batch: Arrays) -> dict[str, int]:
-        """Compiled as the first step does it. The live module beside the program is memory, too: it is here already,
-        and is taken off what the process holds besides."""
+        """Compiled as the first step does it. A live module beside the program's own weights is memory, too: it is here
+        already, and is taken off what the process holds besides."""
         if self.region is None:
             self.region = self._make(self.place(batch))
         parameters = sum(
             t.numel() * t.element_size() for t in (*self.module.parameters(), *self.module.buffers())
         )
-        arguments = sum(a.nbytes for a in self.jax.tree.leaves(self.region.arrays()))
-        found = planned_memory(self._plan(), parameters, max(arguments - parameters, 0))
+        found = planned_memory(self._plan(), parameters, max(self.region.argument_bytes() - parameters, 0))
         by_jax(self.jax)
         if found and self.stack.device.platform == "cpu":
-            found["planned_base"] = resident_beside(live_bytes(self.jax) + parameters)
-        return {**found, "planned_peak": found["planned_peak"] + parameters} if found else {}
+            written = parameters if self.holds_weights else 0
+            found["planned_base"] = resident_beside(live_bytes(self.jax) + written)
+        beside = parameters if self.region.own_weights else 0
+        return {**found, "planned_peak": found["planned_peak"] + beside} if found else {}
 
     # -----------------------------------------------------------------------------------------------------------
 
@@ -202,9 +208,12 @@ class DetenteRunning:
 class _Train:
     """The train step: ``detente.bridge.compile``, as a user calls it."""
 
+    own_weights = True  # updated where they are, beside the module's
+
     def __init__(self, running: DetenteRunning, batch: Any) -> None:
         from detente import bridge
 
+        self.jax = running.jax
         loss = running.loss_and_outputs()
         self.compiled_step = bridge.compile(
             running.module,
@@ -223,6 +232,12 @@ class _Train:
     @property
     def executable(self) -> Any:
         return self.compiled_step.programs[0].compiled.executable
+
+    def begin(self) -> None:
+        """The compiled step took the module's values when it was made."""
+
+    def argument_bytes(self) -> int:
+        return sum(a.nbytes for a in self.jax.tree.leaves(self.arrays()))
 
     def step(self, batch: Any) -> Any:
         return self.compiled_step(batch).array, {}
@@ -246,6 +261,8 @@ class _Train:
 class _Pure:
     """``forward`` and ``gradient``: a captured program without an optimizer."""
 
+    own_weights = False  # nothing writes them: on a CPU they are the module's
+
     def __init__(self, running: DetenteRunning, batch: Any) -> None:
         from detente.bridge.doors.region import compile_region
 
@@ -261,6 +278,12 @@ class _Pure:
         )
         self.lowered, self.executable = self.made.lowered, self.made.executable
         self._gradients: Callable[..., Any] | None = None
+
+    def begin(self) -> None:
+        self.made.load()
+
+    def argument_bytes(self) -> int:
+        return self.made.argument_bytes()
 
     def step(self, batch: Any) -> Any:
         return self.made(batch)
@@ -291,6 +314,17 @@ class Detente(JaxJit):
         # An import, like jax's own, and no part of a first step.
         importlib.import_module("detente.bridge.doors.entry")
         return super().start(device, precision, threads)
+
+    def plan(self, workload: Workload, size: Size, contract: Contract, batch: Arrays) -> dict[str, int]:
+        """Of a loss or a gradient whose weights are a quarter of this machine's memory none is written: a plan must not
+        run out of the memory that it plans."""
+        written = workload.parameters(size) * PRECISIONS[contract.precision].width
+        if contract.region == "train-step" or 4 * written < total():
+            return super().plan(workload, size, contract, batch)
+        from detente.stacks.detente_on_chip import Unheld
+
+        self.planned = Unheld(self, workload, size, contract)
+        return self.planned.plan(batch)
 
     def versions(self) -> dict[str, str]:
         return installed_versions("detente", "torch", "transformers", "jax", "jaxlib", "numpy")

@@ -45,6 +45,8 @@ class Unheld(DetenteRunning):
     touched. On the CPU and not on the meta device, where torch's autocast does nothing and a bf16 row would be planned
     in fp32."""
 
+    holds_weights = False
+
     def _module(self, size: Size) -> nn.Module:
         with torch.device("meta"):
             module = super()._module(size)

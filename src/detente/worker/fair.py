@@ -52,6 +52,8 @@ class Fair:
 
 
 # The first is the reference's own way; each other one differs in what JAX, XLA or a tuned library may do otherwise.
+# None has channels last and another number of threads at once: torch sums a channel's statistics thread by thread, and
+# one thread that sums 50,000 numbers in a row made every bound wider by half for a way that nobody trains in.
 EVERY_WAY = (
     Fair(),
     Fair(order=1, seed=1),
@@ -59,7 +61,7 @@ EVERY_WAY = (
     Fair(seed=3, channels_last=True),
     Fair(seed=4, onednn=False),
     Fair(order=2, threads=True),
-    Fair(order=3, seed=5, channels_last=True, threads=True),
+    Fair(order=3, seed=5, channels_last=True),
     Fair(seed=6),
     Fair(order=4, seed=7),
 )

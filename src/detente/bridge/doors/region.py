@@ -8,23 +8,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import torch
 from torch import nn
 
+from detente.bridge.capture.batch import aval
 from detente.bridge.capture.export import capture
 from detente.bridge.lower.dtypes import torchs_gradient
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.program.captured import graph_of, lowerable
 from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
-from detente.bridge.state.place import Placed, to_jax
+from detente.bridge.state.place import Placed, lent, to_jax
 
 
 @dataclass
 class Region:
     """``region(placed) -> (loss, results by name)``: the aux outputs (a mapping) of a forward region, the
     gradients of a gradient region (parameters by name, batch entries as ``batch:NAME``). Buffers that the
-    module writes are carried from call to call. Draws no random numbers: the key is that of step 0."""
+    module writes are carried from call to call. Draws no random numbers: the key is that of step 0.
+
+    Nothing is updated, so that weights are read where they lie: on a CPU they are the module's own memory, and whoever
+    writes to the module waits for what was called."""
 
     module: nn.Module
     program: Program
@@ -35,9 +40,18 @@ class Region:
     values: dict[str, Any] = field(default_factory=dict)
 
     def load(self) -> None:
-        """Take the live module's values."""
-        self.values = {n: to_jax(t) for n, t in self.weights.tensors.items()}
+        """Take the live module's values. Before the first call, and when a tensor was put in another's place."""
+        self.values = {n: lent(t) for n, t in self.weights.tensors.items()}
         self.values |= {n: to_jax(torch.from_numpy(v)) for n, v in self.program.large.items()}
+
+    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Of everything that ``load`` takes."""
+        held = {n: aval(t) for n, t in self.weights.tensors.items()}
+        found = {n: jax.ShapeDtypeStruct(a.shape, jnp.dtype(a.dtype)) for n, a in held.items()}
+        return found | {n: jax.ShapeDtypeStruct(v.shape, v.dtype) for n, v in self.program.large.items()}
+
+    def argument_bytes(self) -> int:
+        return sum(s.size * s.dtype.itemsize for s in self.shapes().values())
 
     def __call__(self, batch: Placed) -> tuple[Any, dict[str, Any]]:
         loss, results, buffers = self.executable(self.values, batch.arrays)
@@ -56,7 +70,8 @@ def compile_region(
     batch_gradients: Sequence[str] = (),
     matmul: str = "highest",
 ) -> Region:
-    """Capture, lower and compile. ``batch_gradients`` are top-level keys of the batch. Raises Refused."""
+    """Capture, lower and compile; nothing is loaded, nor read but what a capture reads. ``batch_gradients`` are
+    top-level keys of the batch. Raises Refused."""
     captured = lowerable(capture(module, loss, batch.original))
     program = Program(graph_of(captured), matmul)
     wanted = {f"batch[{name!r}]": name for name in batch_gradients}
@@ -80,9 +95,8 @@ def compile_region(
 
     aux = None if gradient else captured.aux
     region = Region(module, program, None, None, aux, captured.weights)
-    region.load()
     with torch_numerics(matmul):
-        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (region.values, batch.arrays))
-        region.lowered = jax.jit(backward if gradient else forward).lower(*shapes)
+        arrays = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in batch.arrays]
+        region.lowered = jax.jit(backward if gradient else forward).lower(region.shapes(), arrays)
         region.executable = region.lowered.compile()
     return region

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.dlpack
 import torch
 
 from detente.bridge.arrays import to_numpy, to_torch
@@ -17,6 +19,16 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     """A copy on JAX's default device; int64 and float64 stay what they are."""
     with x64():
         return jax.device_put(to_numpy(tensor))
+
+
+def lent(tensor: torch.Tensor) -> jax.Array:
+    """The tensor's own memory as an array, where both live on the host and XLA takes it as it lies (dense, on 64
+    bytes); a copy otherwise. Whoever takes it donates it to nothing, and writes to the tensor while no program reads
+    it."""
+    if tensor.device.type == "cpu" and jax.default_backend() == "cpu" and tensor.is_contiguous():
+        with x64(), contextlib.suppress(ValueError):
+            return jax.dlpack.from_dlpack(tensor.detach(), copy=False)
+    return to_jax(tensor)
 
 
 def from_jax(array: Any) -> torch.Tensor:
