@@ -74,3 +74,20 @@ def test_gradients_are_torchs() -> None:
         torch.testing.assert_close(
             torch.from_numpy(np.array(gradients[name])), parameter.grad, rtol=1e-5, atol=1e-6
         )
+
+
+def test_whoever_writes_to_the_module_waits_for_what_was_called() -> None:
+    """A program that takes a moment, and a weight that is filled with NaN right behind its call."""
+    torch.manual_seed(0)
+    module, batch = nn.Sequential(*(nn.Linear(512, 512) for _ in range(16))), torch.randn(512, 512)
+    region, placed = made(module, batch), place(batch)
+    region.load()
+    for _ in range(5):
+        wanted = float(region(placed)[0])
+        found, _ = region(placed)
+        region.wait()
+        kept = module[-1].weight.clone()
+        module[-1].weight.data.fill_(float("nan"))
+        assert float(found) == wanted
+        module[-1].weight.data.copy_(kept)
+    assert region.called == []

@@ -173,3 +173,20 @@ def test_of_a_compiled_program(stack: type) -> None:
         found["planned_peak"]
         >= found["planned_parameters"] + found["planned_state"] + found["planned_temporary"]
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "region"), [("gemm", "gradient"), ("llama", "forward"), ("gpt2", "gradient")]
+)
+def test_a_plan_of_weights_that_nobody_wrote_is_that_of_weights_which_are_there(
+    name: str, region: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from detente.stacks import detente
+
+    there = planned(detente.Detente(), name, region)
+    monkeypatch.setattr(detente, "total", lambda: 0)
+    stack = detente.Detente()
+    unwritten = planned(stack, name, region)
+    assert not stack.planned.holds_weights
+    assert there.pop("planned_base") > 0 and unwritten.pop("planned_base") > 0
+    assert unwritten == there

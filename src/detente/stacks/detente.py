@@ -81,10 +81,19 @@ class DetenteRunning:
             return _Train(self, batch)
         return _Pure(self, batch)
 
+    def _begun(self, batch: Any) -> Any:
+        """The region with its weights, which the first step makes; a plan makes it without."""
+        if self.region is None:
+            self.region = self._make(batch)
+            self.region.begin()
+        return self.region
+
     # The Protocol -------------------------------------------------------------------------------------------
 
     def load(self, tensors: Arrays) -> None:
         torch = self.torch
+        if self.region is not None:
+            self.region.wait()
         with torch.no_grad():
             for name, target in self._named():
                 target.copy_(to_torch(torch, tensors[name]))
@@ -100,11 +109,8 @@ class DetenteRunning:
         return placed
 
     def step(self, batch: Any) -> Any:
-        if self.region is None:
-            self.region = self._make(batch)
-            self.region.begin()
         self._example = batch
-        return self.region.step(batch)
+        return self._begun(batch).step(batch)
 
     def synchronise(self, *handles: Any) -> None:
         self.jax.block_until_ready((handles, self.region.arrays() if self.region else ()))
@@ -116,10 +122,7 @@ class DetenteRunning:
         return {n: self._to_host(a) for n, a in handle[1].items()}
 
     def gradients(self, batch: Any) -> dict[str, np.ndarray]:
-        if self.region is None:
-            self.region = self._make(batch)
-            self.region.begin()
-        return {n: self._to_host(a) for n, a in self.region.gradients(batch).items() if a is not None}
+        return {n: self._to_host(a) for n, a in self._begun(batch).gradients(batch).items() if a is not None}
 
     def tensors(self) -> dict[str, np.ndarray]:
         if self.region is None:
@@ -236,6 +239,9 @@ class _Train:
     def begin(self) -> None:
         """The compiled step took the module's values when it was made."""
 
+    def wait(self) -> None:
+        """No step reads the module's memory."""
+
     def argument_bytes(self) -> int:
         return sum(a.nbytes for a in self.jax.tree.leaves(self.arrays()))
 
@@ -281,6 +287,9 @@ class _Pure:
 
     def begin(self) -> None:
         self.made.load()
+
+    def wait(self) -> None:
+        self.made.wait()
 
     def argument_bytes(self) -> int:
         return self.made.argument_bytes()

@@ -29,7 +29,7 @@ class Region:
     module writes are carried from call to call. Draws no random numbers: the key is that of step 0.
 
     Nothing is updated, so that weights are read where they lie: on a CPU they are the module's own memory, and whoever
-    writes to the module waits for what was called."""
+    writes to the module waits for what was called (``wait``)."""
 
     module: nn.Module
     program: Program
@@ -38,6 +38,7 @@ class Region:
     aux: Any
     weights: Any
     values: dict[str, Any] = field(default_factory=dict)
+    called: list[Any] = field(default_factory=list)  # the losses of calls that may still run
 
     def load(self) -> None:
         """Take the live module's values. Before the first call, and when a tensor was put in another's place."""
@@ -50,11 +51,17 @@ class Region:
         found = {n: jax.ShapeDtypeStruct(a.shape, jnp.dtype(a.dtype)) for n, a in held.items()}
         return found | {n: jax.ShapeDtypeStruct(v.shape, v.dtype) for n, v in self.program.large.items()}
 
+    def wait(self) -> None:
+        """Until no call reads the module's memory."""
+        jax.block_until_ready(self.called)
+        self.called = []
+
     def argument_bytes(self) -> int:
         return sum(s.size * s.dtype.itemsize for s in self.shapes().values())
 
     def __call__(self, batch: Placed) -> tuple[Any, dict[str, Any]]:
         loss, results, buffers = self.executable(self.values, batch.arrays)
+        self.called = [*(c for c in self.called if not c.is_ready()), loss]
         self.values |= buffers
         if self.aux is not None:
             results = self.aux.build(results)
