@@ -128,6 +128,9 @@ print("compilations", running.compiled().events)
 """
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 13), reason="Dynamo of torch 2.9 takes no fake tensors of another's"
+)
 @pytest.mark.parametrize("stack", ["torch-compile", "torch-compile-model"])
 def test_what_a_compiler_leaves_behind_is_found_and_nobodys_first_step_is_shorter(
     stack: str, tmp_path: Path

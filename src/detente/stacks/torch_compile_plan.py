@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 def left_behind(
     stack: TorchCompile, workload: Workload, size: Size, contract: Any, batch: Mapping[str, np.ndarray]
 ) -> dict[str, int]:
-    """``planned_compiler``, bytes. Empty where the region does not compile on fake tensors, as one that reads a number
-    of a tensor does not, and the log says so: the row itself may compile all the same."""
+    """``planned_compiler``, bytes. Empty where the region does not compile on fake tensors, and the log says so: one
+    that reads a number of a tensor does not, and torch 2.9 compiles none (its Dynamo makes fake tensors of its own and
+    refuses another's; 2.13 takes them). The row itself may compile all the same."""
     forget_peak()
     before = resident()
     try:
