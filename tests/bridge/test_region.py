@@ -23,7 +23,15 @@ def test_a_tensor_is_lent_where_it_lies_and_copied_where_xla_would_not_take_it()
     whole = torch.randn(65, 64)
     assert lent(whole).unsafe_buffer_pointer() == whole.data_ptr()
     odd, turned = whole.view(-1)[1:65], whole[:64].t()
-    for tensor in (odd, turned, torch.zeros(0, 3), torch.tensor(3), torch.randn(4).bfloat16()):
+    small = (
+        torch.zeros(0, 3),
+        torch.tensor(3),
+        torch.randn(64).bfloat16(),
+        torch.randn(64).to(torch.float8_e5m2),
+    )
+    # A sign that torch has only noted: the memory holds the opposite.
+    noted = torch._neg_view(torch.randn(64)), torch.randn(64, dtype=torch.complex64).conj().imag
+    for tensor in (odd, turned, *small, *noted):
         array = lent(tensor)
         assert array.shape == tuple(tensor.shape)
         assert str(array.dtype) == str(tensor.dtype).removeprefix("torch.")

@@ -70,3 +70,18 @@ def test_a_worker_that_runs_out_says_what_it_was_allowed_and_planned(detente: An
     (cell,) = json.loads(done.stdout)["cells"]
     assert cell["status"] == "oom"
     assert "allowed 0.0629 GB, it was planned to hold" in cell["reason"], cell["reason"]
+
+
+def test_a_row_that_lets_others_go_first_is_planned_when_its_turn_comes(detente: Any, tmp_path: Path) -> None:
+    """Its plan compiles for as long as the row does: the budget is the others' until then."""
+    words = (*FFN, "--stacks", "torch-eager,jax,torch-compile", "--budget", "25s")
+    done = detente(*words)
+    assert done.returncode in (0, 3), done.stderr
+    assert "torch-compile let others go first" in done.stdout + done.stderr
+    assert detente("export", "--output", str(tmp_path / "session.jsonl")).returncode == 0
+    lines = map(json.loads, (tmp_path / "session.jsonl").read_text().splitlines())
+    ran = [(p["kind"], p["cell"]["stack"]) for p in lines if "evidence" in p]
+    timed = [place for place, (kind, stack) in enumerate(ran) if kind == "time" and stack == "jax"]
+    late = [place for place, what in enumerate(ran) if what == ("plan", "torch-compile")]
+    assert ("plan", "jax") in ran and timed
+    assert all(place > timed[0] for place in late), ran

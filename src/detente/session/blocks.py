@@ -11,6 +11,7 @@ from detente.records.cell import Cell
 from detente.session.first_rows import FEWEST, chosen_rows
 from detente.session.layout import is_twin
 from detente.session.memory_runs import memory_cells
+from detente.session.plans import run_plans
 from detente.session.ready import make_ready
 from detente.session.replaying import Turns
 from detente.session.resting import after_all, turn
@@ -52,8 +53,9 @@ def _ordered(under: Underway, block: int, cells: Sequence[Cell]) -> list[Cell]:
 
 def _one_block(under: Underway, block: int, cells: Sequence[Cell], turns: Turns) -> None:
     late = [c for c in cells if not under.ledger.session.every(c)]
-    if late:  # rows that let others go first are proved and prepared now; the others have been
+    if late:  # rows that let others go first are proved, prepared and planned now; the others have been
         make_ready(under, late)
+        run_plans(under, late)
         alive = under.alive()
         cells = [c for c in cells if c in alive]
     for order, cell in enumerate(cells):

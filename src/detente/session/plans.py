@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from detente.records.cell import Cell
@@ -22,12 +23,12 @@ from detente.session.underway import Stopped, Underway
 from detente.session.workers import Workers
 
 
-def run_plans(under: Underway) -> None:
-    """Plans every row whose memory is measured, and says which will not fit. What cannot be planned runs all the
-    same."""
+def run_plans(under: Underway, cells: Sequence[Cell]) -> None:
+    """Plans those of ``cells`` whose memory is measured, and says which will not fit. What cannot be planned runs all
+    the same."""
     wanted = []
     for cell in memory_cells(under):
-        if cell.arm:
+        if cell.arm or cell not in cells:
             continue  # no stack plans itself under an arm
         if under.ledger.session.every(cell, "plan"):
             continue

@@ -112,7 +112,7 @@ def _stages(under: Underway) -> Session:
         if under.unmade and not under.alive():
             under.ledger.end("nothing could be prepared")
             raise under.unmade.fault()
-        run_plans(under)
+        run_plans(under, cells)
         run_blocks(under)
         run_memory(under)
         run_smallest(under)

@@ -22,11 +22,13 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
 
 
 def lent(tensor: torch.Tensor) -> jax.Array:
-    """The tensor's own memory as an array, where both live on the host and XLA takes it as it lies (dense, on 64
-    bytes); a copy otherwise. Whoever takes it donates it to nothing, and writes to the tensor while no program reads
-    it."""
-    if tensor.device.type == "cpu" and jax.default_backend() == "cpu" and tensor.is_contiguous():
-        with x64(), contextlib.suppress(ValueError):
+    """The tensor's own memory as an array, where both live on the host and XLA takes it as it lies (dense, on 64 bytes,
+    of a dtype that the exchange knows); a copy otherwise. Whoever takes it donates it to nothing, and writes to the
+    tensor while no program reads it."""
+    on_host = tensor.device.type == "cpu" and jax.default_backend() == "cpu"
+    # A conjugate or a negative that torch has only noted lies there as it was; the exchange asks for the first alone.
+    if on_host and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        with x64(), contextlib.suppress(ValueError, BufferError, RuntimeError, TypeError):
             return jax.dlpack.from_dlpack(tensor.detach(), copy=False)
     return to_jax(tensor)
 
