@@ -89,7 +89,8 @@ def main() -> int:
                 good &= fine
                 rows.append(row)
                 print(row, flush=True)
-    rows = [*_stored(asked.page, asked.workloads), *rows]
+    order = {name: place for place, name in enumerate((*WORKLOADS, *asked.workloads))}
+    rows = sorted([*_stored(asked.page, asked.workloads), *rows], key=lambda row: order[_workload(row)])
     lines = [
         f"# Memory, planned and measured, at {asked.size}",
         "",
@@ -114,7 +115,11 @@ def _stored(page: Path, again: list[str]) -> list[str]:
     """The page's rows of workloads that were not named: they stay."""
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| workload")]
-    return [line for line in rows if line.split("|")[1].strip() not in again]
+    return [line for line in rows if _workload(line) not in again]
+
+
+def _workload(row: str) -> str:
+    return row.split("|")[1].strip()
 
 
 def told(name: str, stack: str, planned: Evidence, measured: Evidence) -> tuple[str, bool]:
