@@ -89,8 +89,8 @@ def main() -> int:
                 good &= fine
                 rows.append(row)
                 print(row, flush=True)
-    order = {name: place for place, name in enumerate((*WORKLOADS, *asked.workloads))}
-    rows = sorted([*_stored(asked.page, asked.workloads), *rows], key=lambda row: order[_workload(row)])
+    order = list(dict.fromkeys((*WORKLOADS, *asked.workloads)))
+    rows = sorted([*_stored(asked.page, asked.workloads), *rows], key=lambda row: order.index(_workload(row)))
     lines = [
         f"# Memory, planned and measured, at {asked.size}",
         "",
