@@ -89,8 +89,9 @@ def main() -> int:
                 good &= fine
                 rows.append(row)
                 print(row, flush=True)
-    order = list(dict.fromkeys((*WORKLOADS, *asked.workloads)))
-    rows = sorted([*_stored(asked.page, asked.workloads), *rows], key=lambda row: order.index(_workload(row)))
+    rows = [*_stored(asked.page, asked.workloads), *rows]
+    order = list(dict.fromkeys((*WORKLOADS, *map(_workload, rows))))
+    rows.sort(key=lambda row: order.index(_workload(row)))
     lines = [
         f"# Memory, planned and measured, at {asked.size}",
         "",
