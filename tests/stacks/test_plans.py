@@ -184,10 +184,11 @@ def test_of_a_compiled_program(stack: type) -> None:
 def test_a_plan_of_weights_that_nobody_wrote_is_that_of_weights_which_are_there(
     name: str, region: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from detente.bridge.choose import memory
     from detente.stacks import detente
 
     there = planned(detente.Detente(), name, region)
-    monkeypatch.setattr(detente, "total", lambda: 0)
+    monkeypatch.setattr(memory, "limit_bytes", lambda device: 0)
     stack = detente.Detente()
     unwritten = planned(stack, name, region)
     assert not stack.planned.holds_weights

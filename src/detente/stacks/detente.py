@@ -19,7 +19,7 @@ from detente.stacks.jax_form import PASSES, form_of
 from detente.stacks.jax_jit import JaxJit
 from detente.stacks.jax_profile import profiled
 from detente.stacks.jax_running import captures_of
-from detente.stacks.process_memory import keeps_freed, resident_beside, total
+from detente.stacks.process_memory import keeps_freed, resident_beside
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import optimizer_for
 from detente.stacks.xla_memory import labelled_memory, live_bytes, planned_memory, read_plan
@@ -327,8 +327,11 @@ class Detente(JaxJit):
     def plan(self, workload: Workload, size: Size, contract: Contract, batch: Arrays) -> dict[str, int]:
         """Of a loss or a gradient whose weights are a quarter of this machine's memory none is written: a plan must not
         run out of the memory that it plans."""
+        from detente.bridge.choose.memory import limit_bytes
+
         written = workload.parameters(size) * PRECISIONS[contract.precision].width
-        if contract.region == "train-step" or 4 * written < total():
+        there = limit_bytes(self.jax.devices("cpu")[0]) or 0
+        if contract.region == "train-step" or 4 * written < there:
             return super().plan(workload, size, contract, batch)
         from detente.stacks.detente_on_chip import Unheld
 

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from detente.bridge.capture import batch as batches
-from detente.bridge.capture.batch import aval
 from detente.bridge.capture.export import _export
 from detente.bridge.capture.weights import weights
 from detente.bridge.choose.choose import alike_of
@@ -29,9 +28,10 @@ from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.optim.rule import trace
 from detente.bridge.passes.connected import connected
 from detente.bridge.passes.masks import recognise_masks
-from detente.bridge.program.program import Program
+from detente.bridge.program.program import Program, shape_of
 from detente.bridge.random.keys import step_key
 from detente.bridge.roll.fold import roll
+from detente.bridge.state.place import shapes_of
 from detente.records.chip import Chip
 from detente.stacks.chips import plan_on
 from detente.stacks.detente import DetenteRunning
@@ -142,8 +142,7 @@ def plan_region(
 
 
 def _shapes(module: nn.Module) -> dict[str, Any]:
-    held = {n: aval(t) for n, t in (*module.named_parameters(), *module.named_buffers())}
-    return {n: jax.ShapeDtypeStruct(a.shape, jnp.dtype(a.dtype)) for n, a in held.items()}
+    return shapes_of(dict((*module.named_parameters(), *module.named_buffers())))
 
 
 def _stack(rows: list[Any]) -> Any:
@@ -151,7 +150,7 @@ def _stack(rows: list[Any]) -> Any:
 
 
 def _large(program: Program) -> dict[str, Any]:
-    return {n: jax.ShapeDtypeStruct(v.shape, v.dtype) for n, v in program.large.items()}
+    return {n: shape_of(v) for n, v in program.large.items()}
 
 
 def _batch(graph: Graph) -> list[Any]:

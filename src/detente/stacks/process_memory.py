@@ -22,11 +22,6 @@ def resident_beside(tensors: int) -> int:
     return resident() - tensors
 
 
-def total() -> int:
-    """Bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def peak() -> int:
     """The most bytes that were ever resident, a compiler's scratch included; or since ``forget_peak``."""
     return _status("VmHWM")

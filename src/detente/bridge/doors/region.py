@@ -8,18 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import torch
 from torch import nn
 
-from detente.bridge.capture.batch import aval
 from detente.bridge.capture.export import capture
 from detente.bridge.lower.dtypes import torchs_gradient
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.program.captured import graph_of, lowerable
-from detente.bridge.program.program import Program
+from detente.bridge.program.program import Program, shape_of
 from detente.bridge.random.keys import step_key
-from detente.bridge.state.place import Placed, lent, to_jax
+from detente.bridge.state.place import Placed, lent, shapes_of, to_jax
 
 
 @dataclass
@@ -47,9 +45,8 @@ class Region:
 
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Of everything that ``load`` takes."""
-        held = {n: aval(t) for n, t in self.weights.tensors.items()}
-        found = {n: jax.ShapeDtypeStruct(a.shape, jnp.dtype(a.dtype)) for n, a in held.items()}
-        return found | {n: jax.ShapeDtypeStruct(v.shape, v.dtype) for n, v in self.program.large.items()}
+        large = {n: shape_of(v) for n, v in self.program.large.items()}
+        return shapes_of(self.weights.tensors) | large
 
     def wait(self) -> None:
         """Until no call reads the module's memory."""
@@ -103,7 +100,7 @@ def compile_region(
     aux = None if gradient else captured.aux
     region = Region(module, program, None, None, aux, captured.weights)
     with torch_numerics(matmul):
-        arrays = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in batch.arrays]
+        arrays = [shape_of(a) for a in batch.arrays]
         region.lowered = jax.jit(backward if gradient else forward).lower(region.shapes(), arrays)
         region.executable = region.lowered.compile()
     return region

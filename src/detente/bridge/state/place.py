@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.dlpack
+import jax.numpy as jnp
 import torch
 
 from detente.bridge.arrays import to_numpy, to_torch
-from detente.bridge.capture.batch import Layout, flatten
+from detente.bridge.capture.batch import Layout, aval, flatten
 from detente.bridge.lower.precision import x64
 
 
@@ -31,6 +33,12 @@ def lent(tensor: torch.Tensor) -> jax.Array:
         with x64(), contextlib.suppress(ValueError, BufferError, RuntimeError, TypeError):
             return jax.dlpack.from_dlpack(tensor.detach(), copy=False)
     return to_jax(tensor)
+
+
+def shapes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Of the arrays that ``to_jax`` and ``lent`` make, by name; nothing is read."""
+    held = {n: aval(t) for n, t in tensors.items()}
+    return {n: jax.ShapeDtypeStruct(a.shape, jnp.dtype(a.dtype)) for n, a in held.items()}
 
 
 def from_jax(array: Any) -> torch.Tensor:
