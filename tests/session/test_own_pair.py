@@ -65,6 +65,41 @@ def test_a_model_of_jax_alone_is_held_against_itself(detente: Any) -> None:
     assert rows["jax"]["parity"]["same_precision"] == "passed"
 
 
+# The other files of examples/mlp; in_nnx.py is above. Keras counts its layers over the process, and a worker makes the
+# model more than once; a torch model alone meets the bridge. What goes the way of in_nnx.py is for the long run.
+ALONE = {
+    "in_keras": {"jax"},
+    "in_torch": {"torch-eager"},
+    "in_lightning": {"torch-eager", "detente"},
+}
+ALONE_IN_THE_LONG_RUN = {
+    "in_equinox": {"jax"},
+    "in_haiku": {"jax"},
+    "in_linen": {"jax"},
+}
+
+
+def test_every_library_has_a_file_that_is_compared_alone() -> None:
+    assert {file.stem for file in MLP.glob("in_*.py")} == {*ALONE, *ALONE_IN_THE_LONG_RUN, "in_nnx"}
+
+
+@pytest.mark.parametrize(
+    ("file", "stacks"),
+    [
+        *ALONE.items(),
+        *(pytest.param(*one, marks=pytest.mark.matrix) for one in ALONE_IN_THE_LONG_RUN.items()),
+    ],
+)
+def test_a_model_of_any_library_is_compared_alone(detente: Any, file: str, stacks: set[str]) -> None:
+    asked = ",".join(sorted(stacks))
+    rows = rows_of(detente("compare", f"{MLP}/{file}.py:make", "--stacks", asked, *QUICK, timeout=600))
+    assert rows.keys() == stacks
+    for row in rows.values():
+        assert row["status"] == "ok", row["reason"]
+        assert row["parity"]["same_precision"] == "passed"
+        assert not [f for f in row["findings"] if f["severity"] == "void"]
+
+
 FAULTS = {
     "a bias that is never added": (
         "        return self.third(nnx.relu(self.second(nnx.relu(self.first(x)))))",

@@ -87,6 +87,88 @@ def test_the_tutorials_mlp_is_torchs_in_every_library(library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+def test_a_model_made_again_has_the_same_names(library):
+    size = find_size(find_workload(f"{MLP}/in_{library}.py:make"), None)
+    first, again = (
+        {t.name: t.shape for t in in_jax.parts(size, CONTRACTS["gradient"]).tensors()} for _ in range(2)
+    )
+    assert first == again and len(first) == 6
+
+
+COUNTED_KERAS = """
+import keras, numpy as np
+
+class Block(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.parts = [keras.layers.Dense(4), keras.layers.Dropout(0.1)]
+        self.named = {"norm": keras.layers.LayerNormalization()}
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(4,))
+        self.free = keras.Variable(np.ones(4, "float32"))
+        self.late = keras.layers.Dense(4)
+        self.late.build(shape)
+
+    def call(self, x):
+        for part in self.parts:
+            x = part(x)
+        return self.late(self.named["norm"](x)) * self.scale * self.free
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.both = keras.layers.Bidirectional(keras.layers.LSTM(2, name=None))
+        self.block, self.mine = Block(), keras.layers.Dense(3, name="my_dense_3")
+
+    def call(self, x):
+        return self.mine(self.block(self.both(x)))
+
+def make(dropout=0.0):
+    return Net(), lambda model, x: keras.ops.mean(model(x) ** 2), np.ones((2, 3, 4), "float32")
+"""
+
+
+def test_what_keras_counts_over_the_process_is_counted_over_the_model(write):
+    size = find_size(find_workload(f"{write(COUNTED_KERAS, 'counted.py')}:make"), None)
+    both = [in_jax.parts(size, CONTRACTS["gradient"]) for _ in range(3)]
+    names = [sorted((t.name, t.shape) for t in parts.tensors()) for parts in both]
+    assert names[0] == names[1] == names[2]
+    said = {name for name, _ in names[0]}
+    assert len(said) == len(names[0]) == 17
+    assert {
+        "net.block.variable",
+        "net.block.variable_1",
+        "net.block.dense_1.kernel",
+        "net.my_dense_3.bias",
+    } <= said
+    assert "net.bidirectional.backward_lstm.lstm_cell.kernel" in said
+    assert both[2].function.owners["net.block.dense_1.kernel"] == "keras.Dense"
+
+
+def test_dropout_in_a_list_of_a_keras_layer_is_switched_off(write):
+    text = COUNTED_KERAS.replace("dropout=0.0", "").replace(
+        "name=None", "dropout=0.5, recurrent_dropout=0.25"
+    )
+    size = find_size(find_workload(f"{write(text, 'dropped.py')}:make"), None)
+    loaded = in_jax.load(size)
+    in_jax.functional(loaded, "file", loaded.batch, training=True, dropout=False)
+    assert [part.rate for part in loaded.model.block.parts[1:]] == [0.0]
+    inside = loaded.model.both.forward_layer
+    assert (inside.dropout, inside.recurrent_dropout) == (0.0, 0.0)
+
+
+def test_a_keras_layer_that_keeps_its_rate_is_named(write):
+    stubborn = "class Stubborn(keras.layers.Layer):\n    rate = property(lambda self: 0.5)\n\nclass Net"
+    text = COUNTED_KERAS.replace("dropout=0.0", "").replace("class Net", stubborn)
+    text = text.replace("self.block, self.mine", "self.stubborn = Stubborn()\n        self.block, self.mine")
+    size = find_size(find_workload(f"{write(text, 'stubborn.py')}:make"), None)
+    loaded = in_jax.load(size)
+    with pytest.raises(UsageFault, match=r"layer 'stubborn' \(Stubborn\) cannot be set: {'rate': 0.5}"):
+        in_jax.functional(loaded, "file", loaded.batch, training=True, dropout=False)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_owners_are_seen_in_every_library(library):
     target = f"{MLP}/in_{library}.py:make"
     parts = in_jax.parts(find_size(find_workload(target), None), CONTRACTS["train-step"])

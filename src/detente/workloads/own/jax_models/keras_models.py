@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from detente.records.fault import UsageFault
 from detente.workloads.own.jax_models.functional import Arrays, Functional, joined
 
 
+# Where Keras' layers keep how much they drop; an attention layer asks its own before it takes the fused product.
+_RATES = ("rate", "dropout", "recurrent_dropout", "_dropout")
+
+
 def switch_off(model: Any) -> None:
-    """Every dropout of the model, in place."""
+    """Every dropout of the model, in place. Raises UsageFault where a layer keeps its rate."""
     for layer in _layers(model, set()):
-        for key in ("rate", "dropout", "recurrent_dropout"):
-            if isinstance(getattr(layer, key, None), float):
+        for key in _RATES:
+            # An LSTM shows its cell's rates, and the cell is a layer of its own.
+            if isinstance(getattr(layer, key, None), float) and not _is_shown(layer, key):
                 setattr(layer, key, 0.0)
+    for layer in _layers(model, set()):
+        kept = {key: rate for key in _RATES if isinstance(rate := getattr(layer, key, None), float) and rate}
+        if kept:
+            raise UsageFault(
+                f"the dropout of the Keras layer {layer.name!r} ({type(layer).__name__}) cannot be set: {kept}",
+                "give the function an argument `dropout`, which it is called with as 0",
+            )
+
+
+def _is_shown(layer: Any, key: str) -> bool:
+    found = getattr(type(layer), key, None)
+    return isinstance(found, property) and found.fset is None
 
 
 def is_one(model: Any) -> bool:
@@ -34,8 +52,9 @@ def opened(model: Any, loss: Callable[[Any, Any], Any], batch: Any, training: bo
         )
     if not model.built:
         loss(model, batch)  # Keras makes the variables of a layer when it is first called
-    trained = {_name(v): v for v in model.trainable_variables}
-    state = {_name(v): v for v in model.non_trainable_variables}
+    names = names_of(model)
+    trained = {names[v.path]: v for v in model.trainable_variables}
+    state = {names[v.path]: v for v in model.non_trainable_variables}
     if len(trained) + len(state) != len(model.variables):
         raise UsageFault(
             "two variables of the Keras model have one path",
@@ -54,32 +73,69 @@ def opened(model: Any, loss: Callable[[Any, Any], Any], batch: Any, training: bo
         {n: v.value for n, v in trained.items()},
         {n: v.value for n, v in state.items()},
         run,
-        _owners(model),
+        _owners(model, names),
     )
 
 
-def _name(variable: Any) -> str:
-    return joined([variable.path])
+# What Keras counts over a whole process beside layers: a variable or a generator of random numbers without a name.
+_COUNTED = ("variable", "seedgenerator")
 
 
-def _owners(model: Any) -> dict[str, str]:
+def names_of(model: Any) -> dict[str, str]:
+    """The path of each variable -> its name, which is that of every model that the same function makes.
+
+    Keras numbers what its user did not name over the whole process: the second model of a function has ``dense_3``
+    where the first has ``dense``, and the weights of one were not found in the other. So these numbers are counted
+    anew, in the order of the model's variables. A name that its user gave stays, but for one that Keras might have
+    given (a ``Dense`` called ``dense_7``), which nothing tells from Keras' own.
+    """
+    kinds = {layer.name: _plain(type(layer).__name__) for layer in _layers(model, set())}
+    met: dict[str, list[str]] = {}
+
+    def counted(part: str) -> str:
+        kind = kinds.get(part)
+        for base in (part, re.sub(r"_\d+$", "", part)):
+            # Bidirectional calls its layers after the counted one that it was given.
+            said = _plain(re.sub(r"^(forward|backward)_", "", base))
+            if said == kind or _plain(base) in (kind, *_COUNTED):
+                break
+        else:
+            return part
+        parts = met.setdefault(base, [])
+        if part not in parts:
+            parts.append(part)
+        at = parts.index(part)
+        return f"{base}_{at}" if at else base
+
+    return {v.path: joined(counted(part) for part in v.path.split("/")) for v in model.variables}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\W|_", "", name).lower()
+
+
+def _owners(model: Any, names: dict[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for layer in _layers(model, set()):
         # A layer's own variables have its path and a name behind it; the longest path wins over the layers above.
         for variable in layer.variables:
             if variable.path.rpartition("/")[0] == layer.path:
-                found[_name(variable)] = f"keras.{type(layer).__name__}"
+                found[names[variable.path]] = f"keras.{type(layer).__name__}"
     return found
 
 
 def _layers(layer: Any, seen: set[int]) -> Iterator[Any]:
-    """A layer and all below it, by Keras' lists and by attributes."""
+    """A layer and all below it, by attributes and by the lists and dictionaries in them (Keras' own are of these)."""
     import keras
 
     if id(layer) in seen:
         return
     seen.add(id(layer))
-    yield layer
-    for part in [*getattr(layer, "layers", ()), *vars(layer).values()]:
-        if isinstance(part, keras.Layer):
+    if isinstance(layer, keras.Layer):
+        yield layer
+        parts = [*getattr(layer, "layers", ()), *vars(layer).values()]
+    else:
+        parts = layer.values() if isinstance(layer, Mapping) else layer
+    for part in parts:
+        if isinstance(part, keras.Layer | list | tuple | Mapping):
             yield from _layers(part, seen)
