@@ -9,7 +9,6 @@ from typing import Any
 from detente.records.fault import UsageFault
 from detente.workloads.own.jax_models.functional import Arrays, Functional, joined
 
-
 # Where Keras' layers keep how much they drop; an attention layer asks its own before it takes the fused product.
 _RATES = ("rate", "dropout", "recurrent_dropout", "_dropout")
 
