@@ -20,16 +20,15 @@ from detente.bridge.capture.export import _export
 from detente.bridge.capture.weights import weights
 from detente.bridge.choose.choose import alike_of
 from detente.bridge.choose.forms import FORMS, available, shape
+from detente.bridge.doors.region import function_of
 from detente.bridge.graph import Graph, without_dead
 from detente.bridge.live.ran import Ran
 from detente.bridge.live.walk import sources
-from detente.bridge.lower.dtypes import torchs_gradient
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.optim.rule import trace
 from detente.bridge.passes.connected import connected
 from detente.bridge.passes.masks import recognise_masks
 from detente.bridge.program.program import Program, shape_of
-from detente.bridge.random.keys import step_key
 from detente.bridge.roll.fold import roll
 from detente.bridge.state.place import shapes_of
 from detente.records.chip import Chip
@@ -122,23 +121,11 @@ def plan_region(
     """The plan of the loss alone, or of it and its gradients: by the parameters, and by the batch's tensors at these
     places."""
     program = Program(graph, matmul)
-
-    def forward(values: Any, arrays: Any) -> Any:
-        return program.forward(values, arrays, step_key(0, 0))
-
-    def backward(values: Any, arrays: Any) -> Any:
-        def of(both: Any) -> Any:
-            merged = [both[1].get(i, a) for i, a in enumerate(arrays)]
-            return forward({**values, **both[0]}, merged)
-
-        parts = ({n: values[n] for n in program.connected}, {i: arrays[i] for i in batch_gradients})
-        found, gradients = jax.value_and_grad(of, has_aux=True)(parts)
-        return found, jax.tree.map(torchs_gradient, gradients)
-
+    run = function_of(program, gradient, {i: str(i) for i in batch_gradients})
     with torch_numerics(matmul):
         leaves = _shapes(module)
         values = {n: leaves[n] for n in program.reads} | _large(program)
-        return plan_on(chip, device, jax.jit(backward if gradient else forward), values, _batch(graph))
+        return plan_on(chip, device, jax.jit(run), values, _batch(graph))
 
 
 def _shapes(module: nn.Module) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +65,29 @@ class Region:
         return loss, results
 
 
+def function_of(program: Program, gradient: bool, batch_gradients: Mapping[int, str]) -> Callable[..., Any]:
+    """``(values, arrays of the batch) -> (loss, aux, buffers)``, or ``(loss, gradients by name, buffers)``: by the
+    parameters, and as ``batch:NAME`` by the batch's arrays at ``batch_gradients``."""
+
+    def forward(values: Any, arrays: Any) -> Any:
+        found, (aux, buffers, _) = program.forward(values, arrays, step_key(0, 0))
+        return found, aux, buffers
+
+    def backward(values: Any, arrays: Any) -> Any:
+        params = {n: values[n] for n in program.connected}
+
+        def of(both: Any) -> Any:
+            merged = [both[1].get(i, a) for i, a in enumerate(arrays)]
+            return program.forward({**values, **both[0]}, merged, step_key(0, 0))
+
+        parts = (params, {i: arrays[i] for i in batch_gradients})
+        (found, (_, buffers, _)), grads = jax.value_and_grad(of, has_aux=True)(parts)
+        named = grads[0] | {f"batch:{name}": grads[1][i] for i, name in batch_gradients.items()}
+        return found, {name: torchs_gradient(g) for name, g in named.items()}, buffers
+
+    return backward if gradient else forward
+
+
 def compile_region(
     module: nn.Module,
     loss: Callable[[Any, Any], Any],
@@ -81,26 +104,10 @@ def compile_region(
     wanted = {f"batch[{name!r}]": name for name in batch_gradients}
     at = {i: wanted[path] for i, path in enumerate(batch.layout.paths) if path in wanted}
 
-    def forward(values: Any, arrays: Any) -> Any:
-        found, (aux, buffers, _) = program.forward(values, arrays, step_key(0, 0))
-        return found, aux, buffers
-
-    def backward(values: Any, arrays: Any) -> Any:
-        params = {n: values[n] for n in program.connected}
-
-        def of(both: Any) -> Any:
-            merged = [both[1].get(i, a) for i, a in enumerate(arrays)]
-            return program.forward({**values, **both[0]}, merged, step_key(0, 0))
-
-        parts = (params, {i: arrays[i] for i in at})
-        (found, (_, buffers, _)), grads = jax.value_and_grad(of, has_aux=True)(parts)
-        named = grads[0] | {f"batch:{name}": grads[1][i] for i, name in at.items()}
-        return found, {name: torchs_gradient(g) for name, g in named.items()}, buffers
-
     aux = None if gradient else captured.aux
     region = Region(module, program, None, None, aux, captured.weights)
     with torch_numerics(matmul):
         arrays = [shape_of(a) for a in batch.arrays]
-        region.lowered = jax.jit(backward if gradient else forward).lower(region.shapes(), arrays)
+        region.lowered = jax.jit(function_of(program, gradient, at)).lower(region.shapes(), arrays)
         region.executable = region.lowered.compile()
     return region

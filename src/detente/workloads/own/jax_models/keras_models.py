@@ -18,15 +18,19 @@ def switch_off(model: Any) -> None:
     for layer in _layers(model, set()):
         for key in _RATES:
             # An LSTM shows its cell's rates, and the cell is a layer of its own.
-            if isinstance(getattr(layer, key, None), float) and not _is_shown(layer, key):
+            if _is_number(getattr(layer, key, None)) and not _is_shown(layer, key):
                 setattr(layer, key, 0.0)
     for layer in _layers(model, set()):
-        kept = {key: rate for key in _RATES if isinstance(rate := getattr(layer, key, None), float) and rate}
+        kept = {key: rate for key in _RATES if _is_number(rate := getattr(layer, key, None)) and rate}
         if kept:
             raise UsageFault(
                 f"the dropout of the Keras layer {layer.name!r} ({type(layer).__name__}) cannot be set: {kept}",
                 "give the function an argument `dropout`, which it is called with as 0",
             )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_shown(layer: Any, key: str) -> bool:
