@@ -213,7 +213,11 @@ def test_single_arms_are_those_of_the_stack() -> None:
     assert "jax[donation=off]" in single_arms("jax", "train-step")
     assert "jax[loop=unrolled]" not in single_arms("jax", "train-step")
     assert "jax-scan[loop=scan]" not in single_arms("jax-scan", "train-step")
-    assert single_arms("detente", "train-step") == ("detente[fusion=off]", "detente[library-kernels=off]")
+    assert single_arms("detente", "train-step") == (
+        "detente[fusion=off]",
+        "detente[torch-kernels=off]",
+        "detente[library-kernels=off]",
+    )
     assert not [a for a in single_arms("jax", "forward") if "optimizer" in a]
     assert single_arms("torch-eager", "train-step") == ()
 

@@ -10,7 +10,7 @@ import pytest
 
 from detente.explain.arm_effects import arm_effects
 from detente.explain.budget import choose
-from detente.explain.causes import Cause, Path, between, rows_between, switched_off
+from detente.explain.causes import Cause, Path, between, known_path, rows_between, switched_off
 from detente.explain.pair import explain_pair
 from detente.explain.rows import Rows
 from detente.records.arm import NO_ARM, arm_of
@@ -138,6 +138,46 @@ def test_without_its_program_nothing_can_be_said_of_a_runtime() -> None:
     assert not found.waterfall.explained
 
 
+EAGER: Row = ("torch-eager", NO_ARM)
+
+
+def seconds_on_a_cpu(row: Row) -> float:
+    """The bridge's program is JAX's, but for PyTorch's products, which are worth 1.5; fusion is worth 1.25."""
+    stack, arm = row
+    if stack == "torch-eager":
+        return 0.5
+    worth = 0.6 if stack == "jax" or arm.get("torch-kernels") == "off" else 0.4
+    return worth * (1.25 if arm.get("fusion") == "off" else 1.0)
+
+
+def test_what_torchs_products_are_worth_is_not_the_texts() -> None:
+    path = known_path("torch-eager", "jax")
+    found = explain_pair(rows(every_row(path), seconds_on_a_cpu), path)
+    assert found.waterfall is not None and found.waterfall.explained
+    bars = {b.cause: b for b in found.waterfall.bars}
+    assert bars["torch-kernels"].effect.ratio == pytest.approx(1.5, rel=0.01)
+    assert bars["program"].below_noise and bars["runtime"].below_noise
+    assert bars["fusion"].effect.ratio == pytest.approx(0.8, rel=0.01)
+
+
+def test_where_the_bridge_brings_no_kernels_the_others_stand() -> None:
+    path = known_path("torch-eager", "jax")
+    why = "the number of kernels that the bridge brings must go from some to none"
+    wanted = {row: why if row[1].get("torch-kernels") else "" for row in every_row(path)}
+    found = explain_pair(rows(wanted, seconds_on_a_cpu), path)
+    assert found.dropped == {"torch-kernels": why} and found.waterfall is not None
+    assert [b.cause for b in found.waterfall.bars] == ["runtime", "program", "fusion"]
+
+
+def test_without_jaxs_program_nothing_is_switched_before_it() -> None:
+    path = known_path("torch-eager", "jax")
+    # The bridge does not run at all: what stands between the two is gone, but for what JAX has by itself.
+    wanted = {row: "refused" if row[0] == "detente" else "" for row in every_row(path)}
+    found = explain_pair(rows(wanted, seconds_on_a_cpu), path)
+    assert found.dropped.keys() >= {"runtime", "program", "torch-kernels"}
+    assert found.waterfall is not None
+
+
 def test_effects_of_arms_one_by_one() -> None:
     fusion, donation = arm_of({"fusion": "off"}), arm_of({"donation": "off"})
     own, foreign = arm_of({"program": "jax"}), arm_of({"program": "torch-xla"})
@@ -179,6 +219,23 @@ def test_a_runtime_is_tested_with_its_program_or_not_at_all() -> None:
     )
     none = choose(path, lambda row: 10.0, blocks=5, budget_s=100)
     assert none.path.causes == () and none.untested.keys() == {"runtime", "program", "donation"}
+
+
+def test_what_comes_before_a_program_is_tested_with_it_or_not_at_all() -> None:
+    path = known_path("torch-eager", "jax")
+    whole = choose(path, lambda row: 10.0, blocks=5)
+    assert whole.path.causes == path.causes and len(whole.rows) == 7
+    some = choose(path, lambda row: 10.0, 5, 160, lambda c: 0.01 if c.code == "fusion" else 0.3)
+    assert [c.code for c in some.path.causes] == ["runtime", "program"]
+    assert "it is part of program" in some.untested["torch-kernels"]
+    none = choose(path, lambda row: 10.0, blocks=5, budget_s=20)
+    assert none.path.causes == () and none.untested.keys() == {
+        "runtime",
+        "program",
+        "torch-kernels",
+        "fusion",
+    }
+    assert none.untested["torch-kernels"] == "program is not tested"
 
 
 def test_more_causes_than_four_run_in_some_orders_only() -> None:

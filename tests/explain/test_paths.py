@@ -59,7 +59,36 @@ def test_one_program_on_both_sides_is_no_cause() -> None:
         "jax",
     ]
     # Where the program is all that could be switched, it stays.
-    assert codes(narrowed(known_path("detente", "jax"), (), True)) == ["program"]
+    assert codes(narrowed(known_path("detente", "jax"), (), True)) == ["program", "torch-kernels"]
+
+
+def test_torchs_products_are_no_part_of_the_programs_text() -> None:
+    path = known_path("torch-eager", "jax")
+    assert codes(path) == ["runtime", "program", "torch-kernels", "fusion"]
+    # JAX never calls them: they are switched off on the bridge, before its program makes room for JAX's.
+    assert path.orders() == (
+        ("runtime", "torch-kernels", "program", "fusion"),
+        ("runtime", "torch-kernels", "fusion", "program"),
+        ("runtime", "fusion", "torch-kernels", "program"),
+    )
+    assert {label(path, order[:k]) for order in path.orders() for k in range(5)} == {
+        "torch-eager",
+        "detente[fusion=off]",
+        "detente[fusion=off+torch-kernels=off]",
+        "detente",
+        "detente[torch-kernels=off]",
+        "jax[fusion=off]",
+        "jax",
+    }
+    assert codes(path.without("program")) == ["runtime", "fusion"]
+    assert codes(path.without("torch-kernels")) == ["runtime", "program", "fusion"]
+    back = known_path("detente", "jax-scan")
+    assert [label(back, order[:k]) for order in back.orders() for k in range(3)] == [
+        "detente",
+        "detente[torch-kernels=off]",
+        "jax-scan",
+    ]
+    assert codes(known_path("torch-compile", "detente")) == ["runtime"]
 
 
 def test_a_cause_is_not_there_twice() -> None:

@@ -43,7 +43,22 @@ def test_several_programs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     one = program([parameter(0, 4, 4), Instruction("dot", F, (0, 0))], aliased=64)
     other = program([parameter(0, 4, 4), Instruction("custom-call", F, (0,), target="gemm")], aliased=32)
     found = facts(one, other, monkeypatch=monkeypatch)
-    assert found == {"executables": 2, "kernels": 2, "products": 1, "loops": 0, "alias_bytes": 96}
+    assert found == {
+        "executables": 2,
+        "kernels": 2,
+        "products": 1,
+        "loops": 0,
+        "alias_bytes": 96,
+        "bridge_calls": 0,
+    }
+
+
+def test_what_the_bridge_brings_is_counted_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [
+        Instruction("custom-call", F, (0,), target=t) for t in ("detente_matmul", "detente_update", "gemm")
+    ]
+    tuples = [parameter(0, 4, 4), *calls, Instruction("tuple", F, (1, 2, 3))]
+    assert facts(program(tuples), monkeypatch=monkeypatch)["bridge_calls"] == 2
 
 
 def golden(name: str) -> bytes:

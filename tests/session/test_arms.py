@@ -41,6 +41,13 @@ def test_arms_of_a_transformer_are_proved(detente: Any) -> None:
         assert_proved(row)
 
 
+def test_the_bridge_without_its_kernels_is_proved(detente: Any) -> None:
+    rows = rows_of(detente, "ffn", "train-step", "detente[torch-kernels=off]", "jax[torch-kernels=off]")
+    assert_proved(rows["detente[torch-kernels=off]"])
+    # JAX's own rows have none to switch off.
+    assert rows["jax[torch-kernels=off]"]["status"] == "skipped"
+
+
 def test_an_arm_that_does_nothing_is_skipped_with_its_figures(detente: Any) -> None:
     rows = rows_of(detente, "gemm", "gradient", "jax[fusion=off]", f"{IDLE}[fusion=off]", "jax[donation=off]")
     assert_proved(rows["jax[fusion=off]"])

@@ -22,6 +22,7 @@ JAX = {
     "products": 10,
     "loops": 0,
     "alias_bytes": 1422340,
+    "bridge_calls": 9,
     "program": "a",
     "work": "a",
 }
@@ -30,6 +31,7 @@ SWITCHED = {
     "program": ("torch-xla", {"work": "b"}),
     "fusion": ("off", {"kernels": 1032}),
     "library-kernels": ("off", {"products": 39}),
+    "torch-kernels": ("off", {"bridge_calls": 0}),
     "donation": ("off", {"alias_bytes": 0}),
     "optimizer": ("outside", {"executables": 2}),
     "loop": ("scan", {"loops": 2}),

@@ -29,7 +29,8 @@ def choose(
 ) -> Chosen:
     """The causes of ``path`` that ``blocks`` blocks within ``budget_s`` hold, by what they are expected to move (a log
     ratio) over what they cost. ``cost_s``: seconds of a row's process. Each further cause doubles the rows, so a cause
-    that is left out may be followed by none. A runtime comes and goes with the program that it runs."""
+    that is left out may be followed by none. A runtime comes and goes with the program that it runs, and what is
+    switched before another cause waits for that one."""
     chosen = replace(path, causes=())
     untested: dict[str, str] = {}
     waiting = list(_units(path))
@@ -39,7 +40,12 @@ def choose(
             more = _seconds(_with(path, chosen, unit), cost_s, blocks) - _seconds(chosen, cost_s, blocks)
             return sum(abs(expected(c)) for c in unit) / max(more, 1e-9)
 
-        unit = max(waiting, key=worth)
+        there = {c.code for c in chosen.causes}
+        ready = [unit for unit in waiting if all(not c.before or c.before in there for c in unit)]
+        if not ready:
+            untested |= {c.code: f"{c.before} is not tested" for unit in waiting for c in unit}
+            break
+        unit = max(ready, key=worth)
         waiting.remove(unit)
         longer = _with(path, chosen, unit)
         seconds = _seconds(longer, cost_s, blocks)
@@ -47,7 +53,7 @@ def choose(
             chosen = longer
             continue
         why = f"with it {blocks} blocks take {seconds:.0f} s, and the budget is {budget_s:.0f} s"
-        untested |= {c.code: why for c in unit}
+        untested |= {c.code: why + (f"; it is part of {c.before}" if c.before else "") for c in unit}
     return Chosen(chosen, _rows(chosen), _seconds(chosen, cost_s, blocks), untested)
 
 

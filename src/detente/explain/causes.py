@@ -10,16 +10,18 @@ from detente.explain.waterfall import Order, orders_of
 from detente.records.arm import NO_ARM, Arm
 from detente.stacks.factors import FACTORS, STACK, Facts, Row
 
-RUNTIME, PROGRAM = "runtime", "program"
+RUNTIME, PROGRAM, KERNELS = "runtime", "program", "torch-kernels"
 
 
 @dataclass(frozen=True)
 class Cause:
     """A cause as stack A has it and as stack B has it: the settings of an arm of B's runtime, (factor, setting) each.
 
-    first  it is switched before all others: what A's own runtime does can only be taken away as long as everything else
-           is still A's
-    guess  by which log ratio it moves a step's time, roughly
+    first   it is switched before all others: what A's own runtime does can only be taken away as long as everything
+            else is still A's
+    before  the cause that it is switched before: only what runs A's program can be set to it, and what stands behind
+            that cause has it as B has it
+    guess   by which log ratio it moves a step's time, roughly
     """
 
     code: str
@@ -27,6 +29,7 @@ class Cause:
     as_a: tuple[tuple[str, str], ...] = ()
     as_b: tuple[tuple[str, str], ...] = ()
     first: bool = False
+    before: str = ""
     guess: float = 0.1
 
 
@@ -50,7 +53,8 @@ class Path:
         done = frozenset(switched)
         if any(c.first and c.code not in done for c in self.causes):
             return self.a
-        settings = [s for c in self.causes for s in (c.as_b if c.code in done else c.as_a)]
+        standing = [c for c in self.causes if not c.before or c.before not in done]
+        settings = [s for c in standing for s in (c.as_b if c.code in done else c.as_a)]
         stood_for = self.stand_in and any(c.code == PROGRAM and c.code not in done for c in self.causes)
         return self.stand_in if stood_for else self.b[0], Arm((*self.b[1].settings, *settings))
 
@@ -58,11 +62,16 @@ class Path:
         """The orders in which the causes are switched."""
         first = tuple(c.code for c in self.causes if c.first)
         rest = [c.code for c in self.causes if not c.first]
-        return tuple((*first, *order) for order in orders_of(rest, pairs, seed))
+        bound = [(c.code, c.before) for c in self.causes if c.before in rest]
+        return tuple(
+            (*first, *order)
+            for order in orders_of(rest, pairs, seed)
+            if all(order.index(early) < order.index(late) for early, late in bound)
+        )
 
     def without(self, code: str) -> Path:
-        """The same, with a cause left out: its effect stays in what is left."""
-        return replace(self, causes=tuple(c for c in self.causes if c.code != code))
+        """The same, with a cause left out, and what is switched before that: their effect stays in what is left."""
+        return replace(self, causes=tuple(c for c in self.causes if code not in (c.code, c.before)))
 
 
 def label(path: Path, switched: Iterable[str]) -> str:
@@ -89,31 +98,51 @@ BRIDGE = "detente"
 _TORCH = ("torch-eager", "torch-eager-default", "torch-compile", "torch-compile-model")
 # What a stack has not, and XLA's have: the factors that can be switched off there.
 _LACKS: dict[str, tuple[str, ...]] = {"torch-eager": ("fusion",), "torch-eager-default": ("fusion",)}
+_RUNTIMES = {
+    False: "PyTorch's runtime, or one program of XLA's that calls PyTorch's products",
+    True: "PyTorch's runtime, or the bridge's: one program of XLA's, and its calls",
+}
+# Between the bridge and JAX: whose products, then whose text.
+_FROM_THE_BRIDGE = (
+    Cause(PROGRAM, "the text of the program", guess=0.1),
+    Cause(
+        KERNELS,
+        FACTORS[KERNELS].title,
+        as_b=((KERNELS, "off"),),
+        before=PROGRAM,
+        guess=FACTORS[KERNELS].guess,
+    ),
+)
 
 
 def known_path(a: str, b: str) -> Path:
     """The path from one stack to another over the causes that can be switched between these two.
 
-    PyTorch's programs are run on XLA by the bridge: from PyTorch to JAX the bridge stands between them, and the text of
-    the program is what is left to switch. From one form of JAX to another it is the loop over layers.
+    PyTorch's programs are run on XLA by the bridge, which calls PyTorch's products: from PyTorch to JAX the bridge
+    stands between them, its kernels are switched off, and the text of the program is what is left to switch. From one
+    form of JAX to another it is the loop over layers.
 
     >>> path = known_path("torch-eager", "jax")
-    >>> order = ("runtime", "program", "fusion")
-    >>> [label(path, order[:k]) for k in range(4)]
-    ['torch-eager', 'detente[fusion=off]', 'jax[fusion=off]', 'jax']
+    >>> order = ("runtime", "torch-kernels", "program", "fusion")
+    >>> for k in range(5):
+    ...     print(label(path, order[:k]))
+    torch-eager
+    detente[fusion=off]
+    detente[fusion=off+torch-kernels=off]
+    jax[fusion=off]
+    jax
     """
     ends = ((a, NO_ARM), (b, NO_ARM))
     xla = FACTORS["fusion"].stacks
     if a in _TORCH and b in xla:
-        runtime = Cause(RUNTIME, "PyTorch's runtime and kernels, or XLA's", first=True, guess=0.5)
-        program = Cause(PROGRAM, "the text of the program", guess=FACTORS[PROGRAM].guess)
-        causes = (runtime, *((program,) if b != BRIDGE else ()), *_switched(_LACKS.get(a, ())))
+        runtime = Cause(RUNTIME, _RUNTIMES[b == BRIDGE], first=True, guess=0.5)
+        causes = (runtime, *(_FROM_THE_BRIDGE if b != BRIDGE else ()), *_switched(_LACKS.get(a, ())))
         return Path(*ends, causes, BRIDGE if b != BRIDGE else "")
     if ".py:" in a and b in FACTORS[PROGRAM].stacks:
         # A stack of the user's: whether its program can be run by another, its capture says.
         return between(a, b)
     if a == BRIDGE and b in ("jax", "jax-scan"):
-        return Path(*ends, (Cause(PROGRAM, "the text of the program", guess=0.1),), BRIDGE)
+        return Path(*ends, _FROM_THE_BRIDGE, BRIDGE)
     if a == "torch-xla" and b in FACTORS[PROGRAM].stacks:
         return between(a, b)
     if {a, b} == {"jax", "jax-scan"}:

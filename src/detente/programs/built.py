@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from detente.programs.count import live, read_program
+from detente.programs.hlo import BRIDGES
 from detente.programs.module import Module
 from detente.programs.parts import FREE, running, sites
 from detente.programs.products import is_product, product_flops
@@ -23,6 +24,7 @@ def built_facts(captures: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
     products     dots and convolutions among the kernels: those that neither a fusion nor a library took in
     loops        of the optimised programs
     alias_bytes  of arguments whose buffer a result takes over
+    bridge_calls kernels that the bridge brings: another library's products, loops of its own
     program      the hash of what was handed to the compiler
     work         its heavy operations by opcode and dtype, calls opened, and their FLOPs: the same for a program that is
                  called by another, or that was written down and read again, whatever is folded on the way
@@ -44,6 +46,7 @@ def built_facts(captures: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
         "products": found.count("product"),
         "loops": sum(_loops(module) for module in optimised),
         "alias_bytes": sum(module.aliased for module in optimised),
+        "bridge_calls": sum(_bridge_calls(module) for module in optimised),
         **facts,
     }
 
@@ -79,6 +82,10 @@ def _kernels(module: Module) -> list[str]:
         for at in sorted(live(home))
         if (one := home.instructions[at]).opcode not in FREE and one.opcode != "call"
     ]
+
+
+def _bridge_calls(module: Module) -> int:
+    return sum(home.instructions[at].target in BRIDGES for home, _ in running(module) for at in live(home))
 
 
 def _loops(module: Module) -> int:

@@ -47,6 +47,7 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 # And those that multiply no matrices: an optimizer's update, element by element.
 ELEMENTWISE_CALLS = frozenset({"detente_update"})
+BRIDGES = frozenset(CALLS) | ELEMENTWISE_CALLS
 _SIZE = re.compile(rb"\b(\w+) = (\d+|true)")
 _LITERAL_INTEGERS = frozenset({4, 5, 6, 7})  # LiteralProto s32s, s64s, u32s, u64s
 

@@ -351,10 +351,16 @@ class Detente(JaxJit):
         yield from plans(Unheld(self, workload, size, contract), chip, device_of(chip), batch)
 
     def build_under(self, arm: Arm, workload: Workload, size: Size, contract: Contract) -> Any:
-        """The same with some of XLA's passes switched off. Raises Unavailable for any other arm."""
+        """The same with some of XLA's passes switched off, or without kernels of the bridge's. Raises Unavailable for
+        any other arm."""
+        from detente.bridge.kernels.build import decline
         from detente.bridge.program.xla_options import set_options
 
-        set_options(form_of("detente", arm, PASSES).options)
+        if arm.get("torch-kernels") == "off":
+            decline()
+        set_options(
+            form_of("detente", arm.only(f for f in arm.factors if f != "torch-kernels"), PASSES).options
+        )
         return self.build(workload, size, contract)
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> Any:

@@ -121,6 +121,22 @@ FACTORS: dict[str, Factor] = {
             "no clear change of a GPT's step on a CPU",
         ),
         Factor(
+            "torch-kernels",
+            "PyTorch's products and the bridge's own loops, or XLA's code",
+            "the bridge brings no kernels (`DETENTE_KERNELS=0`): products, attention, depthwise convolutions and the "
+            "update are XLA's own code, where PyTorch's BLAS and loops in C are called otherwise",
+            ("off",),
+            ("detente",),
+            Check(
+                "bridge_calls",
+                "number of kernels that the bridge brings",
+                "go from some to none",
+                lambda a, b: a > 0 and b == 0,
+            ),
+            0.3,
+            "a guess: XLA's products of fp32 run at two thirds of PyTorch's on an Intel Xeon",
+        ),
+        Factor(
             "donation",
             "donation",
             "the step takes over none of its arguments: parameters and optimizer state are written to new memory",

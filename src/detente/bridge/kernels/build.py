@@ -89,6 +89,12 @@ def _loaded() -> Any:
     return library
 
 
+def decline() -> None:
+    """As ``DETENTE_KERNELS=0``, from here on and for the whole process."""
+    os.environ[VARIABLE] = "0"
+    kernels.cache_clear()
+
+
 def begin() -> None:
     """Build what is not there yet, beside what comes first: a capture takes as long, on another core."""
     if os.environ.get(VARIABLE) != "0" and jax.default_backend() == "cpu":
