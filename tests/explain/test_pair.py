@@ -165,7 +165,7 @@ def test_where_the_bridge_brings_no_kernels_the_others_stand() -> None:
     why = "the number of kernels that the bridge brings must go from some to none"
     wanted = {row: why if row[1].get("torch-kernels") else "" for row in every_row(path)}
     found = explain_pair(rows(wanted, seconds_on_a_cpu), path)
-    assert found.dropped == {"torch-kernels": why} and found.waterfall is not None
+    assert found.dropped == {"torch-kernels": f"{why}; it is part of program"} and found.waterfall is not None
     assert [b.cause for b in found.waterfall.bars] == ["runtime", "program", "fusion"]
 
 
