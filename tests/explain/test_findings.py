@@ -79,13 +79,21 @@ def test_and_none_in_a_part_and_itself(rule: str, tmp_path) -> None:
 
 def test_every_rule_of_a_part_has_a_planted_one() -> None:
     assert {r.code for r in RULES if r.part is not None} == set(PLANTED)
-    assert len({r.code for r in RULES}) == len(RULES) == 17
+    assert len({r.code for r in RULES}) == len(RULES) == 18
 
 
 def test_a_whole_program_that_donates_or_loops_or_calls_libraries(tmp_path) -> None:
     jax, bare = side(tmp_path, "jax", alias_bytes=10), side(tmp_path, "jax", alias_bytes=0)
     (found,) = find(jax, bare, [])
     assert (found.rule, found.arm) == ("missing-donation", "donation") and "10 and 0 bytes" in found.what
+
+
+def test_kernels_that_the_bridge_brings_are_its_own_finding(tmp_path) -> None:
+    brings, without = side(tmp_path, "jax", bridge_calls=150), side(tmp_path, "jax", bridge_calls=0)
+    (found,) = find(brings, without, [])
+    assert (found.rule, found.arm) == ("bridges-kernels", "torch-kernels") and "150 and 0 calls" in found.what
+    # A capture of before this was counted says nothing.
+    assert find(brings, side(tmp_path, "jax"), []) == ()
 
 
 def test_a_step_in_several_executables(tmp_path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from detente.explain.align import Aligned
 from detente.explain.side import Side
+from detente.programs.hlo import BRIDGES
 from detente.programs.module import Dot
 from detente.programs.parts import Site, movers, transposes
 from detente.programs.products import is_product
@@ -247,13 +248,23 @@ def _library(a: Side, b: Side) -> str | None:
     said = []
     for side in (a.compiled, b.compiled):
         calls = Counter(
-            i.target for c in side.computations.values() for i in c.instructions if i.opcode == "custom-call"
+            i.target
+            for c in side.computations.values()
+            for i in c.instructions
+            if i.opcode == "custom-call" and i.target not in BRIDGES
         )
         said.append(calls)
     if said[0] == said[1]:
         return None
     words = [", ".join(f"{n} {t}" for t, n in c.most_common(3)) or "none" for c in said]
     return f"calls of libraries: {words[0]}; and {words[1]}"
+
+
+def _bridges_kernels(a: Side, b: Side) -> str | None:
+    mine, theirs = (int(str(side.built.get("bridge_calls", -1))) for side in (a, b))
+    if min(mine, theirs) < 0 or mine == theirs:
+        return None
+    return f"{mine} and {theirs} calls of PyTorch's products and of loops that the bridge brings"
 
 
 RULES: tuple[Rule, ...] = (
@@ -380,5 +391,12 @@ RULES: tuple[Rule, ...] = (
         "a library's kernel, or the compiler's own code",
         "library-kernels",
         whole=_library,
+    ),
+    Rule(
+        "bridges-kernels",
+        "kernels that are not XLA's",
+        "PyTorch's BLAS multiplies faster on some processors, and an update in one loop passes over memory once",
+        "torch-kernels",
+        whole=_bridges_kernels,
     ),
 )
