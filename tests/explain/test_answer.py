@@ -222,6 +222,19 @@ def test_single_arms_are_those_of_the_stack() -> None:
     assert single_arms("torch-eager", "train-step") == ()
 
 
+def test_a_bar_is_called_after_what_it_holds_besides(whole: Answer) -> None:
+    # Of this session no row says what the bridge's kernels are worth.
+    assert "torch-kernels" in whole.explanation.dropped
+    assert whole.titles["program"] == "the text of the program; " + whole.titles["torch-kernels"]
+    (line,) = [line for line in why_lines(whole, "md") if line.startswith("| the text of the program")]
+    assert "PyTorch's products" in line
+    fall = whole.explanation.waterfall
+    assert fall is not None
+    bars = (*fall.bars, replace(fall.bars[0], cause="torch-kernels"))
+    apart = replace(whole, explanation=replace(whole.explanation, waterfall=replace(fall, bars=bars)))
+    assert apart.titles["program"] == "the text of the program"
+
+
 # The page -----------------------------------------------------------------------------------------------------------
 
 

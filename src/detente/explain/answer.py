@@ -52,6 +52,14 @@ class Answer:
     untested: dict[str, str] = field(default_factory=dict)
     compared: tuple[str, str] | None = None
 
+    @property
+    def titles(self) -> dict[str, str]:
+        """Cause -> what its bar is called: with it what was to be switched before it, and has no bar."""
+        path, fall = self.question.path, self.explanation.waterfall
+        seen = {bar.cause for bar in fall.bars} if fall is not None else {c.code for c in path.causes}
+        held = {c.before: c.title for c in path.causes if c.code not in seen}
+        return {c.code: c.title + (f"; {held[c.code]}" if c.code in held else "") for c in path.causes}
+
 
 def answer(
     question: Question,

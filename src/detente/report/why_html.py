@@ -121,7 +121,7 @@ def _bars(found: Answer) -> list[dict[str, Any]]:
     fall = found.explanation.waterfall
     if fall is None or not fall.bars:
         return []
-    titles = {c.code: c.title for c in found.question.path.causes}
+    titles = found.titles
     rows: list[tuple[str, Effect, float, str, str]] = []
     at = 0.0
     for bar in fall.bars:

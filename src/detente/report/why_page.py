@@ -81,7 +81,7 @@ def why_document(found: Answer) -> dict[str, Any]:
         "reason": e.reason,
         "waterfall": to_json(e.waterfall) if e.waterfall is not None else None,
         "explained": e.waterfall.explained if e.waterfall is not None else None,
-        "causes": {c.code: c.title for c in q.path.causes},
+        "causes": found.titles,
         "dropped": e.dropped,
         "untested": found.untested,
         "arms": [to_json(x) for x in found.effects],
@@ -152,7 +152,7 @@ def effect_words(effect: Effect) -> tuple[str, str]:
 
 def _waterfall(found: Answer, md: bool) -> list[str]:
     fall = found.explanation.waterfall
-    titles = {c.code: c.title for c in found.question.path.causes}
+    titles = found.titles
     if fall is None or not fall.bars:
         why = found.explanation.reason or "there is nothing between these two that can be switched"
         return [_item(f"No bars: {why}.", md), *_dropped(found, md), ""]
