@@ -21,7 +21,7 @@ from detente.records.codec import dumps
 from detente.records.evidence import Evidence
 from detente.records.fault import UsageFault
 from detente.records.session import Process, Session
-from detente.report.why_html import render_why
+from detente.report.why_html import _label, render_why
 from detente.report.why_page import SCHEMA, why_document, why_lines
 from tests.explain.golden import evidence
 from tests.judge.planted_sessions import make_session
@@ -236,6 +236,20 @@ def test_a_bar_is_called_after_what_it_holds_besides(whole: Answer) -> None:
 
 
 # The page -----------------------------------------------------------------------------------------------------------
+
+
+PATHS = [("torch-eager", "jax"), ("torch-compile", "detente"), ("torch-xla", "jax"), ("jax", "jax-scan")]
+
+
+@pytest.mark.parametrize(("a", "b"), PATHS)
+def test_a_bars_title_fits_beside_the_bars(a: str, b: str) -> None:
+    """Seen in a screenshot: the bars covered half of a title."""
+    titles = [c.title for c in known_path(a, b).causes]
+    kernels = known_path("torch-eager", "jax").causes[2].title
+    for title in (*titles, f"the text of the program; {kernels}"):
+        lines = _label(title)
+        assert " ".join(lines) == title, "the title is cut off"
+        assert len(lines) == 1 <= len(title) <= 36 or max(map(len, lines)) <= 44 and len(lines) == 2
 
 
 def test_the_page_fetches_nothing(whole: Answer) -> None:

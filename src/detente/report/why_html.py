@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -30,6 +31,8 @@ from detente.report.why_page import effect_words, rerun, verdict_line
 # Lines of one part and side that are shown; a loss of a large model has no more.
 _LINES = 400
 _WIDTH, _ROW, _LEFT = 640, 34, 250
+# Letters of 13 and of 11 pixels that fit left of the bars.
+_ONE_LINE, _TWO_LINES = 36, 44
 _CURVE = 90  # height of a memory curve
 
 
@@ -147,6 +150,7 @@ def _bars(found: Answer) -> list[dict[str, Any]]:
         drawn.append(
             {
                 "title": title,
+                "lines": _label(title),
                 "ratio": ratio,
                 "between": between,
                 "more": more,
@@ -159,6 +163,17 @@ def _bars(found: Answer) -> list[dict[str, Any]]:
             }
         )
     return drawn
+
+
+def _label(title: str) -> list[str]:
+    """A bar's title as it stands left of the bars: in one line, or in two of smaller letters.
+
+    >>> _label("fusion")
+    ['fusion']
+    """
+    if len(title) <= _ONE_LINE:
+        return [title]
+    return textwrap.wrap(title, _TWO_LINES, max_lines=2, placeholder=" …")
 
 
 def _ends(effect: Effect, start: float) -> list[float]:
