@@ -249,7 +249,7 @@ def test_a_bars_title_fits_beside_the_bars(a: str, b: str) -> None:
     for title in (*titles, f"the text of the program; {kernels}"):
         lines = _label(title)
         assert " ".join(lines) == title, "the title is cut off"
-        assert len(lines) == 1 <= len(title) <= 36 or max(map(len, lines)) <= 44 and len(lines) == 2
+        assert len(lines) == 1 <= len(title) <= 36 or (max(map(len, lines)) <= 44 and len(lines) == 2)
 
 
 def test_the_page_fetches_nothing(whole: Answer) -> None:
