@@ -91,6 +91,13 @@ def test_torchs_products_are_no_part_of_the_programs_text() -> None:
     assert codes(known_path("torch-compile", "detente")) == ["runtime"]
 
 
+def test_only_a_training_step_brings_kernels() -> None:
+    for contract, brings in (("train-step", True), ("gradient", False), ("forward", False)):
+        path = Question("gpt2", "tiny", contract, "fp32", "cpu", "torch-eager", "jax").path
+        assert ("torch-kernels" in codes(path)) == brings, contract
+        assert {"runtime", "program", "fusion"} <= set(codes(path))
+
+
 def test_a_cause_is_not_there_twice() -> None:
     path = known_path("torch-eager", "jax")
     assert codes(narrowed(path, ("fusion",), False)) == codes(path)

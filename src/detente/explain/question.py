@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from detente.explain.causes import Path, known_path, lacking, narrowed
+from detente.explain.causes import KERNELS, Path, known_path, lacking, narrowed
 from detente.records.contract import CONTRACTS
 from detente.records.fault import UsageFault
 from detente.records.result import Result
@@ -33,7 +33,10 @@ class Question:
 
     @property
     def path(self) -> Path:
-        return narrowed(known_path(self.a, self.b), self.lacks, self.same_program)
+        path = narrowed(known_path(self.a, self.b), self.lacks, self.same_program)
+        # The bridge's loss or gradient alone is XLA's own code.
+        brings = CONTRACTS[self.contract].region in FACTORS[KERNELS].regions
+        return path if brings else path.without(KERNELS)
 
     def knowing(self, built: Mapping[str, Facts]) -> Question:
         """The same question behind the captures: stack -> what its compiler made (programs/built.py)."""

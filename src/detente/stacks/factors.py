@@ -135,6 +135,7 @@ FACTORS: dict[str, Factor] = {
             ),
             0.3,
             "a guess: XLA's products of fp32 run at two thirds of PyTorch's on an Intel Xeon",
+            _TRAIN,
         ),
         Factor(
             "donation",
