@@ -53,7 +53,7 @@ def choose(
             chosen = longer
             continue
         why = f"with it {blocks} blocks take {seconds:.0f} s, and the budget is {budget_s:.0f} s"
-        untested |= {c.code: why + (f"; it is part of {c.before}" if c.before else "") for c in unit}
+        untested |= {c.code: why + c.otherwise for c in unit}
     return Chosen(chosen, _rows(chosen), _seconds(chosen, cost_s, blocks), untested)
 
 

@@ -32,6 +32,11 @@ class Cause:
     before: str = ""
     guess: float = 0.1
 
+    @property
+    def otherwise(self) -> str:
+        """Where its effect is when it has no bar, to stand behind the reason; empty where that is what is left."""
+        return f"; it is part of {self.before}" if self.before else ""
+
 
 @dataclass(frozen=True)
 class Path:

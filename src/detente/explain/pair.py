@@ -83,8 +83,7 @@ def _measured(rows: Rows, path: Path) -> tuple[Path, dict[str, str]]:
         blamed = max(path.causes, key=lambda c: (_share(c, between, missing), -c.guess))
         mine = [row for row in missing if set(row[1].settings) & {*blamed.as_a, *blamed.as_b}]
         why = missing[min(mine or missing, key=lambda row: len(row[1].settings))]
-        part = f"; it is part of {blamed.before}" if blamed.before else ""
-        dropped |= {c.code: why + part for c in path.causes if blamed.code in (c.code, c.before)}
+        dropped |= {c.code: why + blamed.otherwise for c in path.causes if blamed.code in (c.code, c.before)}
         path = path.without(blamed.code)
         if blamed.code == PROGRAM:
             for cause in [c for c in path.causes if c.first]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from detente.programs.count import live, read_program
 from detente.programs.hlo import BRIDGES
-from detente.programs.module import Module
+from detente.programs.module import Instruction, Module
 from detente.programs.parts import FREE, running, sites
 from detente.programs.products import is_product, product_flops
 
@@ -44,9 +44,9 @@ def built_facts(captures: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
         "executables": len(optimised),
         "kernels": len(found),
         "products": found.count("product"),
-        "loops": sum(_loops(module) for module in optimised),
+        "loops": sum(_count(module, lambda one: one.opcode == "while") for module in optimised),
         "alias_bytes": sum(module.aliased for module in optimised),
-        "bridge_calls": sum(_bridge_calls(module) for module in optimised),
+        "bridge_calls": sum(_count(module, lambda one: one.target in BRIDGES) for module in optimised),
         **facts,
     }
 
@@ -84,9 +84,5 @@ def _kernels(module: Module) -> list[str]:
     ]
 
 
-def _bridge_calls(module: Module) -> int:
-    return sum(home.instructions[at].target in BRIDGES for home, _ in running(module) for at in live(home))
-
-
-def _loops(module: Module) -> int:
-    return sum(home.instructions[at].opcode == "while" for home, _ in running(module) for at in live(home))
+def _count(module: Module, wanted: Callable[[Instruction], bool]) -> int:
+    return sum(wanted(home.instructions[at]) for home, _ in running(module) for at in live(home))

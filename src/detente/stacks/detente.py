@@ -15,7 +15,7 @@ from detente.records.precision import PRECISIONS
 from detente.stacks.brought_along import by_jax
 from detente.stacks.chips import device_of
 from detente.stacks.installed_versions import installed_versions
-from detente.stacks.jax_form import PASSES, form_of
+from detente.stacks.jax_form import OF_THE_BRIDGE, form_of
 from detente.stacks.jax_jit import JaxJit
 from detente.stacks.jax_profile import profiled
 from detente.stacks.jax_running import captures_of
@@ -356,11 +356,10 @@ class Detente(JaxJit):
         from detente.bridge.kernels.build import decline
         from detente.bridge.program.xla_options import set_options
 
-        if arm.get("torch-kernels") == "off":
+        form = form_of("detente", arm, OF_THE_BRIDGE)
+        if not form.brings:
             decline()
-        set_options(
-            form_of("detente", arm.only(f for f in arm.factors if f != "torch-kernels"), PASSES).options
-        )
+        set_options(form.options)
         return self.build(workload, size, contract)
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> Any:

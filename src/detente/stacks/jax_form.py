@@ -15,6 +15,7 @@ class JaxForm:
     """donates   whether the step takes over its arguments
     outside   whether the update is an executable of its own
     scan      layers in ``lax.scan``; None: as the stack has it
+    brings    whether the bridge's own kernels are called
     exported  whether the program goes through the door of foreign ones: the control of what that door costs
     disabled  XLA's passes that do not run. XLA takes them by name, and a name that it does not know in silence: the
               factor's check (stacks/factors.py) is what tells
@@ -24,6 +25,7 @@ class JaxForm:
     outside: bool = False
     scan: bool | None = None
     disabled: tuple[str, ...] = ()
+    brings: bool = True
     exported: bool = False
 
     @property
@@ -82,6 +84,10 @@ def without(*passes: str) -> Callable[[JaxForm], JaxForm]:
 PASSES: Forms = {
     ("fusion", "off"): without("fusion"),
     ("library-kernels", "off"): without("dot-library-rewriter", "library-rewriter"),
+}
+OF_THE_BRIDGE: Forms = {
+    **PASSES,
+    ("torch-kernels", "off"): lambda form: replace(form, brings=False),
 }
 FORMS: Forms = {
     **PASSES,

@@ -15,12 +15,13 @@ _RATES = ("rate", "dropout", "recurrent_dropout", "_dropout")
 
 def switch_off(model: Any) -> None:
     """Every dropout of the model, in place. Raises UsageFault where a layer keeps its rate."""
-    for layer in _layers(model, set()):
+    layers = list(_layers(model, set()))
+    for layer in layers:
         for key in _RATES:
             # An LSTM shows its cell's rates, and the cell is a layer of its own.
             if _is_number(getattr(layer, key, None)) and not _is_shown(layer, key):
                 setattr(layer, key, 0.0)
-    for layer in _layers(model, set()):
+    for layer in layers:
         kept = {key: rate for key in _RATES if _is_number(rate := getattr(layer, key, None)) and rate}
         if kept:
             raise UsageFault(
@@ -93,7 +94,7 @@ def names_of(model: Any) -> dict[str, str]:
     given (a ``Dense`` called ``dense_7``), which nothing tells from Keras' own.
     """
     kinds = {layer.name: _plain(type(layer).__name__) for layer in _layers(model, set())}
-    met: dict[str, list[str]] = {}
+    met: dict[str, dict[str, int]] = {}
 
     def counted(part: str) -> str:
         kind = kinds.get(part)
@@ -104,10 +105,8 @@ def names_of(model: Any) -> dict[str, str]:
                 break
         else:
             return part
-        parts = met.setdefault(base, [])
-        if part not in parts:
-            parts.append(part)
-        at = parts.index(part)
+        parts = met.setdefault(base, {})
+        at = parts.setdefault(part, len(parts))
         return f"{base}_{at}" if at else base
 
     return {v.path: joined(counted(part) for part in v.path.split("/")) for v in model.variables}
