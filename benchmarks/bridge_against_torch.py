@@ -24,9 +24,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from beside_torch import MODELS, made
 
 from detente.session.fingerprint import machine
 from detente.stacks.catalogue import STACKS
@@ -35,100 +36,14 @@ from detente.stacks.process_memory import peak
 PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-against-torch.md"
 SIDES = ("eager", "compile", "bridge")
 WARM, STEPS = 3, 12
-Made = tuple[Any, Any, Callable[[Any, Any], Any]]
-
-
-def _classified(model: Any, batch: Any) -> Any:
-    import torch
-
-    return torch.nn.functional.cross_entropy(model(batch["x"]).logits, batch["y"])
-
-
-def _language(model: Any, batch: Any) -> Any:
-    return model(input_ids=batch["x"], labels=batch["x"]).loss
-
-
-def _pictures(torch: Any, rows: int, labels: int = 1000) -> Any:
-    return {"x": torch.randn(rows, 3, 224, 224), "y": torch.randint(labels, (rows,))}
-
-
-def _gpt2(torch: Any, tf: Any) -> Made:
-    model = tf.GPT2LMHeadModel(tf.GPT2Config(use_cache=False))
-    return model, {"x": torch.randint(50257, (2, 64))}, _language
-
-
-def _bert(torch: Any, tf: Any) -> Made:
-    batch = {"x": torch.randint(30000, (4, 64)), "y": torch.randint(2, (4,))}
-    return tf.BertForSequenceClassification(tf.BertConfig()), batch, _classified
-
-
-def _vit(torch: Any, tf: Any) -> Made:
-    return tf.ViTForImageClassification(tf.ViTConfig(num_labels=1000)), _pictures(torch, 2), _classified
-
-
-def _resnet50(torch: Any, tf: Any) -> Made:
-    return tf.ResNetForImageClassification(tf.ResNetConfig(num_labels=1000)), _pictures(torch, 4), _classified
-
-
-def _llama(torch: Any, tf: Any) -> Made:
-    config = tf.LlamaConfig(
-        hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12, use_cache=False
-    )
-    return tf.LlamaForCausalLM(config), {"x": torch.randint(32000, (2, 128))}, _language
-
-
-def _t5(torch: Any, tf: Any) -> Made:
-    return (
-        tf.T5ForConditionalGeneration(tf.T5Config(use_cache=False, decoder_start_token_id=0)),
-        {"x": torch.randint(32000, (4, 64))},
-        _language,
-    )
-
-
-def _whisper(torch: Any, tf: Any) -> Made:
-    batch = {"x": torch.randn(1, 80, 3000), "y": torch.randint(50000, (1, 64))}
-    model = tf.WhisperForConditionalGeneration(tf.WhisperConfig(d_model=384, encoder_layers=4, decoder_layers=4,
-        encoder_attention_heads=6, decoder_attention_heads=6, encoder_ffn_dim=1536, decoder_ffn_dim=1536,
-        use_cache=False))  # fmt: skip
-    return model, batch, lambda m, b: m(input_features=b["x"], labels=b["y"]).loss
-
-
-def _mamba(torch: Any, tf: Any) -> Made:
-    config = tf.MambaConfig(hidden_size=256, num_hidden_layers=4, vocab_size=8000, use_cache=False)
-    return tf.MambaForCausalLM(config), {"x": torch.randint(8000, (2, 64))}, _language
-
-
-def _convnext(torch: Any, tf: Any) -> Made:
-    return (
-        tf.ConvNextForImageClassification(tf.ConvNextConfig(num_labels=1000)),
-        _pictures(torch, 2),
-        _classified,
-    )
-
-
-MODELS: dict[str, tuple[str, Callable[[Any, Any], Made]]] = {
-    "gpt2": ("GPT-2 Small, 2 x 64", _gpt2),
-    "bert": ("BERT-Base, 4 x 64", _bert),
-    "vit": ("ViT-B/16, 2", _vit),
-    "resnet50": ("ResNet-50, 4 x 224", _resnet50),
-    "llama": ("Llama, 12 layers of 768, 2 x 128", _llama),
-    "t5": ("T5, 6 + 6 of 512, 4 x 64", _t5),
-    "whisper": ("Whisper tiny, 1 x 3000, 64 labels", _whisper),
-    "mamba": ("Mamba, 4 layers of 256, 2 x 64", _mamba),
-    "convnext": ("ConvNeXt tiny, 2 x 224", _convnext),
-}
 
 
 def measure(name: str, side: str) -> dict[str, Any]:
     """One side of one model, in this process."""
     import torch
-    import transformers
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    transformers.logging.set_verbosity_error()
-    torch.manual_seed(0)
-    model, batch, loss = MODELS[name][1](torch, transformers)
-    model.train()
+    model, batch, loss = made(name)
     optimizer = torch.optim.AdamW(model.parameters(), fused=side != "bridge")
     begun = time.perf_counter()
     if side == "bridge":
@@ -219,7 +134,7 @@ def page(lines: list[dict[str, Any]], command: str) -> str:
 
 def _table(lines: list[dict[str, Any]]) -> list[str]:
     text, ratios = list(HEAD), []
-    for name, (title, _) in MODELS.items():
+    for name, model in MODELS.items():
         rounds: dict[int, dict[str, Any]] = {}
         for line in lines:
             if line["model"] == name and "failed" not in line:
@@ -237,13 +152,13 @@ def _table(lines: list[dict[str, Any]]) -> list[str]:
         steps = " | ".join(middle(side, "step_s") for side in SIDES)
         forms = ", ".join(dict.fromkeys(r["bridge"]["form"] for r in whole))
         text.append(
-            f"| {title} | {len(whole)} | {steps} | {forms} | "
+            f"| {model.title} | {len(whole)} | {steps} | {forms} | "
             f"{ratios[-1]:.2f} ({min(found):.2f} to {max(found):.2f}) | "
             f"{middle('compile', 'first_s')}, {middle('bridge', 'first_s')} | "
             f"{', '.join(middle(side, 'peak_gb') for side in SIDES)} |"
         )
     failed = [
-        f"* {MODELS[x['model']][0]}, {x['side']}, round {x['round'] + 1} failed: {x['failed']}"
+        f"* {MODELS[x['model']].title}, {x['side']}, round {x['round'] + 1} failed: {x['failed']}"
         for x in lines
         if "failed" in x
     ]

@@ -22,13 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from detente.bridge.capture.batch import flatten
+from detente.bridge.certify import narrowed
 from detente.bridge.certify.apart import Apart, apart, apart_moved, double, pooled, rms
 from detente.bridge.certify.certificate import Certificate, Row
 from detente.bridge.certify.eager import EagerStep, eager_step
@@ -79,6 +80,8 @@ class Then:
     numbers: Numbers
     parts: int = 1
     clip: Callable[[Iterable[torch.Tensor]], None] | None = None
+    # whether the program multiplies in TF32: torch's own error is then that of such products
+    tf32: bool = False
     # puts the state before the step into copies of module and optimizer; None: the live ones hold it
     restore: Callable[[nn.Module, torch.optim.Optimizer], None] | None = None
 
@@ -115,6 +118,8 @@ def certify(
         rows, kind = _compared(again(values), lender, then, seed, own, way)
         own |= _errors(rows)
         reference = f"{kind}, from parameters off by one rounding ({count} tr{'y' if count == 1 else 'ies'})"
+    if then.tf32:
+        reference += ", torch's own error with products of TF32"
     return Certificate("full", reference, tuple(rows), {"torch": torch.__version__, "jax": _jax_version()})
 
 
@@ -151,7 +156,7 @@ def _compared(
 ) -> tuple[list[Row], str]:
     """All rows, and what they were measured against. ``way``: how torch rounds in the step whose error counts."""
     before = _state_before(lender, then, nudge)
-    plain = _eager_step(lender, then, None, nudge=nudge, way=way)
+    plain = _eager_step(lender, then, None, nudge=nudge, way=replace(way, tf32=then.tf32))
     exact, reference = _exact_step(lender, then, nudge)
     if exact is None:
         exact = plain
@@ -160,7 +165,8 @@ def _compared(
         # Against NaN nothing could be judged.
         exact, reference = plain, "torch eager at the same precision (the loss is not finite in float64)"
     # without a float64 reference torch's own error is unknown, and the roundings of the coarsest dtype count
-    slack = 4 * measured.coarsest if exact is plain else 0.0
+    coarsest = max(measured.coarsest, narrowed.EPS) if then.tf32 else measured.coarsest
+    slack = 4 * coarsest if exact is plain else 0.0
     rows = list(_rows(measured, before, plain, exact, slack, own))
     # asked once, from where the step began: a point one rounding away repeats as this one does
     return rows if nudge is not None else [*rows, *_unrepeated(lender, then, exact, reference)], reference
@@ -171,7 +177,8 @@ def _unrepeated(lender: Lender, then: Then, exact: EagerStep, reference: str) ->
     an error of torch's own beside which anything would pass, and the program holds one value of it for ever."""
     inside = dict(_REFERENCES)
     dtype = torch.float64 if reference in inside else None
-    second = _eager_step(lender, then, dtype, inside.get(reference), only_loss=True).loss
+    way = replace(PLAIN, tf32=then.tf32 and dtype is None)
+    second = _eager_step(lender, then, dtype, inside.get(reference), only_loss=True, way=way).loss
     first = exact.loss
     error, size = rms(double(second) - double(first)), rms(double(first))
     allowed = (REPEATS if dtype is not None else 64 * _eps(first)) * size

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from detente.bridge.certify.narrowed import narrowed
 from detente.bridge.private import TorchDispatchMode, decompositions, pytree
 
 
@@ -26,6 +27,9 @@ class Way:
     channels_last: bool = False
     threads: bool = False
     rounds: int | None = None  # a seed: every result of the step is off by at most one rounding, at random
+    tf32: bool = (
+        False  # products as the accelerator has them on which the step runs; none of torch's own choices
+    )
 
     @contextmanager
     def inside(self, tensors: Iterable[torch.Tensor] = ()) -> Iterator[None]:
@@ -42,7 +46,8 @@ class Way:
             mkldnn.enabled = enabled and self.onednn
             if self.threads:
                 torch.set_num_threads(1 if threads > 1 else 2)
-            with nullcontext() if self.rounds is None else _Rounding(self.rounds):
+            rounding = nullcontext() if self.rounds is None else _Rounding(self.rounds)
+            with rounding, narrowed() if self.tf32 else nullcontext():
                 yield
         finally:
             for tensor in laid:

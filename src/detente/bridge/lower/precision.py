@@ -16,6 +16,12 @@ def x64() -> AbstractContextManager[object]:
     return enable_x64(True)
 
 
+def in_tf32(matmul: str) -> bool:
+    """Whether products of float32 are multiplied in TF32 here: asked for, and on a GPU. A CPU has none, and a TPU makes
+    something else of the same word, in more bits."""
+    return matmul == "tensorfloat32" and jax.default_backend() == "gpu"
+
+
 @contextmanager
 def torch_numerics(matmul: str = "highest"):
     """The numeric settings of torch for everything traced inside: x64 kinds, and fp32 products in fp32.

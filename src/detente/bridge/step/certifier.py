@@ -23,7 +23,7 @@ from detente.bridge.certify.certificate import Certificate
 from detente.bridge.copies import copied
 from detente.bridge.graph import Graph
 from detente.bridge.lower.driver import every_node
-from detente.bridge.lower.precision import x64
+from detente.bridge.lower.precision import in_tf32, x64
 from detente.bridge.refusal import Refused
 from detente.bridge.state.birth import Births
 from detente.bridge.state.meta import fill
@@ -142,6 +142,7 @@ class Certifier:
             self._numbers(first.variant, first.count),
             parts,
             rule.clip_live,
+            in_tf32(self.options.matmul),
             restore,
         )
         return certify.certify(measured, self.model, self.loss, self.optimizer, then, again)

@@ -1,11 +1,13 @@
 """scaled_dot_product_attention: scores and softmax in float32, zeros on rows that are wholly masked.
 
-This is the plain form. Fused kernels replace it by choice (ours on a CPU: fused_attention.py), judged against this one.
+This is the plain form. Fused kernels replace it by choice (ours on a CPU: fused_attention.py; cuDNN's on an NVIDIA GPU:
+flash_attention.py), judged against this one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,6 +16,7 @@ from jax import lax
 
 from detente.bridge.lower.contract import contracted
 from detente.bridge.lower.dtypes import cast, is_bool, out_dtype, wide
+from detente.bridge.lower.ops import flash_attention
 from detente.bridge.lower.ops.fused_attention import fused_attention, is_taken
 from detente.bridge.lower.ops.random import keep_mask
 from detente.bridge.lower.ops.softmax import masked_softmax
@@ -45,6 +48,21 @@ def attention_scores(
     return scores
 
 
+def plain(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    is_causal: bool,
+    scale: float | None,
+    mask: jax.Array | None = None,
+    dropped: Callable[[jax.Array], jax.Array] = lambda weights: weights,
+) -> jax.Array:
+    """(..., L, E) in the accumulation dtype; ``dropped`` is what is left of the probabilities."""
+    weights = dropped(masked_softmax(attention_scores(query, key, mask, is_causal, scale), -1))
+    # The second product takes the probabilities in the operands' dtype, as the fused CPU and CUDA kernels do.
+    return contracted(_weighted, cast(weights, value.dtype), value, wide(value.dtype))
+
+
 @lowers("aten.scaled_dot_product_attention.default", random=True)
 def _attention(
     call: Any,
@@ -61,17 +79,22 @@ def _attention(
     dtype = out_dtype(call)
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         key, value = (jnp.repeat(t, query.shape[-3] // t.shape[-3], axis=-3) for t in (key, value))
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if flash_attention.is_taken(query, key, value, attn_mask, dropout_p, is_causal):
+        found = flash_attention.flash_attention(query, key, value, is_causal, factor)
+        if found is not None:
+            return cast(found, dtype)
     if is_taken(query, key, value, attn_mask, dropout_p):
         keep = keep_mask(call.key(), dropout_p, (*query.shape[:-1], key.shape[-2])) if dropout_p > 0 else None
-        factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
         return fused_attention(query, key, value, keep, is_causal, factor, dropout_p)
-    weights = masked_softmax(attention_scores(query, key, attn_mask, is_causal, scale), -1)
-    if dropout_p > 0:
+
+    def dropped(weights: jax.Array) -> jax.Array:
+        if dropout_p <= 0:
+            return weights
         keep = keep_mask(call.key(), dropout_p, weights.shape)
-        weights = jnp.where(keep, weights / (1 - dropout_p), 0) if dropout_p < 1 else jnp.zeros_like(weights)
-    # The second product takes the probabilities in the operands' dtype, as the fused CPU and CUDA kernels do.
-    kind = wide(value.dtype)
-    return cast(contracted(_weighted, cast(weights, value.dtype), value, kind), dtype)
+        return jnp.where(keep, weights / (1 - dropout_p), 0) if dropout_p < 1 else jnp.zeros_like(weights)
+
+    return cast(plain(query, key, value, is_causal, scale, attn_mask, dropped), dtype)
 
 
 @lowers("aten._scaled_dot_product_flash_attention_for_cpu.default", random=True)
