@@ -24,7 +24,7 @@ from detente.bridge.lower.ops.attention import plain
 
 @pytest.fixture
 def nvidia(monkeypatch):
-    monkeypatch.setattr(flash, "_on_nvidia", lambda: True)
+    monkeypatch.setattr(flash, "_has_kernel", lambda: True)
 
 
 def heads(length=256, width=64, dtype=jnp.bfloat16, count=2):
@@ -57,10 +57,10 @@ def test_not_taken_on_a_processor_and_on_no_gpu_of_another_maker(monkeypatch):
     with backwards():
         assert not flash.is_taken(*heads(), None, 0.0, False)
     monkeypatch.setattr(flash.jax, "default_backend", lambda: "gpu")
-    for version, ours in (("cuda 13000", True), ("rocm 60300", False)):
-        device = type("Device", (), {"client": type("Client", (), {"platform_version": version})})
+    for capability, ours in (("9.0", True), ("8.0", True), ("7.5", False), ("gfx942", False)):
+        device = type("Device", (), {"compute_capability": capability})
         monkeypatch.setattr(flash.jax, "devices", lambda device=device: [device])
-        assert flash._on_nvidia() is ours
+        assert flash._has_kernel() is ours
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from typing import Any
 import jax.experimental.serialize_executable as executables  # noqa: F401
 import torch
 import torch._decomp
+import torch._dispatch.python
 import torch._dynamo  # torch.compiler's checkpoint regions are looked up in it
+import torch._export.utils
 import torch._functorch.apis as functorch_apis  # noqa: F401
 import torch._functorch.eager_transforms as functorch_transforms
 import torch._functorch.vmap as functorch_vmap
@@ -40,6 +42,9 @@ OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
 FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+# The mode of fake tensors, or None; and what composite operators are taken apart under while a program is traced.
+fake_mode_of = torch._guards.detect_fake_mode
+python_dispatcher = torch._dispatch.python.enable_python_dispatcher
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 outside_of_modes = torch.utils._python_dispatch._disable_current_modes
 # ``with outside_of_transforms():`` none of ``torch.func``'s transforms is running.
@@ -73,6 +78,12 @@ without_subclasses = torch._C.DisableTorchFunctionSubclass
 
 # torch's own writing of some operations in smaller ones.
 decompositions = torch._decomp.get_decompositions
+
+
+def stays_whole(op: Any) -> bool:
+    """Whether ``run_decompositions({})`` leaves an operator as it is, but for what it writes."""
+    composite = torch._export.utils._is_cia_op(op)
+    return not composite or torch._export.utils._is_preservable_cia_op(op)
 
 
 def plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

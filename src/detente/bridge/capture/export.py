@@ -19,6 +19,7 @@ from detente.bridge.capture.causal import without_mask_hints
 from detente.bridge.capture.ctc import keep_ctc
 from detente.bridge.capture.data import keep_data
 from detente.bridge.capture.derivative import Derivatives, keep_derivatives
+from detente.bridge.capture.functional import functional
 from detente.bridge.capture.functions import keep_functions, unkept
 from detente.bridge.capture.generators import Generators
 from detente.bridge.capture.held import Held, Left, left_in_python, standing_in
@@ -427,10 +428,10 @@ def _export(
             tags = tag(exported, held)
             try:
                 with ran.noting(False):
-                    functional = exported.run_decompositions({})
+                    program_of = functional(exported)
             except Exception as error:
                 raise refusal_of(error) from error
-        graph = convert(functional, tags, held, layout, kept, outside)
+        graph = convert(program_of, tags, held, layout, kept, outside)
     told = program.__dict__["told"]
     graph, left = _without_left(graph, told.left)
     if told.unreached:

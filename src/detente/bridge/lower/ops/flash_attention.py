@@ -24,13 +24,14 @@ from detente.bridge.lower.backwards import only_backwards
 # kernel is.
 LEAST = 1 << 15
 WIDEST = 128
+EARLIEST = 8.0
 
 
 def is_taken(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool) -> bool:
     """Whether the kernel may take this attention: (B, H, L, D) in half precision, without a mask of its own."""
     if mask is not None or dropout > 0 or os.environ.get(VARIABLE) == "0":
         return False
-    if not (only_backwards() and _on_nvidia()):
+    if not (only_backwards() and _has_kernel()):
         return False
     shapes = [query.shape, key.shape, value.shape]
     return (
@@ -73,8 +74,9 @@ def _even(t: jax.Array) -> jax.Array:
     return jnp.pad(t, ((0, 0), (0, 0), (0, t.shape[2] % 2), (0, 0)))
 
 
-def _on_nvidia() -> bool:
-    """JAX calls every GPU ``gpu``; the version of its platform says whose."""
+def _has_kernel() -> bool:
+    """An NVIDIA GPU from Ampere on: JAX calls every GPU ``gpu``, and only NVIDIA's have a compute capability."""
     if jax.default_backend() != "gpu":
         return False
-    return "rocm" not in getattr(jax.devices()[0].client, "platform_version", "").lower()
+    capability = str(getattr(jax.devices()[0], "compute_capability", "0"))
+    return capability.replace(".", "", 1).isdigit() and float(capability) >= EARLIEST

@@ -1,0 +1,133 @@
+"""A program's functional form without a second trace: the same graph as by torch's, or torch's is taken."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from detente.bridge.capture import export
+from detente.bridge.capture.functional import Functional
+
+_spec = importlib.util.spec_from_file_location("families", Path(__file__).parents[1] / "test_families.py")
+assert _spec is not None and _spec.loader is not None
+families = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(families)
+
+X = torch.linspace(-2, 2, 48).reshape(4, 12)
+
+
+@pytest.fixture
+def both(monkeypatch):
+    """Two captures, by torch's trace and as it is done here; and whether that was the short way."""
+    real, ways = export.functional, []
+
+    def noted(exported):
+        ways.append(real(exported))
+        return ways[-1]
+
+    def run(model, batch, loss=lambda m, b: m(b)):
+        monkeypatch.setattr(export, "functional", lambda exported: exported.run_decompositions({}))
+        long = export.capture(model, loss, batch)
+        monkeypatch.setattr(export, "functional", noted)
+        short = export.capture(model, loss, batch)
+        assert export.alike(long.graph, short.graph, values=True)
+        assert (long.draws, long.writes) == (short.draws, short.writes)
+        return isinstance(ways[-1], Functional)
+
+    return run
+
+
+@pytest.mark.parametrize("family", families.FAMILIES, ids=lambda family: family.__name__)
+def test_both_ways_are_one_graph(both, family):
+    torch.manual_seed(0)
+    model, batch = family()
+    both(model.train(), batch, families.loss)
+
+
+class Of(nn.Module):
+    """A module that computes with one function."""
+
+    def __init__(self, run, *parts):
+        super().__init__()
+        self.weight, self.parts = nn.Parameter(torch.ones(12)), nn.ModuleList(parts)
+        self.run = run
+
+    def forward(self, x):
+        return self.run(self, x * self.weight).square().mean()
+
+
+def shared(module, x):
+    return module.parts[0](module.parts[0](x))
+
+
+SHORT = {
+    "reshape of what is dense, and of what is not": lambda m, x: x.reshape(12, 4) + x.t().reshape(12, 4),
+    "contiguous": lambda m, x: x.contiguous() + x.t().contiguous().t(),
+    "to another dtype and to its own": lambda m, x: x.to(torch.float64).to(torch.float32).to(torch.float32),
+    "dropout, and dropout of nothing": lambda m, x: F.dropout(F.dropout(x, 0.4), 0.0),
+    "two dropouts of one shape": lambda m, x: F.dropout(x, 0.4) * F.dropout(x, 0.4),
+    "dropout in evaluation": lambda m, x: F.dropout(x, 0.4, training=False),
+    "several results": lambda m, x: torch.cat(x.chunk(3, 1)[::-1], 1) + torch.stack(x.split(6, 1)).sum(),
+    "indices": lambda m, x: (
+        x[:, [3, 1, 3]].mean(1, keepdim=True) + x[..., None].expand(-1, -1, 2).flatten(1)[:, :1]
+    ),
+    "views of views": lambda m, x: x.view(2, 2, 12).transpose(0, 1).unsqueeze(0).squeeze().flatten(1),
+    "a detached one": lambda m, x: x * x.detach(),
+    "composites that stay": lambda m, x: F.layer_norm(F.linear(x, x), (4,)).softmax(-1),
+    "attention": lambda m, x: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
+}
+LONG = {
+    "a write to what was computed": lambda m, x: (x + 1).mul_(2).relu_(),
+    "a region without gradients": lambda m, x: x * torch.no_grad()(torch.exp)(x),
+    "autocast": lambda m, x: torch.autocast("cpu", torch.bfloat16)(F.linear)(x, x).float(),
+    "a constant": lambda m, x: x * torch.tensor([1.0, 2.0]).repeat(6),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_operators_that_may_alias_are_rewritten_where_they_stand(both, name):
+    assert both(Of(SHORT[name]), X)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_what_writes_or_has_regions_is_traced_again(both, name):
+    assert not both(Of(LONG[name]), X)
+
+
+def test_a_batch_norm_writes_its_statistics(both):
+    assert both(Of(lambda m, x: m.parts[0](x), nn.BatchNorm1d(12)), X)
+    assert both(Of(lambda m, x: m.parts[0](x), nn.BatchNorm1d(12, affine=False, momentum=0.3)), X)
+    assert both(Of(lambda m, x: m.parts[1](m.parts[0](x)), nn.BatchNorm1d(12), nn.BatchNorm1d(12)), X)
+    assert both(Of(lambda m, x: m.parts[0](x), nn.BatchNorm1d(12, track_running_stats=False)), X)
+    still = Of(lambda m, x: m.parts[0](x), nn.BatchNorm1d(12))
+    still.parts[0].eval()
+    assert both(still, X)
+
+
+def test_a_buffer_that_is_read_beside_its_write_is_traced_again(both):
+    """Which value a reader gets depends on the order of the two."""
+    norm = nn.BatchNorm1d(12)
+    assert not both(Of(shared, norm), X)
+    assert not both(Of(lambda m, x: m.parts[0](x) + m.parts[0].running_mean, norm), X)
+    assert not both(Of(lambda m, x: m.parts[0](x) * m.parts[0].num_batches_tracked, norm), X)
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(12, 3)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x):
+        y = self.linear(x)
+        self.seen.add_(y.detach().sum(0))
+        return y.square().mean()
+
+
+def test_a_buffer_of_the_users_own_is_written(both):
+    assert both(Counts(), X)
