@@ -1,14 +1,15 @@
 """The functional form of an exported program, without a second trace of it where none is needed.
 
-``ExportedProgram.run_decompositions`` traces the whole program again, node by node, to take writes and aliases out
-of it and to write those composite operators in smaller ones that may alias or say less than they do (``reshape``,
-``contiguous``, ``to``, ``dropout``, ``batch_norm``). It was a fifth of BERT's first step. Most programs write nothing
-but the statistics of a batch norm, and then each such operator can be rewritten by itself: it is traced once for what
-it is given, and the piece is put where it stands.
+``ExportedProgram.run_decompositions`` traces the whole program again, node by node, to take writes, aliases and no_grad
+regions out of it and to write those composite operators in smaller ones that may alias or say less than they do
+(``reshape``, ``to``, ``dropout``, ``batch_norm``): a quarter of BERT's first step. Here the nodes are copied in their
+order, and only such an operator is traced, by itself and once for what it is given. What is written is followed by
+name: a tensor's value is the last that was written to it, and a slice or a row that was written is put back into its
+tensor.
 
-A program goes the long way that writes anything else than a buffer which nobody else reads, that has regions of its own
-(no_grad, autocast, checkpoints, branches), lengths that are not known, or an operator whose schema keeps quiet about
-what it does. tests/bridge/capture/test_functional.py holds the two ways against each other.
+A program goes the long way (``Long``) where that would say less than torch's own rewriting: other regions (autocast,
+checkpoints, branches), lengths that are not known, a view that is read after its tensor was written, views of views
+that are written. tests/bridge/capture/test_functional.py holds the two ways against each other.
 """
 
 from __future__ import annotations
@@ -19,15 +20,32 @@ from typing import Any
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, TensorArgument
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from detente.bridge.private import OpOverload, fake_mode_of, python_dispatcher, pytree, stays_whole
+from detente.bridge.private import (
+    HigherOrderOperator,
+    OpOverload,
+    fake_mode_of,
+    python_dispatcher,
+    pytree,
+    stays_whole,
+)
 
+aten = torch.ops.aten
+# What puts a written view back into its tensor, with the view's own arguments.
+SCATTERS = {aten.slice.Tensor: aten.slice_scatter.default, aten.select.int: aten.select_scatter.default}
+# What torch's rewriting has in the place of an operator, argument by argument.
+RENAMED = {aten.lift_fresh_copy.default: aten.clone.default}
 # Parts of the names of operators that are not composite, and whose schema keeps quiet about what they write.
-_QUIET = ("native_batch_norm", "rrelu", "_renorm", "_fused_moving", "lift")
-_COPY = torch.ops.aten.copy_.default
+QUIET = ("native_batch_norm", "rrelu", "_renorm", "_fused_moving", "lift.")
+_COPY, _NORM = aten.copy_.default, aten._native_batch_norm_legit.default
+_FUNCTIONAL_NORM = aten._native_batch_norm_legit_functional.default
+
+
+class Long(Exception):
+    """This program is for torch's own rewriting."""
 
 
 @dataclass(frozen=True)
@@ -38,91 +56,322 @@ class Signature:
 
 @dataclass(frozen=True)
 class Functional:
-    """What of an ``ExportedProgram`` is read of its functional form."""
+    """What is read of an ``ExportedProgram`` in its functional form."""
 
     graph_module: GraphModule
-    graph_signature: Any
+    graph_signature: Signature
     constants: Any
+
+
+def functional(exported: Any) -> Any:
+    """The program as ``run_decompositions({})`` gives it: an ``ExportedProgram`` of torch's, or what is read of one."""
+    try:
+        return _Short(exported).program()
+    except Long:
+        return exported.run_decompositions({})
+
+
+@dataclass
+class _Memory:
+    """A tensor's memory: its value now, and how often it was written. ``buffer``: the placeholder of a buffer that may
+    be written; ``fixed``: it may not."""
+
+    value: FxNode
+    buffer: bool = False
+    fixed: bool = False
+    version: int = 0
+
+
+@dataclass
+class _Value:
+    """What a node of the program stands for. ``view``: None for the whole of its memory, else the node that took a part
+    of it; ``deep``: in a way that cannot be put back. ``at``: the version of the memory when it was taken."""
+
+    memory: _Memory
+    node: FxNode
+    at: int = 0
+    view: FxNode | None = None
+    deep: bool = False
+
+    def read(self) -> FxNode:
+        if self.view is None and not self.deep:
+            return self.memory.value
+        if self.at != self.memory.version:
+            raise Long("a view of what was written since")
+        return self.node
 
 
 @dataclass(frozen=True)
 class _Piece:
     """What stands for one node: a graph of the node's tensors. ``writes``: which of them (by place) have which value
-    afterwards."""
+    afterwards; ``copies``: the nodes that say so, which are the tensors themselves."""
 
-    module: GraphModule
+    graph: Graph
     writes: dict[int, FxNode]
+    copies: dict[FxNode, int]
 
     @staticmethod
     def of(module: GraphModule) -> _Piece | None:
+        """None for a graph that writes otherwise than at its end."""
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         writes: dict[int, FxNode] = {}
+        copies: dict[FxNode, int] = {}
         for node in module.graph.nodes:
             if node.op not in ("placeholder", "call_function", "output"):
                 return None
-            if node.op != "call_function" or not getattr(node.target, "_schema", None):
-                continue
             if node.target is _COPY and node.args[0] in places:
-                writes[places.index(node.args[0])] = node.args[1]
-            elif node.target._schema.is_mutable:
+                copies[node] = places.index(node.args[0])
+                writes[copies[node]] = node.args[1]
+            elif node.target is _NORM:
+                writes |= _statistics(module.graph, node, places)
+            elif getattr(getattr(node.target, "_schema", None), "is_mutable", False):
                 return None
-        return _Piece(module, writes)
+        return _Piece(module.graph, writes, copies)
 
 
-def functional(exported: Any) -> Any:
-    """The program as ``run_decompositions({})`` gives it: an ``ExportedProgram`` of torch's, or the same in short, for
-    which ``exported`` is used up."""
-    pieces = _pieces(exported) if all(map(_plain, exported.graph_module.graph.nodes)) else None
-    return exported.run_decompositions({}) if pieces is None else _short(exported, pieces)
+def _statistics(graph: Graph, node: FxNode, places: list[FxNode]) -> dict[int, FxNode]:
+    """Make a batch norm the one that gives its statistics as results."""
+    written = {}
+    node.target = _FUNCTIONAL_NORM
+    last = max(node.users, key=list(graph.nodes).index)
+    for argument, result in ((3, 3), (4, 4)):
+        with graph.inserting_after(last):
+            last = graph.call_function(operator.getitem, (node, result))
+        held = node.args[argument]
+        assert isinstance(held, FxNode)
+        last.meta["val"] = held.meta["val"]
+        written[places.index(held)] = last
+    node.meta["val"] = (*node.meta["val"], *(node.args[i].meta["val"] for i in (3, 4)))  # type: ignore[union-attr]
+    return written
 
 
-def _plain(node: FxNode) -> bool:
-    """Whether the node computes with lengths that are known, and is no region."""
-    if any(_unknown(part) for part in pytree.tree_leaves(node.meta.get("val"))):
-        return False
-    if node.op != "call_function" or node.target is operator.getitem:
-        return node.op in ("placeholder", "output", "call_function")
-    if not isinstance(node.target, OpOverload):
-        return False
-    name = node.target._schema.name
-    return name.startswith("aten::") and not (
-        stays_whole(node.target) and any(part in name for part in _QUIET)
-    )
+class _Short:
+    """One pass over the nodes, into a new graph."""
 
+    def __init__(self, exported: Any) -> None:
+        self.exported = exported
+        self.graph = Graph()
+        self.values: dict[FxNode, Any] = {}  # _Value, or a list of them
+        self.pieces: dict[Any, _Piece | None] = {}
 
-def _unknown(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return any(not isinstance(n, int) for n in (*value.shape, *value.stride(), value.storage_offset()))
-    return value is not None and not isinstance(value, bool | int | float | str)
+    def program(self) -> Functional:
+        module, signature = self.exported.graph_module, self.exported.graph_signature
+        if any(spec.kind != OutputKind.USER_OUTPUT for spec in signature.output_specs):
+            raise Long("the program has results that are no results")
+        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        held: list[tuple[_Memory, Any]] = []
+        for node, spec in zip(placeholders, signature.input_specs, strict=True):
+            self.known(node)
+            made = self.graph.node_copy(node)
+            memory = _Memory(made, buffer=spec.kind == InputKind.BUFFER, fixed=spec.kind != InputKind.BUFFER)
+            self.values[node] = _Value(memory, made)
+            held.append((memory, spec))
+        results = self.body(module)
+        written = [(_uncopied(memory.value), spec.target) for memory, spec in held if memory.version]
+        self.graph.output((*(value for value, _ in written), *results))
+        self.graph.eliminate_dead_code()
+        outputs = [
+            OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(value.name), target)
+            for value, target in written
+        ]
+        return Functional(
+            GraphModule(module, self.graph),
+            Signature(list(signature.input_specs), [*outputs, *signature.output_specs]),
+            self.exported.constants,
+        )
 
+    def body(self, module: GraphModule) -> list[Any]:
+        """Every node but the placeholders; what the graph gives."""
+        for node in module.graph.nodes:
+            self.known(node)
+            if node.op == "output":
+                given = node.args[0] if isinstance(node.args[0], list | tuple) else (node.args[0],)
+                return [self.read(value) for value in given]
+            if node.op == "get_attr" and isinstance(getattr(module, str(node.target), None), GraphModule):
+                continue  # the body of a region, which its operator reads
+            if node.op == "call_function":
+                self.call(module, node)
+            elif node.op != "placeholder":
+                raise Long(f"a node of kind {node.op}")
+        raise Long("a graph without an end")
 
-def _pieces(exported: Any) -> dict[FxNode, _Piece] | None:
-    """What stands for each operator that does not stay as it is; None where one is more than that."""
-    graph = exported.graph_module.graph
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    specs = exported.graph_signature.input_specs
-    buffers = {n for n, s in zip(placeholders, specs, strict=True) if s.kind == InputKind.BUFFER}
-    if any(spec.kind != OutputKind.USER_OUTPUT for spec in exported.graph_signature.output_specs):
-        return None
-    found: dict[FxNode, _Piece] = {}
-    known: dict[Any, _Piece | None] = {}
-    for node in graph.nodes:
-        if not isinstance(node.target, OpOverload):
-            continue
-        if stays_whole(node.target) and not node.target._schema.is_mutable:
-            continue
+    def known(self, node: FxNode) -> None:
+        for part in pytree.tree_leaves(node.meta.get("val")):
+            if isinstance(part, torch.Tensor):
+                numbers = (*part.shape, *part.stride(), part.storage_offset())
+                if all(isinstance(n, int) for n in numbers):
+                    continue
+            elif part is None or isinstance(part, bool | int | float | str):
+                continue
+            raise Long("a length or a number that is not known")
+
+    def read(self, value: Any) -> Any:
+        """An argument in the new graph's words."""
+        if not isinstance(value, FxNode):
+            return value
+        held = self.values[value]
+        return [part.read() for part in held] if isinstance(held, list) else held.read()
+
+    def call(self, module: GraphModule, node: FxNode) -> None:
+        target: Any = node.target
+        if target is operator.getitem and isinstance(node.args[0], FxNode):
+            held = self.values[node.args[0]]
+            if not isinstance(held, list):
+                raise Long("an item of what has none")
+            self.values[node] = held[node.args[1]]  # type: ignore[index]
+        elif isinstance(target, HigherOrderOperator):
+            self.region(module, node)
+        elif not isinstance(target, OpOverload):
+            raise Long(f"{target}")
+        elif target is aten.detach_.default:  # of what carries a gradient it was refused
+            self.values[node] = self.values[node.args[0]]  # type: ignore[index]
+        elif target in RENAMED:
+            self.values[node] = self.fresh(self.copied(node, RENAMED[target]))
+        elif stays_whole(target) and not target._schema.is_mutable:
+            if any(part in f"{target._schema.name}." for part in QUIET):
+                raise Long(f"{target} may write what it does not say")
+            self.results(node, self.copied(node, target))
+        else:
+            self.piece(node)
+
+    def region(self, module: GraphModule, node: FxNode) -> None:
+        """A region without gradients, in its place: the marks of its nodes say what it is."""
+        target: Any = node.target
+        inner: Any = node.args[1] if target.name() == "wrap_with_set_grad_enabled" else None
+        body: Any = getattr(module, str(inner.target), None) if isinstance(inner, FxNode) else None
+        if not isinstance(body, GraphModule):
+            raise Long(f"a region of {target.name()}")
+        places = [n for n in body.graph.nodes if n.op == "placeholder"]
+        for place, given in zip(places, node.args[2:], strict=True):
+            if not isinstance(given, FxNode):
+                raise Long("a region of numbers")
+            self.values[place] = self.values[given]
+        self.body(body)
+        end = next(n for n in body.graph.nodes if n.op == "output").args[0]
+        self.values[node] = [self.values[value] for value in end]
+
+    def copied(self, node: FxNode, target: Any) -> FxNode:
+        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self.read)
+        made = self.graph.call_function(target, args, kwargs)
+        made.meta = dict(node.meta)
+        return made
+
+    def fresh(self, made: FxNode) -> _Value:
+        return _Value(_Memory(made), made)
+
+    def results(self, node: FxNode, made: FxNode) -> None:
+        """What an operator that was copied gives: memory of its own, or a view of what it was given."""
+        source = self.source(node)
+        if not isinstance(node.meta.get("val"), list | tuple):
+            self.values[node] = self.fresh(made) if source is None else self.view(node, made, source)
+            return
+        found = []
+        for index, value in enumerate(node.meta["val"]):
+            part = self.graph.call_function(operator.getitem, (made, index))
+            part.meta = {**node.meta, "val": value}
+            found.append(self.fresh(part) if source is None else self.view(None, part, source))
+        self.values[node] = found
+
+    def source(self, node: FxNode) -> _Value | None:
+        """What a view looks at."""
+        schema = node.target._schema  # type: ignore[union-attr]
+        if not any(result.alias_info is not None for result in schema.returns):
+            return None
+        for argument, value in zip(schema.arguments, node.args, strict=False):
+            if argument.alias_info is not None and isinstance(value, FxNode):
+                held = self.values[value]
+                if isinstance(held, _Value):
+                    return held
+        raise Long("a view of something else than a tensor")
+
+    def view(self, node: FxNode | None, made: FxNode, source: _Value) -> _Value:
+        memory = source.memory
+        whole = source.view is None and not source.deep
+        put_back = node is not None and whole and node.target in SCATTERS
+        return _Value(memory, made, memory.version, node if put_back else None, deep=not put_back)
+
+    def piece(self, node: FxNode) -> None:
         leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, FxNode)]
+        held = [self.values[tensor] for tensor in tensors]
+        if not all(isinstance(value, _Value) for value in held):
+            raise Long("a list of tensors from one operator")
         key = (node.target, str(spec), *map(_described, leaves))
-        if key not in known:
-            known[key] = _traced(node.target, leaves, spec, [t.meta["val"] for t in tensors])
-        piece = known[key]
-        if piece is None or any(
-            tensors[place] not in buffers or len(tensors[place].users) > 1 for place in piece.writes
-        ):
+        if key not in self.pieces:
+            self.pieces[key] = _traced(node.target, leaves, spec, [t.meta["val"] for t in tensors])
+        piece = self.pieces[key]
+        if piece is None:
+            raise Long(f"{node.target} writes otherwise than at its end")
+        there: dict[FxNode, FxNode] = {}
+        whose: dict[FxNode, _Value] = {}  # which of the node's own tensors a node of the piece is
+        given, result = iter(held), None
+        for inner in piece.graph.nodes:
+            if inner.op == "placeholder":
+                whose[inner] = next(given)
+                there[inner] = whose[inner].read()
+            elif inner.op == "output":
+                result = inner.args[0]
+            elif inner in piece.copies:
+                whose[inner] = held[piece.copies[inner]]
+            else:
+                made = there[inner] = self.graph.node_copy(inner, there.__getitem__)
+                made.meta = {**node.meta, "val": inner.meta["val"]}
+        for place, value in piece.writes.items():
+            self.write(node, held[place], there[value])
+            whose[value] = held[place]
+        self.values[node] = (
+            [self.given(node, part, there, whose) for part in result]
+            if isinstance(result, list | tuple)
+            else self.given(node, result, there, whose)
+        )
+
+    def given(self, node: FxNode, part: Any, there: dict[FxNode, FxNode], whose: dict[FxNode, _Value]) -> Any:
+        """What a piece gives: one of the tensors that it was given, or what it made, a view as far as anybody knows."""
+        if part is None:
             return None
-        found[node] = piece
-    return found
+        if part in whose:
+            return whose[part]
+        if _looks_at_nothing(part):
+            return self.fresh(there[part])
+        source = next((v for n, v in whose.items() if _reached(part, n)), None)
+        return self.fresh(there[part]) if source is None else self.view(None, there[part], source)
+
+    def write(self, node: FxNode, target: _Value, value: FxNode) -> None:
+        memory = target.memory
+        if memory.fixed or target.deep or (target.view is not None and memory.buffer):
+            raise Long("a write to what is not followed")
+        if target.view is None:
+            memory.value, memory.version = value, memory.version + 1
+            return
+        if target.at != memory.version:
+            raise Long("a write to a view of what was written since")
+        view = target.view
+        rest = torch.fx.map_arg((view.args[1:], dict(view.kwargs)), self.read)
+        put = self.graph.call_function(SCATTERS[view.target], (memory.value, value, *rest[0]), rest[1])
+        put.meta = {**node.meta, "val": memory.value.meta["val"]}
+        memory.value, memory.version = put, memory.version + 1
+
+
+def _uncopied(value: FxNode) -> FxNode:
+    """What was copied into a buffer, whose own dtype it is given where it is written."""
+    source = value.args[1] if value.target is aten.copy.default else value
+    assert isinstance(source, FxNode)
+    return source
+
+
+def _looks_at_nothing(node: FxNode) -> bool:
+    """Whether a node of a piece has memory of its own."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and not any(result.alias_info is not None for result in schema.returns)
+
+
+def _reached(node: FxNode, source: FxNode) -> bool:
+    """Whether ``node`` is a view of ``source``, or of a view of it."""
+    while node.op == "call_function" and node.args and isinstance(node.args[0], FxNode):
+        if node is not source and _looks_at_nothing(node):
+            return False
+        node = node.args[0]
+    return node is source
 
 
 def _described(leaf: Any) -> Any:
@@ -139,56 +388,45 @@ def _traced(op: Any, leaves: list[Any], spec: Any, values: list[Any]) -> _Piece 
     if mode is None or not all(isinstance(value, torch.Tensor) for value in values):
         return None
 
-    def run(*tensors: torch.Tensor) -> Any:
+    def run(*tensors: torch.Tensor, op: Any = op) -> Any:
         given = iter(tensors)
         whole = [next(given) if isinstance(leaf, FxNode) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(whole, spec)
         return op(*args, **kwargs)
 
     with mode, python_dispatcher():
-        return _Piece.of(make_fx(torch.func.functionalize(run, remove="mutations"))(*values))
+        try:
+            return _written(op, run, values) or _operator(run, values)
+        except Exception:  # an operator that cannot be traced by itself: torch traces it with its neighbours
+            return None
 
 
-def _short(exported: Any, pieces: dict[FxNode, _Piece]) -> Functional:
-    graph = exported.graph_module.graph
-    written: dict[FxNode, FxNode] = {}
-    for node, piece in pieces.items():
-        _inline(graph, node, piece, written)
-    output = next(node for node in graph.nodes if node.op == "output")
-    specs = exported.graph_signature.input_specs
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    first = [(n, s) for n, s in zip(placeholders, specs, strict=True) if n in written]
-    output.args = ((*(written[node] for node, _ in first), *output.args[0]),)
-    graph.eliminate_dead_code()
-    outputs = [
-        OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(written[node].name), spec.target)
-        for node, spec in first
-    ]
-    signature = Signature(list(specs), [*outputs, *exported.graph_signature.output_specs])
-    return Functional(exported.graph_module, signature, exported.constants)
+def _written(op: Any, run: Any, values: list[Any]) -> _Piece | None:
+    """Of an operator that writes its first tensor: the one of the same name that does not, where that gives what is
+    written."""
+    name, plain = op._schema.name.removeprefix("aten::"), None
+    if name.endswith("_") and op._schema.is_mutable:
+        plain = getattr(getattr(aten, name[:-1], None), op._overloadname, None)
+    if plain is None:
+        return None
+    module = make_fx(lambda *tensors: run(*tensors, op=plain))(*values)
+    end = next(node for node in module.graph.nodes if node.op == "output")
+    value = end.args[0]
+    first = next(node for node in module.graph.nodes if node.op == "placeholder")
+    if not isinstance(value, FxNode) or not _alike(value.meta["val"], first.meta["val"]):
+        return None
+    piece = _Piece.of(module)
+    return None if piece is None or piece.writes else _Piece(piece.graph, {0: value}, {})
 
 
-def _inline(graph: Any, node: FxNode, piece: _Piece, written: dict[FxNode, FxNode]) -> None:
-    """The piece in the node's place, with the node's line, module and tag."""
-    tensors = [leaf for leaf in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(leaf, FxNode)]
-    given, there, result = iter(tensors), {}, None
-    with graph.inserting_before(node):
-        for inner in piece.module.graph.nodes:
-            if inner.op == "placeholder":
-                there[inner] = next(given)
-            elif inner.op == "output":
-                result = torch.fx.map_arg(inner.args[0], there.__getitem__)
-            elif inner.target is _COPY:
-                there[inner] = there[inner.args[1]]
-            else:
-                made = there[inner] = graph.node_copy(inner, there.__getitem__)
-                made.meta = {**node.meta, "val": inner.meta["val"]}
-    for place, value in piece.writes.items():
-        written[tensors[place]] = there[value]
-    if isinstance(result, FxNode):
-        node.replace_all_uses_with(result)
-    else:
-        for user in list(node.users):
-            user.replace_all_uses_with(result[user.args[1]])
-            graph.erase_node(user)
-    graph.erase_node(node)
+def _alike(one: Any, other: Any) -> bool:
+    return isinstance(one, torch.Tensor) and (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+def _operator(run: Any, values: list[Any]) -> _Piece | None:
+    # Plainly first: torch's rewriting in C has a dropout and a batch norm in other operators.
+    for traced in (run, torch.func.functionalize(run, remove="mutations")):
+        piece = _Piece.of(make_fx(traced)(*values))
+        if piece is not None:
+            return piece
+    return None

@@ -16,6 +16,7 @@ from detente.bridge.live.guard import Away, Guard
 from detente.bridge.live.watch import Watch
 from detente.bridge.live.writes import put
 from detente.bridge.optim.update import Update
+from detente.bridge.refusal import refuse
 from detente.bridge.state.birth import Births
 from detente.bridge.state.meta import Source
 from detente.bridge.state.place import from_jax
@@ -85,9 +86,16 @@ class Certified:
         return loss, aux, word
 
     def settled(self) -> Certificate:
-        """The certificate of the program that ran last, made now if it is still open; raises nothing."""
+        """The certificate of the program that ran last, made now if it is still open; a failed one is not raised.
+
+        Raises Refused (``certificate``) where there is none yet: of a model that a first step changed in Python
+        (transformers installs hooks then), the next step is certified.
+        """
         self._make_certificate()
-        return next(reversed(self._variants.certificates.values()))
+        for certificate in reversed(self._variants.certificates.values()):
+            return certificate
+        what = "no program of this step has a certificate yet"
+        raise refuse("certificate", what, hint="take another step, or compile with certificate='full'")
 
     def _settle(self) -> None:
         """Run the certificate of the last step, if it is still open. A failed one goes on raising."""
