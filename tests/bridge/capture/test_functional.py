@@ -96,6 +96,17 @@ def corner(module, x):
     return y
 
 
+def parts(module, x):
+    y = x + 1
+    y.chunk(2, 1)[0].mul_(3)
+    return y
+
+
+def turned(y):
+    y.t().mul_(2)
+    return y
+
+
 def stale(module, x):
     y = x + 1
     row = y[0]
@@ -128,6 +139,8 @@ WRITES = {
     "what was computed, read by its first name": first,
     "a row and a part": rows,
     "one after the other": lambda m, x: torch.zeros(4, 12).copy_(x).add_(x, alpha=2).clamp_(-1, 1),
+    "a wider one into a narrower one": lambda m, x: x.bfloat16().add_(x).float(),
+    "what a dropout of nothing gave back": lambda m, x: F.dropout(x + 1, 0.0).mul_(2),
     "with numbers drawn": lambda m, x: x * torch.empty(4, 12).uniform_() + x * torch.zeros(4, 12).normal_(),
     "without a gradient": lambda m, x: x * torch.no_grad()(torch.exp)(x),
     "a column by numbers": lambda m, x: torch.zeros(4, 12).index_put((torch.tensor([1]),), x[:1]),
@@ -137,6 +150,8 @@ LONG = {
     "autocast": lambda m, x: torch.autocast("cpu", torch.bfloat16)(F.linear)(x, x).float(),
     "a view that is read after its tensor was written": stale,
     "a view of a view": corner,
+    "a part of several": parts,
+    "what shows the same memory in another order": lambda m, x: turned(x + 1),
 }
 
 
