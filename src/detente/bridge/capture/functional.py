@@ -15,6 +15,7 @@ that are written. tests/bridge/capture/test_functional.py holds the two ways aga
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,8 +74,8 @@ def functional(exported: Any) -> Any:
 
 @dataclass
 class _Memory:
-    """A tensor's memory: its value now, and how often it was written. ``buffer``: the placeholder of a buffer that may
-    be written; ``fixed``: it may not."""
+    """A tensor's memory: its value now, and how often it was written. ``buffer``: the placeholder of one; ``fixed``: it
+    may not be written (a parameter, the batch, a buffer that stands under two names)."""
 
     value: FxNode
     buffer: bool = False
@@ -160,10 +161,12 @@ class _Short:
             raise Long("the program has results that are no results")
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         held: list[tuple[_Memory, Any]] = []
+        places = Counter(self.place(spec) for spec in signature.input_specs)
         for node, spec in zip(placeholders, signature.input_specs, strict=True):
             self.known(node)
             made = self.graph.node_copy(node)
-            memory = _Memory(made, buffer=spec.kind == InputKind.BUFFER, fixed=spec.kind != InputKind.BUFFER)
+            buffer = spec.kind == InputKind.BUFFER
+            memory = _Memory(made, buffer, fixed=not buffer or places[self.place(spec)] > 1)
             self.values[node] = _Value(memory, made)
             held.append((memory, spec))
         results = self.body(module)
@@ -179,6 +182,14 @@ class _Short:
             Signature(list(signature.input_specs), [*outputs, *signature.output_specs]),
             self.exported.constants,
         )
+
+    def place(self, spec: Any) -> Any:
+        """Where the tensor of a placeholder lies: what it is written, others at this place show."""
+        tensors = (held.get(spec.target) for held in (self.exported.state_dict, self.exported.constants))
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+                return tensor.untyped_storage().data_ptr() or id(tensor)
+        return id(spec)
 
     def body(self, module: GraphModule) -> list[Any]:
         """Every node but the placeholders; what the graph gives."""
@@ -198,9 +209,10 @@ class _Short:
     def known(self, node: FxNode) -> None:
         for part in pytree.tree_leaves(node.meta.get("val")):
             if isinstance(part, torch.Tensor):
-                numbers = (*part.shape, *part.stride(), part.storage_offset())
-                if all(isinstance(n, int) for n in numbers):
-                    continue
+                if part.layout is torch.strided:
+                    numbers = (*part.shape, *part.stride(), part.storage_offset())
+                    if all(isinstance(n, int) for n in numbers):
+                        continue
             elif part is None or isinstance(part, bool | int | float | str):
                 continue
             raise Long("a length or a number that is not known")
