@@ -403,3 +403,13 @@ def test_one_batch_norm_in_two_places_is_told_what_it_is() -> None:
     model = nn.Sequential(nn.Linear(3, 3), norm, nn.Linear(3, 3), norm)
     (found,) = bridge.check(model, lambda m, x: m(x).sum(), torch.ones(2, 3))
     assert "stands under two names" in found.hint
+
+
+def test_a_step_without_a_certificate_says_so() -> None:
+    model = nn.Linear(3, 1)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = torch.ones(2, 3)
+    step = bridge.compile(model, lambda m, b: m(b).sum(), sgd, example_batch=batch, certificate="none")
+    step(batch)
+    with pytest.raises(bridge.Refused, match="no program of this step has a certificate yet"):
+        step.settled()
