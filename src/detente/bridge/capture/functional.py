@@ -42,6 +42,8 @@ RENAMED = {aten.lift_fresh_copy.default: aten.clone.default}
 # Parts of the names of operators that are not composite, and whose schema keeps quiet about what they write.
 QUIET = ("native_batch_norm", "rrelu", "_renorm", "_fused_moving", "lift.")
 _COPY, _NORM = aten.copy_.default, aten._native_batch_norm_legit.default
+# Where a batch norm is given its statistics, and where the functional one gives the new ones.
+_STATISTICS = (3, 4)
 _FUNCTIONAL_NORM = aten._native_batch_norm_legit_functional.default
 
 
@@ -135,14 +137,14 @@ def _statistics(graph: Graph, node: FxNode, places: list[FxNode]) -> dict[int, F
     written = {}
     node.target = _FUNCTIONAL_NORM
     last = max(node.users, key=list(graph.nodes).index)
-    for argument, result in ((3, 3), (4, 4)):
+    for place in _STATISTICS:
         with graph.inserting_after(last):
-            last = graph.call_function(operator.getitem, (node, result))
-        held = node.args[argument]
+            last = graph.call_function(operator.getitem, (node, place))
+        held = node.args[place]
         assert isinstance(held, FxNode)
         last.meta["val"] = held.meta["val"]
         written[places.index(held)] = last
-    node.meta["val"] = (*node.meta["val"], *(node.args[i].meta["val"] for i in (3, 4)))  # type: ignore[union-attr]
+    node.meta["val"] = (*node.meta["val"], *(value.meta["val"] for value in written.values()))
     return written
 
 
@@ -161,12 +163,13 @@ class _Short:
             raise Long("the program has results that are no results")
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         held: list[tuple[_Memory, Any]] = []
-        places = Counter(self.place(spec) for spec in signature.input_specs)
-        for node, spec in zip(placeholders, signature.input_specs, strict=True):
+        places = [self.place(spec) for spec in signature.input_specs]
+        names = Counter(places)
+        for node, spec, place in zip(placeholders, signature.input_specs, places, strict=True):
             self.known(node)
             made = self.graph.node_copy(node)
             buffer = spec.kind == InputKind.BUFFER
-            memory = _Memory(made, buffer, fixed=not buffer or places[self.place(spec)] > 1)
+            memory = _Memory(made, buffer, fixed=not buffer or names[place] > 1)
             self.values[node] = _Value(memory, made)
             held.append((memory, spec))
         results = self.body(module)
@@ -259,8 +262,7 @@ class _Short:
                 raise Long("a region of numbers")
             self.values[place] = self.values[given]
         self.body(body)
-        end = next(n for n in body.graph.nodes if n.op == "output").args[0]
-        self.values[node] = [self.values[value] for value in end]
+        self.values[node] = [self.values[value] for value in body.graph.output_node().args[0]]
 
     def copied(self, node: FxNode, target: Any) -> FxNode:
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self.read)
@@ -422,8 +424,7 @@ def _written(op: Any, run: Any, values: list[Any]) -> _Piece | None:
     if plain is None:
         return None
     module = make_fx(lambda *tensors: run(*tensors, op=plain))(*values)
-    end = next(node for node in module.graph.nodes if node.op == "output")
-    value = end.args[0]
+    value = module.graph.output_node().args[0]
     first = next(node for node in module.graph.nodes if node.op == "placeholder")
     if not isinstance(value, FxNode) or not _alike(value.meta["val"], first.meta["val"]):
         return None

@@ -27,9 +27,8 @@ class Way:
     channels_last: bool = False
     threads: bool = False
     rounds: int | None = None  # a seed: every result of the step is off by at most one rounding, at random
-    tf32: bool = (
-        False  # products as the accelerator has them on which the step runs; none of torch's own choices
-    )
+    # products as the accelerator has them on which the step runs: what the user asked for, and no choice of torch's
+    tf32: bool = False
 
     @contextmanager
     def inside(self, tensors: Iterable[torch.Tensor] = ()) -> Iterator[None]:

@@ -57,7 +57,7 @@ class Kernels:
 @functools.cache
 def kernels() -> Kernels:
     """Built, loaded and registered; asked once per process. Never raises."""
-    if os.environ.get(VARIABLE) == "0":
+    if declined():
         return Kernels(f"{VARIABLE} is 0")
     if jax.default_backend() != "cpu":
         return Kernels(f"steps run on {jax.default_backend()}")
@@ -89,6 +89,11 @@ def _loaded() -> Any:
     return library
 
 
+def declined() -> bool:
+    """Whether the user wants no kernels but XLA's own."""
+    return os.environ.get(VARIABLE) == "0"
+
+
 def decline() -> None:
     """As ``DETENTE_KERNELS=0``, from here on and for the whole process."""
     os.environ[VARIABLE] = "0"
@@ -97,7 +102,7 @@ def decline() -> None:
 
 def begin() -> None:
     """Build what is not there yet, beside what comes first: a capture takes as long, on another core."""
-    if os.environ.get(VARIABLE) != "0" and jax.default_backend() == "cpu":
+    if not declined() and jax.default_backend() == "cpu":
         threading.Thread(target=_beforehand, daemon=True).start()
 
 

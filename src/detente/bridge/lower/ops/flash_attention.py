@@ -11,13 +11,12 @@ is traced in its place.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from detente.bridge.kernels.build import VARIABLE
+from detente.bridge.kernels.build import declined
 from detente.bridge.lower.backwards import only_backwards
 
 # Scores of a head from which on the kernel is taken: of 128 x 128 the plain form is faster by a half, of 197 x 197 the
@@ -29,7 +28,7 @@ EARLIEST = 8.0
 
 def is_taken(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool) -> bool:
     """Whether the kernel may take this attention: (B, H, L, D) in half precision, without a mask of its own."""
-    if mask is not None or dropout > 0 or os.environ.get(VARIABLE) == "0":
+    if mask is not None or dropout > 0 or declined():
         return False
     if not (only_backwards() and _has_kernel()):
         return False
