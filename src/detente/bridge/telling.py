@@ -29,6 +29,7 @@ from detente.bridge.live import interrupts
 
 QUIET_FOR = 1.0  # seconds; a call that takes less says nothing
 EVERY = 0.25  # seconds between two looks of the ticker
+SHORT = 0.05  # seconds; a phase that takes less is left out of the last line, which would call it 0.0
 _log = logging.getLogger("detente")
 
 
@@ -57,7 +58,7 @@ class _Call:
 
     def end(self) -> str:
         """All of it in a line. Phases that took no time to speak of are left out."""
-        parts = [f"{name} {took:.1f}" for name, took in self.done.copy().items() if took >= 0.05]
+        parts = [f"{name} {took:.1f}" for name, took in self.done.copy().items() if took >= SHORT]
         return f"{self.what}: {self.seconds:.1f} s" + (f" ({', '.join(parts)})" if parts else "")
 
 
