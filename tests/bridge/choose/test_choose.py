@@ -123,7 +123,7 @@ def test_thin_layers_run_written_out_and_may_be_rolled() -> None:
     x = torch.ones(2, 4)
     plain, rolled = step(12), step(12, form="rolled+full")
     assert (plain.choice.form, plain.choice.iterations) == ("unrolled", (12,))
-    assert plain.choice.why == f"the longest repeat has 12 layers; loops pay from {ROLL_FROM}"
+    assert plain.choice.why == f"what repeats does so 12 times at most; loops pay from {ROLL_FROM}"
     assert [float(rolled(x)) for _ in range(3)] == pytest.approx(
         [float(plain(x)) for _ in range(3)], rel=1e-6
     )
@@ -136,3 +136,32 @@ def test_thin_layers_run_written_out_and_may_be_rolled() -> None:
 def test_an_unknown_form_is_named_with_the_known_ones(case: test_forms.Case) -> None:
     with pytest.raises(ValueError, match="rolled\\+dots"):
         chosen(case, case.build, form="folded")
+
+
+class Stepwise(torch.nn.Module):
+    """A layer that goes through time, as people write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, state, states = self.mix(x), x.new_zeros(x.shape[0], 3), []
+        for t in range(x.shape[1]):
+            state = torch.tanh(0.5 * state + torch.sin(x[:, t]).exp().neg())
+            states.append(state)
+        return torch.stack(states, 1)
+
+
+@pytest.mark.parametrize(("steps", "form"), [(ROLL_FROM - 2, "unrolled"), (ROLL_FROM + 2, DEFAULT)])
+def test_a_long_loop_inside_few_layers_counts(steps: int, form: str) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(Stepwise() for _ in range(3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(2, steps, 3)
+    step = bridge.compile(model, lambda m, b: m(b).pow(2).sum(), optimizer, example_batch=x, cache=False)
+    assert step.choice.form == form
+    layers, inside = step.choice.iterations
+    assert layers == 3 and steps - 1 <= inside <= steps
+    float(step(x))
+    assert step.settled().ok

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import repeat_programs as programs
 from hypothesis import given, settings
+from unroll import unroll
 
 from detente.bridge.graph import Graph
 from detente.bridge.roll.find import Least
 from detente.bridge.roll.fold import ROLL, roll
-from detente.bridge.roll.unroll import unroll
 
 
 def loops(graph: Graph) -> list[tuple[int, int, list]]:

@@ -106,8 +106,8 @@ def by_depth(iterations: Sequence[int]) -> tuple[str, str]:
     if not deepest:
         return "unrolled", NO_LAYERS
     if deepest < ROLL_FROM:
-        return "unrolled", f"the longest repeat has {deepest} layers; loops pay from {ROLL_FROM}"
-    return DEFAULT, f"a repeat of {deepest} layers; loops pay from {ROLL_FROM}"
+        return "unrolled", f"what repeats does so {deepest} times at most; loops pay from {ROLL_FROM}"
+    return DEFAULT, f"a part repeats {deepest} times; loops pay from {ROLL_FROM}"
 
 
 def unseen(choice: Choice) -> str:

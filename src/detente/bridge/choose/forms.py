@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from detente.bridge.graph import Graph
 from detente.bridge.passes.connected import connected
+from detente.bridge.roll.at_once import at_once
 from detente.bridge.roll.backward import loops_updated
 from detente.bridge.roll.find import LAYERS
 from detente.bridge.roll.fold import ROLL, roll
@@ -95,13 +96,13 @@ def shape(
         return Shaped(form, graph, Stacks())
     reached = connected(graph)
     looped = roll(graph) if rolled is None else rolled
-    slim, stacks = stacked(looped, lambda name: (alike(name), name in reached))
+    slim, stacks = stacked(at_once(looped), lambda name: (alike(name), name in reached))
     return Shaped(form, with_remat(slim, None if form.inside else form.policy), stacks)
 
 
 def loops(graph: Graph) -> tuple[int, ...]:
-    """Iterations of the outermost loops of a rolled graph."""
-    return tuple(n.args[1] for n in graph.nodes if n.op == ROLL)
+    """Iterations of the loops of a rolled graph, each followed by those of the loops inside it."""
+    return tuple(count for n in graph.nodes if n.op == ROLL for count in (n.args[1], *loops(n.args[0])))
 
 
 def available(graph: Graph, whole: str = "", rolled: Graph | None = None) -> dict[str, str]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Literal
 
 from detente.bridge.lower.precision import x64
 from detente.bridge.roll.stacks import Stacks
@@ -15,7 +19,8 @@ Init = Callable[[Mapping[str, Any], Any], dict[str, dict[str, Any]]]
 
 
 class Births:
-    """One small program per layout that makes the whole first state, instead of one per shape.
+    """What makes the whole first state: on a host numbers are written where they are no more than that (AdamW's zeros),
+    which takes no compiler; else one small program per layout, instead of one per shape.
 
     ``init(params, hyper)`` is the rule's own; ``names`` are the parameters that it knows, by torch's names.
     """
@@ -38,6 +43,26 @@ class Births:
             self._programs[stacks.rows] = jax.jit(made)
         return self._programs[stacks.rows]
 
+    def written(self, values: Mapping[str, Any], hyper: Any, stacks: Stacks) -> dict[str, Any] | None:
+        """The state by the program's names, where every leaf of it is one number over and over and the device is the
+        host; None elsewhere. An accelerator fills its own memory faster than a host could send it."""
+        if jax.default_backend() != "cpu":
+            return None
+        shapes = stacks.split(jax.tree.map(_shape, dict(values)), _row)
+        traced, shape = jax.make_jaxpr(self.by_torch_names, return_shape=True)(shapes, hyper)
+        made = {id(out): eqn for eqn in traced.jaxpr.eqns for out in eqn.outvars}
+        leaves = [_filled(var, made) for var in traced.jaxpr.outvars]
+        if any(leaf is None for leaf in leaves):
+            return None
+        by_name = jax.tree.unflatten(jax.tree.structure(shape), leaves)
+        try:
+            joined = stacks.join(by_name, _stacked)
+        except _Differ:
+            return None
+        size = max((leaf.nbytes for leaf in jax.tree.leaves(joined)), default=0)
+        nothing = np.zeros(size, np.uint8)  # pages that are only read take no memory
+        return jax.tree.map(lambda leaf: leaf.array(nothing), joined)
+
     def by_torch_names(self, values: Mapping[str, Any], hyper: Any) -> Any:
         return self.init({n: v for n, v in values.items() if n in self.names}, hyper)
 
@@ -51,7 +76,8 @@ class Birth:
     def make(self, values: dict[str, Any], stacks: Stacks) -> dict[str, dict[str, Any]]:
         """Make it, under the names of the program whose layout is ``stacks``."""
         with x64():
-            return self.births.program(stacks)(values, self.hyper)
+            written = self.births.written(values, self.hyper, stacks)
+            return self.births.program(stacks)(values, self.hyper) if written is None else written
 
     def shapes(self, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Its shapes by torch's names; ``values`` are arrays or shapes by torch's names."""
@@ -62,3 +88,55 @@ class Birth:
 def stacked(rows: list[Any]) -> Any:
     """Pytrees of arrays that are all alike, as one with a leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+
+
+@dataclass(frozen=True)
+class _Filled:
+    """A leaf that is one number over and over."""
+
+    shape: tuple[int, ...]
+    value: np.ndarray[Any, Any]  # of no dimensions, with the leaf's dtype
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.value.dtype.itemsize
+
+    def array(self, nothing: np.ndarray[Any, Any]) -> jax.Array:
+        """It on the device, in memory of its own: it will be donated. ``nothing``: zeros, of enough bytes."""
+        if self.value.tobytes().strip(b"\0"):
+            whole = np.full(self.shape, self.value)
+        else:
+            whole = nothing[: self.nbytes].view(self.value.dtype).reshape(self.shape)
+        return jax.device_put(whole, may_alias=False)
+
+
+class _Differ(Exception):
+    """Layers of one stack begin with different numbers."""
+
+
+def _filled(var: Any, made: Mapping[int, Any]) -> _Filled | None:
+    """What a result of a traced function is, where it is one number that no argument has a part in."""
+    shape, dtype = tuple(var.aval.shape), var.aval.dtype
+    while not isinstance(var, Literal):
+        eqn = made.get(id(var))
+        if eqn is None or eqn.primitive.name not in ("broadcast_in_dim", "copy"):
+            return None
+        var = eqn.invars[0]
+    return _Filled(shape, np.asarray(var.val, dtype))
+
+
+def _stacked(rows: list[Any]) -> Any:
+    def one(*leaves: _Filled) -> _Filled:
+        if len({(leaf.shape, leaf.value.dtype, leaf.value.tobytes()) for leaf in leaves}) > 1:
+            raise _Differ
+        return _Filled((len(leaves), *leaves[0].shape), leaves[0].value)
+
+    return jax.tree.map(one, *rows)
+
+
+def _shape(value: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(value.shape, value.dtype)
+
+
+def _row(leaf: Any, k: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
