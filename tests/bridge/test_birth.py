@@ -57,9 +57,16 @@ def test_what_is_written_is_what_the_program_makes(name: str, stacks: Stacks, dt
             np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
 
 
-def test_it_takes_no_compiler_and_each_leaf_has_memory_of_its_own() -> None:
-    born, values, hyper = births(torch.optim.AdamW, torch.float32)
-    made = born.at(hyper).make(values, Stacks())
+@pytest.mark.parametrize("width", [2, 64, 700])
+def test_it_takes_no_compiler_and_each_leaf_has_memory_of_its_own(width: int) -> None:
+    """JAX takes an array of numpy's as it lies where it lies well, whatever ``may_alias`` says."""
+
+    def init(params: Any, hyper: Any) -> Any:
+        return {n: {k: jax.numpy.zeros((width, width)) for k in ("first", "second")} for n in params}
+
+    born = Births(init, frozenset("abc"))
+    with x64():
+        made = born.at(()).make({n: jax.numpy.ones(2) for n in "abc"}, Stacks())
     assert not born._programs
     places = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(made)]
     assert len(set(places)) == len(places) > 0

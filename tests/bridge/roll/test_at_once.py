@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from detente.bridge.capture.export import capture
 from detente.bridge.choose.forms import FORMS, shape
@@ -134,6 +135,46 @@ def test_also_inside_of_layers(form: str) -> None:
     inside = of_all(layers.args[0])
     assert inside[ROLL] == 1 and not inside[UNBIND] and not inside[STACK] and inside[SELECT] <= ENDS
     assert agrees(model, x, form=form).choice.form == form
+
+
+def without_gradients(states: list[torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad():
+        scale = torch.stack(states, 1).abs().mean() + 1
+    return torch.stack(states, 1) / scale
+
+
+class Again(nn.Module):
+    """A recurrence whose inside is computed again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Recurrent(joined)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + checkpoint(self.inner, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("make", [lambda: Recurrent(without_gradients), Again], ids=["no_grad", "checkpoint"])
+@pytest.mark.parametrize("form", ["rolled", "rolled+dots", "unrolled"])
+def test_regions_keep_what_they_mean(make: Any, form: str) -> None:
+    torch.manual_seed(0)
+    assert agrees(make(), torch.randn(3, STEPS, WIDTH), form=form).choice.form == form
+
+
+def test_two_loops_of_the_same_shapes_are_not_taken_for_one() -> None:
+    torch.manual_seed(0)
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = Recurrent(lambda s: s), Recurrent(lambda s: s[::-1])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            one, other = self.one(x), self.other(x)
+            mixed = [v for pair in zip(one, other, strict=True) for v in pair]
+            return torch.stack([*one, *other], 1).sum(1) + torch.cat(mixed, 1).sum(1, keepdim=True)
+
+    agrees(Two(), torch.randn(3, STEPS, WIDTH), form="rolled")
 
 
 def test_what_is_joined_may_differ_in_dtype() -> None:

@@ -16,7 +16,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from detente.bridge.graph import Aval, Graph, Node, Ref, graphs_in, node_refs, r
 from detente.bridge.lower.channels_last import EACH, Last, each, met, plainly
 from detente.bridge.lower.dtypes import NotForComplex
 from detente.bridge.lower.faults import NO_FAULT, Sites
+from detente.bridge.lower.sharing import Shared
 from detente.bridge.lower.table import TABLE, USERS, Entry
 from detente.bridge.refusal import Reason, Refused
 
@@ -81,10 +82,11 @@ class Trace:
     key: jax.Array | None = None
     offset: Any = 0
     words: list[jax.Array] = field(default_factory=list)
+    shared: Shared = field(default_factory=Shared)
 
     def inner(self, offset: Any = 0) -> Trace:
         """A trace of a sub-program: same key and sites, its own words."""
-        return Trace(self.sites, self.key, self.offset + offset)
+        return Trace(self.sites, self.key, self.offset + offset, shared=self.shared)
 
     def word(self) -> jax.Array:
         """The smallest site that faulted so far (0-d int32), ``NO_FAULT`` when none did."""
@@ -221,12 +223,17 @@ def _run_node(node: Node, values: dict[Any, Any], trace: Trace) -> None:
 def _lowered(entry: Entry, call: NodeCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The entry's result; values whose channels are last go to those that can take them."""
     if entry.aware or not met((*args, *kwargs.values())):
-        return entry.lower(call, *args, **kwargs)
+        return _called(entry, call, args, kwargs)
     if entry.op in EACH and entry.note != USERS:
         found = each(entry.lower, call, args, kwargs)
         if found is not None:
             return found
-    return entry.lower(call, *plainly(tuple(args)), **{name: plainly(a) for name, a in kwargs.items()})
+    return _called(entry, call, plainly(tuple(args)), {name: plainly(a) for name, a in kwargs.items()})
+
+
+def _called(entry: Entry, call: NodeCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    lower = partial(entry.lower, call)
+    return call.trace.shared(lower, call.node, args, kwargs) if entry.shared else lower(*args, **kwargs)
 
 
 def _checked(node: Node, result: Any) -> Any:

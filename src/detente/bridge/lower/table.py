@@ -63,13 +63,16 @@ class Call(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """``aware``: it takes and returns values with their channels last (channels_last.py)."""
+    """``aware``: it takes and returns values with their channels last (channels_last.py). ``shared``: it is traced once
+    for all calls of the same shapes and numbers (sharing.py): many JAX operations of tensors alone, which asks of its
+    surroundings what the result is and nothing else."""
 
     op: str
     lower: Callable[..., Any]
     random: bool = False
     note: str = ""
     aware: bool = False
+    shared: bool = False
 
 
 TABLE: dict[str, Entry] = {}
@@ -78,7 +81,7 @@ USERS = "registered by the user"
 
 
 def lowers(
-    *ops: str, random: bool = False, note: str = "", aware: bool = False
+    *ops: str, random: bool = False, note: str = "", aware: bool = False, shared: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register one function for one or more operators: ``@lowers("aten.add.Tensor", "aten.add.Scalar")``.
 
@@ -92,7 +95,7 @@ def lowers(
                 raise ValueError(
                     f"{op} is already lowered by {TABLE[op].lower.__module__}.{TABLE[op].lower.__name__}"
                 )
-            TABLE[op] = Entry(op, function, random, note, aware)
+            TABLE[op] = Entry(op, function, random, note, aware, shared)
         return function
 
     return register

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import jax
@@ -59,9 +58,7 @@ class Births:
             joined = stacks.join(by_name, _stacked)
         except _Differ:
             return None
-        size = max((leaf.nbytes for leaf in jax.tree.leaves(joined)), default=0)
-        nothing = np.zeros(size, np.uint8)  # pages that are only read take no memory
-        return jax.tree.map(lambda leaf: leaf.array(nothing), joined)
+        return jax.tree.map(_Filled.array, joined)
 
     def by_torch_names(self, values: Mapping[str, Any], hyper: Any) -> Any:
         return self.init({n: v for n, v in values.items() if n in self.names}, hyper)
@@ -97,17 +94,11 @@ class _Filled:
     shape: tuple[int, ...]
     value: np.ndarray[Any, Any]  # of no dimensions, with the leaf's dtype
 
-    @property
-    def nbytes(self) -> int:
-        return prod(self.shape) * self.value.dtype.itemsize
-
-    def array(self, nothing: np.ndarray[Any, Any]) -> jax.Array:
-        """It on the device, in memory of its own: it will be donated. ``nothing``: zeros, of enough bytes."""
-        if self.value.tobytes().strip(b"\0"):
-            whole = np.full(self.shape, self.value)
-        else:
-            whole = nothing[: self.nbytes].view(self.value.dtype).reshape(self.shape)
-        return jax.device_put(whole, may_alias=False)
+    def array(self) -> jax.Array:
+        """It on the device, made of what is nobody else's: JAX may take it as it lies, and it will be donated."""
+        if any(self.value.tobytes()):
+            return jax.device_put(np.full(self.shape, self.value))
+        return jax.device_put(np.zeros(self.shape, self.value.dtype))  # pages that nobody has touched yet
 
 
 class _Differ(Exception):

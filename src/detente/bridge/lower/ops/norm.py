@@ -36,7 +36,7 @@ def _affine(
     return y if bias is None else y + cast(bias, y.dtype).reshape(shape)
 
 
-@lowers("aten.layer_norm.default")
+@lowers("aten.layer_norm.default", shared=True)
 def _layer_norm(
     call: Any,
     x: jax.Array,
@@ -52,7 +52,7 @@ def _layer_norm(
     return cast(_affine(y, weight, bias, tuple(normalized_shape)), dtype)
 
 
-@lowers("aten.native_layer_norm.default")
+@lowers("aten.native_layer_norm.default", shared=True)
 def _native_layer_norm(
     call: Any, x: jax.Array, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[jax.Array, ...]:
@@ -62,7 +62,7 @@ def _native_layer_norm(
     return tuple(cast(r, out_dtype(call, i)) for i, r in enumerate(results))
 
 
-@lowers("aten.rms_norm.default", "aten._fused_rms_norm.default")
+@lowers("aten.rms_norm.default", "aten._fused_rms_norm.default", shared=True)
 def _rms_norm(
     call: Any,
     x: jax.Array,
@@ -94,7 +94,7 @@ def _grouped(
     return _affine(y.reshape(x.shape), weight, bias, shape), mean, inverse
 
 
-@lowers("aten.group_norm.default")
+@lowers("aten.group_norm.default", shared=True)
 def _group_norm(
     call: Any,
     x: jax.Array,
@@ -162,7 +162,7 @@ def _batch_norm(
     return told(y), mean, inverse, new
 
 
-@lowers("aten._native_batch_norm_legit_functional.default", aware=True)
+@lowers("aten._native_batch_norm_legit_functional.default", aware=True, shared=True)
 def _batch_norm_functional(
     call: Any,
     x: jax.Array | Last,
