@@ -204,6 +204,8 @@ def main() -> int:
                     out.write(json.dumps(lines[-1]) + "\n")
                 given.page.write_text(page(lines, command))
                 print(lines[-1], file=sys.stderr, flush=True)
+    if lines:
+        given.page.write_text(page(lines, command))  # also where all had been measured
     return 0
 
 
