@@ -122,6 +122,17 @@ def node_refs(node: Node) -> Iterator[Ref]:
         yield from refs(value)
 
 
+def avals(graph: Graph) -> dict[Ref, Aval]:
+    """Every value's ``Aval``. Ids are unique within one graph; a sub-graph's are its own."""
+    found: dict[Ref, Aval] = {Ref(item.id): item.aval for item in graph.inputs}
+    for node in graph.nodes:
+        if isinstance(node.out, tuple):
+            found.update({Ref(node.id, k): aval for k, aval in enumerate(node.out) if aval is not None})
+        elif node.out is not None:
+            found[Ref(node.id)] = node.out
+    return found
+
+
 def graphs_in(value: Any) -> Iterator[Graph]:
     """The sub-graphs inside nested arguments."""
     if isinstance(value, Graph):

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from detente.bridge.graph import Aval, Graph, Node, Ref, graphs_in, node_refs, refs
+from detente.bridge.graph import Aval, Graph, Node, Ref, avals, graphs_in, node_refs, refs
 from detente.bridge.lower.channels_last import EACH, Last, each, met, plainly
 from detente.bridge.lower.dtypes import NotForComplex
 from detente.bridge.lower.faults import NO_FAULT, Sites
@@ -59,12 +59,12 @@ def every_node(graph: Graph) -> Iterable[Node]:
 def missing(graph: Graph) -> list[Reason]:
     """One reason per operator that the table lacks, at its first use, with shapes and how to register it."""
     load_table()
-    avals = _avals(graph)
+    known = avals(graph)
     found: dict[str, Reason] = {}
     for node in every_node(graph):
         if node.op in TABLE or node.op in found:
             continue
-        shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for ref in node_refs(node) if (a := avals.get(ref)))
+        shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for ref in node_refs(node) if (a := known.get(ref)))
         found[node.op] = Reason(
             "op",
             f"{node.op}({shapes}) -> {_show(node.out)} has no lowering",
@@ -285,18 +285,6 @@ def _resolve(value: Any, values: Mapping[Any, Any]) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(_resolve(item, values) for item in value)
     return value
-
-
-def _avals(graph: Graph) -> dict[Ref, Aval]:
-    """Every value's ``Aval``; ids are unique within one graph, a sub-graph's shadow those outside (for
-    messages only)."""
-    avals: dict[Ref, Aval] = {Ref(item.id): item.aval for item in graph.inputs}
-    for node in graph.nodes:
-        if isinstance(node.out, Aval):
-            avals[Ref(node.id)] = node.out
-        elif node.out is not None:
-            avals.update({Ref(node.id, i): out for i, out in enumerate(node.out) if out is not None})
-    return avals
 
 
 def _show(out: Aval | tuple[Aval | None, ...] | None) -> str:

@@ -13,14 +13,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from detente.bridge.graph import Aval, Graph, Node, Ref, node_refs, refs, without_dead
-from detente.bridge.passes.substitute import rewire, substitute
-from detente.bridge.passes.unbound import SELECT, UNBIND
+from detente.bridge.graph import Aval, Graph, Node, Ref, avals, without_dead
+from detente.bridge.passes.unbound import LEAST, SELECT, UNBIND, select_few
 from detente.bridge.roll.fold import ROLL
 
+_Row = tuple[Ref, int, bool]  # of which result, which row of it, whether with an axis of its own
 STACK, CAT, UNSQUEEZE = "aten.stack.default", "aten.cat.default", "aten.unsqueeze.default"
-# Fewer pieces than this are put together as they are.
-LEAST = 4
 
 
 def at_once(graph: Graph) -> Graph:
@@ -29,7 +27,7 @@ def at_once(graph: Graph) -> Graph:
         return graph
     writer = _Writer(
         made={n.id: n for n in graph.nodes},
-        avals={i.id: i.aval for i in graph.inputs},
+        avals=avals(graph),
         fresh=1 + max(v.id for v in (*graph.inputs, *graph.nodes)),
     )
     for node in graph.nodes:
@@ -39,13 +37,13 @@ def at_once(graph: Graph) -> Graph:
             writer.together(node)
         else:
             writer.nodes.append(node)
-    return _selected(without_dead(replace(graph, nodes=tuple(writer.nodes))), writer.fresh)
+    return select_few(without_dead(replace(graph, nodes=tuple(writer.nodes))))
 
 
 @dataclass
 class _Writer:
     made: Mapping[int, Node]
-    avals: Mapping[int, Aval]
+    avals: Mapping[Ref, Aval]
     fresh: int
     nodes: list[Node] = field(default_factory=list)
 
@@ -54,13 +52,6 @@ class _Writer:
         self.fresh += 1
         self.nodes.append(replace(beside, id=self.fresh - 1, op=op, args=args, kwargs=(), out=out, draw=None))
         return Ref(self.fresh - 1)
-
-    def aval(self, ref: Ref) -> Aval | None:
-        if ref.id in self.avals:
-            return self.avals[ref.id]
-        out = self.made[ref.id].out
-        found = out[ref.index] if isinstance(out, tuple) and ref.index is not None else out
-        return found if isinstance(found, Aval) else None
 
     # -- what a loop reads ------------------------------------------------------------------------------------
 
@@ -77,12 +68,13 @@ class _Writer:
         if node is None or node.op != UNBIND or node.marks or node.kwargs:
             return entry
         places = [r.index for r in entry if r.id == node.id and r.index is not None]
-        whole, turn = self.aval(node.args[0]), _turn(places)
-        if not turn or whole is None or len(places) < len(entry):
+        turn = _turn(places)
+        if not turn or len(places) < len(entry):
             return entry
-        source, dim = node.args[0], (node.args[1] if len(node.args) > 1 else 0) % len(whole.shape)
+        source, dim = node.args if len(node.args) > 1 else (*node.args, 0)
+        whole = self.avals[source]
         first, last = sorted((places[0], places[-1]))
-        found, aval = self.moved(node, source, whole, dim, 0)
+        found, aval = self.moved(node, source, whole, dim % len(whole.shape), 0)
         return self.part(node, found, aval, first, last, turn)
 
     def moved(self, beside: Node, ref: Ref, aval: Aval, axis: int, to: int) -> tuple[Ref, Aval]:
@@ -107,15 +99,16 @@ class _Writer:
 
     def together(self, node: Node) -> None:
         """``stack`` or ``cat`` of rows of a loop's result: those that follow each other are one operand."""
-        pieces = node.args[0] if node.args else ()
+        pieces, dim = (*node.args, 0)[:2]
         if not isinstance(node.out, Aval) or not isinstance(pieces, tuple) or node.kwargs:
             self.nodes.append(node)
             return
-        dim = (node.args[1] if len(node.args) > 1 else 0) % len(node.out.shape)
+        dim %= len(node.out.shape)
+        found = [self.row(node, piece, dim) for piece in pieces]
         operands: list[Ref] = []
         k = 0
         while k < len(pieces):
-            rows = self.run(node, pieces[k:], dim)
+            rows = _run(found, k)
             if rows is not None:
                 operands.append(self.rows(node, rows, dim))
                 k += rows.last - rows.first + 1
@@ -123,25 +116,10 @@ class _Writer:
             operands.append(self.alone(node, pieces[k], dim) if node.op == STACK else pieces[k])
             k += 1
         # The same node, so that whoever reads it reads on.
-        found = len(operands) < len(pieces)
-        self.nodes.append(replace(node, op=CAT, args=(tuple(operands), dim)) if found else node)
+        fewer = len(operands) < len(pieces)
+        self.nodes.append(replace(node, op=CAT, args=(tuple(operands), dim)) if fewer else node)
 
-    def run(self, node: Node, pieces: Sequence[Any], dim: int) -> _Rows | None:
-        """The rows of one loop's result that the pieces begin with, where they are enough."""
-        found = [self.row(node, piece, dim) for piece in pieces]
-        first, places = found[0], []
-        for row in found:
-            if first is None or row is None or (row[0], row[2]) != (first[0], first[2]):
-                break
-            if len(places) > 1 and row[1] - places[-1] != places[1] - places[0]:
-                break
-            places.append(row[1])
-        turn = _turn(places)
-        if first is None or not turn or len(places) < LEAST:
-            return None
-        return _Rows(first[0], min(places), max(places), turn, first[2])
-
-    def row(self, node: Node, piece: Any, dim: int) -> tuple[Ref, int, bool] | None:
+    def row(self, node: Node, piece: Any, dim: int) -> _Row | None:
         """Of which loop's result an operand of ``node`` is a row, which, and whether it brings an axis of its own."""
         made = self.made.get(piece.id) if isinstance(piece, Ref) and piece.index is None else None
         new_axis = node.op == STACK
@@ -157,8 +135,7 @@ class _Writer:
 
     def rows(self, beside: Node, rows: _Rows, dim: int) -> Ref:
         """Rows of a loop's result as one operand of a ``cat`` along ``dim``."""
-        aval = self.aval(rows.of)
-        assert aval is not None, "a loop's result has a shape"
+        aval = self.avals[rows.of]
         ref = self.part(beside, rows.of, aval, rows.first, rows.last, rows.turn)
         part = Aval((rows.last - rows.first + 1, *aval.shape[1:]), aval.dtype)
         ref, moved = self.moved(beside, ref, part, 0, dim)
@@ -168,8 +145,7 @@ class _Writer:
         return self.add(beside, "aten.reshape.default", (ref, joined), Aval(joined, aval.dtype))
 
     def alone(self, beside: Node, ref: Ref, dim: int) -> Ref:
-        aval = self.aval(ref)
-        assert aval is not None, "what is stacked has a shape"
+        aval = self.avals[ref]
         shape = (*aval.shape[:dim], 1, *aval.shape[dim:])
         return self.add(beside, UNSQUEEZE, (ref, dim), Aval(shape, aval.dtype))
 
@@ -186,31 +162,23 @@ class _Rows:
     new_axis: bool
 
 
+def _run(found: Sequence[_Row | None], start: int) -> _Rows | None:
+    """The rows of one loop's result that begin at ``start``, where they are enough."""
+    first, places = found[start], list[int]()
+    for k in range(start, len(found)):
+        row = found[k]
+        if first is None or row is None or (row[0], row[2]) != (first[0], first[2]):
+            break
+        if len(places) > 1 and row[1] - places[-1] != places[1] - places[0]:
+            break
+        places.append(row[1])
+    turn = _turn(places)
+    if first is None or not turn or len(places) < LEAST:
+        return None
+    return _Rows(first[0], min(places), max(places), turn, first[2])
+
+
 def _turn(places: Sequence[int]) -> int:
     """1 where they count up by one, -1 where down, else 0."""
     steps = {b - a for a, b in pairwise(places)}
     return steps.pop() if steps in ({1}, {-1}) else 0
-
-
-def _selected(graph: Graph, fresh: int) -> Graph:
-    """What is still taken apart, but read in a few places, is selected from. Ids from ``fresh`` on are unused."""
-    read: dict[int, set[int]] = {n.id: set() for n in graph.nodes if n.op == UNBIND}
-    outputs = (r for o in graph.outputs for r in refs(o.value))
-    for ref in (*outputs, *(r for n in graph.nodes for r in node_refs(n))):
-        if ref.id in read and ref.index is not None:
-            read[ref.id].add(ref.index)
-    renamed: dict[Ref, Ref] = {}
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        places = read.get(node.id, set())
-        if node.op != UNBIND or len(places) >= LEAST or not isinstance(node.out, tuple):
-            nodes.append(rewire(node, renamed))
-            continue
-        source, dim = (*node.args, 0)[:2]
-        for place in sorted(places):
-            args = (substitute(source, renamed), dim, place)
-            nodes.append(replace(node, id=fresh, op=SELECT, args=args, kwargs=(), out=node.out[place]))
-            renamed[Ref(node.id, place)] = Ref(fresh)
-            fresh += 1
-    given = tuple(replace(o, value=substitute(o.value, renamed)) for o in graph.outputs)
-    return replace(graph, nodes=tuple(nodes), outputs=given)

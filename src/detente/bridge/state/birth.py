@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from detente.bridge.lower.precision import x64
+from detente.bridge.program.program import shape_of
 from detente.bridge.roll.stacks import Stacks
 
 Init = Callable[[Mapping[str, Any], Any], dict[str, dict[str, Any]]]
@@ -46,7 +47,7 @@ class Births:
         host; None elsewhere. An accelerator fills its own memory faster than a host could send it."""
         if jax.default_backend() != "cpu":
             return None
-        shapes = stacks.split(jax.tree.map(_shape, dict(values)), _row)
+        shapes = stacks.split(jax.tree.map(shape_of, dict(values)), row_shape)
         traced, shape = jax.make_jaxpr(self.by_torch_names, return_shape=True)(shapes, hyper)
         made = {id(out): eqn for eqn in traced.jaxpr.eqns for out in eqn.outvars}
         leaves = [_filled(var, made) for var in traced.jaxpr.outvars]
@@ -86,6 +87,11 @@ def stacked(rows: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
 
 
+def row_shape(leaves: Any, k: int) -> Any:
+    """The shapes of one row of stacked leaves."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), leaves)
+
+
 @dataclass(frozen=True)
 class _Filled:
     """A leaf that is one number over and over."""
@@ -122,11 +128,3 @@ def _stacked(rows: list[Any]) -> Any:
         return _Filled((len(leaves), *leaves[0].shape), leaves[0].value)
 
     return jax.tree.map(one, *rows)
-
-
-def _shape(value: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(value.shape, value.dtype)
-
-
-def _row(leaf: Any, k: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)

@@ -12,7 +12,7 @@ import numpy as np
 from detente.bridge.lower.precision import x64
 from detente.bridge.program.program import shape_of
 from detente.bridge.roll.stacks import Stacks
-from detente.bridge.state.birth import Birth, stacked
+from detente.bridge.state.birth import Birth, row_shape, stacked
 from detente.bridge.state.freed import give_back
 
 Arrays = dict[str, Any]
@@ -93,10 +93,10 @@ class State:
 
     def shapes(self) -> tuple[Arrays, dict[str, Arrays]]:
         """The shapes and dtypes of ``by_torch_names()``; makes and copies nothing."""
-        values = self.stacks.split(jax.tree.map(shape_of, self.values), _row_shape)
+        values = self.stacks.split(jax.tree.map(shape_of, self.values), row_shape)
         if isinstance(self._optimizer, Birth):
             return values, self._optimizer.shapes(values)
-        return values, self.stacks.split(jax.tree.map(shape_of, self._optimizer), _row_shape)
+        return values, self.stacks.split(jax.tree.map(shape_of, self._optimizer), row_shape)
 
     def names(self) -> tuple[str, ...]:
         """torch's names of the weights and buffers."""
@@ -118,7 +118,3 @@ def _stack(rows: list[Any]) -> Any:
 
 def _row(leaves: Any, k: int) -> Any:
     return jax.tree.map(lambda a: a[k], leaves)
-
-
-def _row_shape(leaves: Any, k: int) -> Any:
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), leaves)
