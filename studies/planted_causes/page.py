@@ -12,25 +12,24 @@ Line = dict[str, Any]
 def page(lines: Sequence[Line]) -> str:
     """Markdown."""
     processors = ", ".join(sorted({line["processor"] for line in lines}))
-    workloads = ", ".join(sorted({line["workload"] for line in lines}))
     text = [
         "# Causes that were planted, and what `detente explain` says of them",
         "",
-        f"`python -m studies.planted_causes`: {workloads}, each against JAX's own stack. Processor: {processors}.",
+        f"`python -m studies.planted_causes`: each against JAX's own stack, one thread. Processor: {processors}.",
         "An exhibit ends *as it must* where the bar of its cause is beyond noise, points the right way and its",
         "difference is among the findings; a harmless one where its difference is rejected and no bar is beyond noise;",
         "the control where there is neither finding nor bar. Every run is a line of `planted-causes.jsonl`.",
         "",
-        "| planted | cause | its finding | as it must | the step with it, of JAX's | the bar of its cause |",
-        "|---|---|---|---:|---:|---:|",
+        "| planted | workload | cause | its finding | as it must | the step with it, of JAX's | the bar of its cause |",
+        "|---|---|---|---|---:|---:|---:|",
     ]
     for name in dict.fromkeys(line["name"] for line in lines):
         runs = [line for line in lines if line["name"] == name]
-        good = sum(run["good"] for run in runs)
         ratios = [run["ratio"] for run in runs if run["ratio"]]
         bars = [run["bars"][run["cause"]]["step"] for run in runs if run["cause"] in run["bars"]]
+        told = runs[0]
         text.append(
-            f"| {name} | {runs[0]['cause'] or 'none'} | {runs[0]['rule'] or 'none'} | {good} of {len(runs)} | "
+            f"| {name} | {told['workload']} | {told['cause'] or 'none'} | {told['rule'] or 'none'} | {_count(runs)} | "
             f"{_median(ratios)} | {_median(bars)} |"
         )
     wrong = [line for line in lines if not line["good"]]
@@ -38,6 +37,12 @@ def page(lines: Sequence[Line]) -> str:
         text += ["", "Not as it must:", ""]
         text += [f"- {line['name']}, seed {line['seed']}: {_why(line)}" for line in wrong]
     return "\n".join([*text, ""])
+
+
+def _count(runs: Sequence[Line]) -> str:
+    """A pair whose gap is not settled has no bars: the control passes by it, so it is said."""
+    good, unsettled = sum(run["good"] for run in runs), sum(bool(run["reason"]) for run in runs)
+    return f"{good} of {len(runs)}" + (f", {unsettled} not settled" if unsettled else "")
 
 
 def _median(values: Sequence[float]) -> str:

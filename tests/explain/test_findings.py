@@ -121,7 +121,14 @@ def test_barriers_and_what_only_moves_data_are_of_the_whole_program(tmp_path) ->
     assert said in [f.what for f in find(moved, plain, [])]
     assert find(moved, moved, []) == () == find(plain, plain, [])
     fenced = compiled(tmp_path, "tanh", "opt-barrier")
-    assert [f.rule for f in find(fenced, plain, [])] == ["fusion-barrier"]
+    (found,) = find(fenced, plain, [])
+    assert (
+        found.rule == "fusion-barrier"
+        and found.what == "1 and 0 barriers, 0 and 0 conditionals; 2 and 1 kernels"
+    )
+    decided = compiled(tmp_path, "conditional", "tanh")
+    (found,) = find(decided, plain, [])
+    assert found.rule == "fusion-barrier" and "0 and 0 barriers, 1 and 0 conditionals" in found.what
 
 
 def real(tmp_path, one: str, other: str):

@@ -14,7 +14,7 @@ from detente.explain.align import Aligned
 from detente.explain.side import Side
 from detente.programs.hlo import BRIDGES
 from detente.programs.module import Dot
-from detente.programs.parts import Site, movers, transposes
+from detente.programs.parts import Site, kernels, movers, transposes
 from detente.programs.products import is_product
 from detente.programs.scope import ROOT
 from detente.programs.shown_operation import shown_operation
@@ -200,9 +200,23 @@ def _results(a: Side, b: Side) -> int:
     return min(sum(s.runs * sum(r.bytes for r in s.operation.results) for s in side.sites) for side in (a, b))
 
 
-def _barriers(a: Side, b: Side) -> str | None:
-    ours, theirs = (sum(s.operation.opcode == "opt-barrier" for s in side.sites) for side in (a, b))
-    return f"{ours} and {theirs} barriers that nothing is fused across" if ours != theirs else None
+def _apart(a: Side, b: Side) -> str | None:
+    fences = [
+        Counter(
+            i.opcode
+            for c in side.handed.computations.values()
+            for i in c.instructions
+            if i.opcode in ("opt-barrier", "conditional")
+        )
+        for side in (a, b)
+    ]
+    if fences[0] == fences[1]:
+        return None
+    ours, theirs = ((f["opt-barrier"], f["conditional"]) for f in fences)
+    said = f"{ours[0]} and {theirs[0]} barriers, {ours[1]} and {theirs[1]} conditionals"
+    if a.compiled is None or b.compiled is None:
+        return said
+    return f"{said}; {len(kernels(a.compiled))} and {len(kernels(b.compiled))} kernels"
 
 
 def _executables(a: Side, b: Side) -> str | None:
@@ -352,10 +366,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "fusion-barrier",
-        "barriers in the program",
-        "nothing is fused across one, so that what lies between goes through memory",
+        "barriers and conditionals in the program",
+        "no kernel reaches across a conditional, so that what lies between goes through memory; nor across a barrier, "
+        "but XLA's compiler for CPUs drops barriers before it fuses",
         "program",
-        whole=_barriers,
+        whole=_apart,
     ),
     Rule(
         "optimizer-outside",
