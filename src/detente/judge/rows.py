@@ -6,7 +6,7 @@ import statistics as plain
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from detente.judge.parity import Proofs, parity_column
+from detente.judge.parity import Proofs, Proved, parity_column
 from detente.judge.rules.rule import Row
 from detente.judge.statistics import geometric_interval
 from detente.records.cell import Cell
@@ -15,7 +15,6 @@ from detente.records.program import Program
 from detente.records.result import CompileColumn, ParityColumn, Steady
 from detente.records.sample import process_median
 from detente.records.session import Process, Session
-from detente.records.tensor_error import TensorError
 
 
 def timing_processes(session: Session, cell: Cell) -> tuple[Process, ...]:
@@ -81,9 +80,9 @@ def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
             layer = layer or str(p.evidence.probes.get("layer", ""))
             on_device = on_device or other.device in (cell.device, row.platform)
         elif other.contract.precision == cell.contract.precision:
-            precision.append(p.evidence.errors)
+            precision.append(Proved(p.evidence.errors))
             cut = other.size if other.size != cell.size else ""
-    timed = [_timed_errors(p.evidence) for p in row.processes if p.evidence.errors]
+    timed = [_proved(p.evidence) for p in row.processes if p.evidence.errors]
     precision += timed
     column = parity_column(Proofs(tuple(function), on_device, tuple(precision)), cell.contract.precision)
     return replace(
@@ -96,11 +95,12 @@ def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
     )
 
 
-def _timed_errors(evidence: Evidence) -> tuple[TensorError, ...]:
-    """Everything that a timed process proved from the loaded weights on: its three steps, and the state that the first
-    steps of its window left."""
+def _proved(evidence: Evidence) -> Proved:
+    """Everything that a timed process proved from the loaded weights on."""
     window = evidence.window
-    return evidence.errors + (window.errors if window is not None and window.proved else ())
+    if window is None or not window.proved:
+        return Proved(evidence.errors)
+    return Proved(evidence.errors, window.errors, window.proved)
 
 
 def steady_column(row: Row) -> Steady | None:
