@@ -41,7 +41,10 @@ def page(lines: Sequence[Line]) -> str:
 
 def _count(runs: Sequence[Line]) -> str:
     """A pair whose gap is not settled has no bars: the control passes by it, so it is said."""
-    good, unsettled = sum(run["good"] for run in runs), sum(bool(run["reason"]) for run in runs)
+    good, unsettled = (
+        sum(run["good"] for run in runs),
+        sum(run["word"] not in ("FASTER", "SLOWER", "SAME") for run in runs),
+    )
     return f"{good} of {len(runs)}" + (f", {unsettled} not settled" if unsettled else "")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from detente.explain.arm_effects import arm_effects
 from detente.explain.budget import choose
-from detente.explain.causes import Cause, Path, between, known_path, rows_between, switched_off
+from detente.explain.causes import Cause, Path, between, known_path, narrowed, rows_between, switched_off
 from detente.explain.pair import explain_pair
 from detente.explain.rows import Rows
 from detente.records.arm import NO_ARM, arm_of
@@ -136,6 +136,26 @@ def test_without_its_program_nothing_can_be_said_of_a_runtime() -> None:
     assert found.waterfall is not None and [b.cause for b in found.waterfall.bars] == ["donation"]
     # Who was not tested is in what is left, and the picture does not claim to be whole.
     assert not found.waterfall.explained
+
+
+MINE = "mine.py:Outside"
+
+
+def test_an_optimizer_outside_has_its_bar_and_the_rest_is_left() -> None:
+    def seconds(row: Row) -> float:
+        return 2.8e-3 if row[0] == MINE else 2.6e-3 if row[1].get("optimizer") else 2e-3
+
+    path = narrowed(known_path(MINE, "jax"), ("optimizer",), False)
+    found = explain_pair(rows(every_row(path), seconds), path)
+    assert found.waterfall is not None and found.verdict is not None and found.verdict.word == "SLOWER"
+    (bar,) = found.waterfall.bars
+    assert bar.cause == "optimizer" and bar.effect.ratio == pytest.approx(2 / 2.6, rel=0.01)
+    assert (
+        found.waterfall.residual.ratio == pytest.approx(2.6 / 2.8, rel=0.01) and not found.waterfall.explained
+    )
+    assert (
+        found.dropped.keys() == {"runtime", "program"} and "several executables" in found.dropped["program"]
+    )
 
 
 EAGER: Row = ("torch-eager", NO_ARM)

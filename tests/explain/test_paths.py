@@ -50,6 +50,20 @@ def test_nothing_is_lacking_where_nobody_knows() -> None:
     assert lacking({**PLAIN, "alias_bytes": 0}, PLAIN, "torch-eager") == ()
 
 
+def test_a_step_of_several_executables_is_not_run_by_another_runtime() -> None:
+    """What the optimizer outside is worth had no bar: the rows between were those of a program that nobody can hand
+    over, and the row that says it was never planned."""
+    path = narrowed(known_path(MINE, "jax"), ("donation", "optimizer"), False)
+    assert codes(path) == ["donation", "optimizer"]
+    assert (
+        label(path, ()) == "jax[donation=off+optimizer=outside]"
+        and label(path, ("donation", "optimizer")) == "jax"
+    )
+    assert [code for code, _ in path.left] == ["runtime", "program"]
+    # From PyTorch, the bridge stands in: nothing of A's is handed over.
+    assert not narrowed(known_path("torch-eager", "jax"), ("optimizer",), False).left
+
+
 def test_one_program_on_both_sides_is_no_cause() -> None:
     path = narrowed(known_path(MINE, "jax"), ("donation",), True)
     assert codes(path) == ["runtime", "donation"]

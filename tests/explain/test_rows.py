@@ -81,6 +81,22 @@ def test_what_an_arm_is_for_is_no_fault_of_it_and_all_else_is() -> None:
     assert "void" in rows_of(wrong, group(wrong)).refused["jax", OFF]
 
 
+def test_what_is_asked_about_is_no_reason_to_say_nothing() -> None:
+    """`detente explain` called a row that donates nothing void, and had no bar for the donation that it lacks."""
+    made = make_session(plant={"jax": probe("program", alias_bytes=0)})
+    found = rows_of(made, group(made), "jax", ["donation"])
+    assert JAX in found.medians and "state-not-donated" in found.despite[JAX]
+    # Another factor, another stack, or a fault beside it: as before.
+    for stack, lacks in (("jax", []), ("torch-eager", ["donation"]), ("jax", ["fusion"])):
+        other = rows_of(made, group(made), stack, lacks)
+        assert JAX not in other.medians and not other.despite
+    worse = make_session(plant={"jax": probe("program", alias_bytes=0, flops=1.0)})
+    assert "void" in rows_of(worse, group(worse), "jax", ["donation"]).refused[JAX]
+    # A row with nothing wrong has nothing to say.
+    fair = make_session()
+    assert not rows_of(fair, group(fair), "jax", ["donation"]).despite
+
+
 def test_an_arm_that_did_nothing_is_refused_with_the_figures() -> None:
     made = session(kernels=301)
     found = rows_of(made, group(made))

@@ -13,7 +13,7 @@ from detente.explain.findings import Finding, find, settled
 from detente.explain.match import Matched, match
 from detente.explain.pair import Explanation, explain_pair
 from detente.explain.question import Question
-from detente.explain.rows import group_of, plain_captures, rows_of
+from detente.explain.rows import group_of, label_of, plain_captures, rows_of
 from detente.explain.side import Side
 from detente.programs.module import ProgramError
 from detente.programs.part_table import PartTable
@@ -39,7 +39,8 @@ class PartPair:
 class Answer:
     """``sides``: A's and B's program, None where one could not be captured (``missing`` says why). ``untested``: cause
     -> why it was not switched. ``compared``: the rows whose programs' text the findings are of, None where no rule
-    compares it; from PyTorch to JAX the first is the bridge, which runs A's program on XLA."""
+    compares it; from PyTorch to JAX the first is the bridge, which runs A's program on XLA. ``despite``: row -> why it
+    is void in a comparison, where that is what the question is about."""
 
     question: Question
     session: Session
@@ -51,6 +52,7 @@ class Answer:
     findings: tuple[Finding, ...]
     untested: dict[str, str] = field(default_factory=dict)
     compared: tuple[str, str] | None = None
+    despite: dict[str, str] = field(default_factory=dict)
 
     @property
     def titles(self) -> dict[str, str]:
@@ -70,7 +72,7 @@ def answer(
 ) -> Answer:
     """What a session says to a question. Raises UsageFault for a session that holds nothing of these two rows."""
     group = group_of(session, question)
-    rows = rows_of(session, group)
+    rows = rows_of(session, group, question.a, question.lacks)
     explanation = explain_pair(rows, question.path)
     effects = arm_effects(rows)
     missing: dict[str, str] = {}
@@ -100,6 +102,7 @@ def answer(
         findings,
         dict(untested or {}),
         compared,
+        {label_of(row): why for row, why in rows.despite.items()},
     )
 
 

@@ -42,6 +42,7 @@ class Cause:
 class Path:
     """From stack ``a`` to stack ``b`` over ``causes``. The rows between them run on ``b``'s runtime. ``stand_in``: the
     stack that runs A's program on B's runtime, as long as the program is A's; empty where B runs it under an arm.
+    ``left``: (cause, why it cannot be switched between these two), by A's capture; its effect is part of what is left.
 
     >>> path = between("torch-xla", "jax")
     >>> [label(path, switched) for switched in ((), ("runtime",), ("runtime", "program"))]
@@ -52,6 +53,7 @@ class Path:
     b: Row
     causes: tuple[Cause, ...]
     stand_in: str = ""
+    left: tuple[tuple[str, str], ...] = ()
 
     def row(self, switched: Iterable[str]) -> Row:
         """Who stands for the causes that are switched."""
@@ -158,7 +160,8 @@ def known_path(a: str, b: str) -> Path:
 
 # What the compiler made says by itself that one stack has a factor and the other has not. More kernels, or fewer of a
 # library's, may come from the text of the program, and say it of nothing.
-_TOLD = ("donation", "optimizer")
+_SEVERAL = "optimizer"
+_TOLD = ("donation", _SEVERAL)
 
 
 def lacking(a: Facts, b: Facts, stack: str) -> tuple[str, ...]:
@@ -175,9 +178,17 @@ def lacking(a: Facts, b: Facts, stack: str) -> tuple[str, ...]:
 
 
 def narrowed(path: Path, lacks: Sequence[str], same_program: bool) -> Path:
-    """The path with what A was found to lack, and without the program where both have one and the same."""
+    """The path with what A was found to lack, and without the program where both have one and the same. Where A's step
+    is several executables, its program is none that B's runtime could take over: what the two runtimes and texts are
+    worth is part of what is left, and what is known to differ has its bar."""
     mine = {c.code for c in path.causes}
     path = replace(path, causes=(*path.causes, *_switched(code for code in lacks if code not in mine)))
+    handed = any(c.code == PROGRAM and c.as_a for c in path.causes)
+    if _SEVERAL in lacks and handed:
+        why = "a step of several executables is no program that another runtime could run"
+        gone = [c.code for c in path.causes if c.first or PROGRAM in (c.code, c.before)]
+        kept = tuple(c for c in path.causes if c.code not in gone)
+        return replace(path, causes=kept, left=tuple((code, why) for code in gone))
     return path.without(PROGRAM) if same_program and any(c.first for c in path.causes) else path
 
 

@@ -53,7 +53,8 @@ def explain_pair(rows: Rows, path: Path) -> Explanation:
         said = {"SAME": "there is no gap", "LEANS": "the gap is not settled"}
         why = said.get(verdict.word, "the gap is not settled")
         return Explanation(a, b, verdict, None, f"{why}: {verdict.reason}")
-    path, dropped = _measured(rows, path)
+    path, missing = _measured(rows, path)
+    dropped = {**dict(path.left), **missing}
     # Where no cause is left, all of the gap is.
     orders = path.orders() if path.causes else ((),)
     between = rows_between(path, orders) if path.causes else {frozenset[str](): path.a}

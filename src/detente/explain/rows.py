@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from detente.explain.question import Question
 from detente.explain.waterfall import Medians
 from detente.judge.judgement import judge
 from detente.judge.looks import looks_of
+from detente.judge.meant import rules_of
 from detente.judge.rows import block_medians, make_row
 from detente.judge.statistics import MARGIN
+from detente.records.arm import NO_ARM
 from detente.records.fault import UsageFault
+from detente.records.finding import Finding
 from detente.records.session import Process, Session
 from detente.stacks.factors import Facts, Row, failed_checks
 
@@ -28,6 +31,7 @@ class Rows:
     share    what a look at this session may spend of alpha
     unsure   why no gap of this session is settled; empty where that may be said
     twins    the A/A twin's figures, under the row that it repeats
+    despite  row -> why no comparison takes it, which is what is asked here
     """
 
     group: str
@@ -38,6 +42,7 @@ class Rows:
     share: float = 1.0
     unsure: str = ""
     twins: Mapping[Row, Medians] = field(default_factory=dict)
+    despite: Mapping[Row, str] = field(default_factory=dict)
 
     def why_not(self, row: Row) -> str:
         """Why a row has no figures; empty where it has."""
@@ -51,10 +56,14 @@ class Rows:
         return math.log1p(max(MARGIN, self.noise or 0.0))
 
 
-def rows_of(session: Session, group: str) -> Rows:
+def rows_of(session: Session, group: str, stack: str = "", lacks: Sequence[str] = ()) -> Rows:
     """The rows of a group. Every rule, proof and check is asked again, of the evidence: what a session says of itself
-    is no reason to believe it. An A/A twin is no row of its own."""
-    result = judge(session)
+    is no reason to believe it. An A/A twin is no row of its own.
+
+    ``stack`` lacks these factors, by its capture, and the question is what they are worth: what the audit finds of
+    them in its rows (``judge/meant.py``) makes them void in a comparison, and is no reason to leave them out here."""
+    asked = _asked(session, group, stack, lacks)
+    result = judge(session, set_aside=frozenset((f.cell, f.rule) for f in asked))
     said = {(c.group, c.label): (c.status, c.reason) for c in result.cells}
     facts = _facts(session, group)
     twin = session.aa[1] if session.aa else None
@@ -84,7 +93,19 @@ def rows_of(session: Session, group: str) -> Rows:
         looks_of(session).share,
         "the session is drifting: its A/A pair lies apart" if drifting else "",
         twins,
+        {(stack, NO_ARM): f"{asked[0].rule}: {asked[0].what}"}
+        if asked and (stack, NO_ARM) in medians
+        else {},
     )
+
+
+def _asked(session: Session, group: str, stack: str, lacks: Sequence[str]) -> tuple[Finding, ...]:
+    """What the audit finds in the rows of ``stack`` as it is because it lacks these factors."""
+    if not lacks:
+        return ()
+    mine = {c.key for c in session.planned if (c.group, c.stack, c.arm) == (group, stack, NO_ARM)}
+    found = [f for c in judge(session).cells if f"{c.group}/{c.label}" in mine for f in c.findings]
+    return tuple(f for f in found if f.severity == "void" and f.rule in rules_of(lacks))
 
 
 def group_of(session: Session, question: Question) -> str:

@@ -41,16 +41,21 @@ _OWN_STACK = ".py:"
 WorkloadFacts = Mapping[str, Mapping[str, int]]
 
 
-def judge(session: Session, workload_facts: WorkloadFacts | None = None) -> Result:
+def judge(
+    session: Session,
+    workload_facts: WorkloadFacts | None = None,
+    set_aside: frozenset[tuple[str, str]] = frozenset(),
+) -> Result:
     """The result of a session: every planned cell as a row, the A/A pair, and a verdict for each pair shown.
 
     ``workload_facts`` maps a group (``Cell.group``) to ``{"flops": int, "bytes": int}`` of one step. Without it they
     are read from ``session.fingerprint.settings["workloads"]``, so that an imported session can be judged where no
-    framework and no workload is installed; a group that is in neither has no floor.
+    framework and no workload is installed; a group that is in neither has no floor. ``set_aside`` holds (cell's key,
+    rule): what is found there is what somebody asks about, and makes no row void.
     """
     facts = {**session.fingerprint.settings.get("workloads", {}), **(workload_facts or {})}
     groups = _groups(session, facts)
-    findings = {group.name: _findings(session, group) for group in groups.values()}
+    findings = {group.name: _findings(session, group, set_aside) for group in groups.values()}
     status = {
         row.cell.key: _status(session, row, findings[group.name])
         for group in groups.values()
@@ -156,7 +161,9 @@ def _raised(groups: dict[str, Group], status: dict[str, tuple[str, str]]) -> dic
     return found
 
 
-def _findings(session: Session, group: Group) -> tuple[Finding, ...]:
+def _findings(
+    session: Session, group: Group, set_aside: frozenset[tuple[str, str]] = frozenset()
+) -> tuple[Finding, ...]:
     """The audit of a group. The A/A twin is probed less than the stack that it repeats: what is missing of it is
     there of its sibling, and is no news. What an arm is for is none either."""
     twin = session.aa[1] if session.aa else None
@@ -167,6 +174,7 @@ def _findings(session: Session, group: Group) -> tuple[Finding, ...]:
         for f in audit(group)
         if (f.severity != "unchecked" or f.cell not in keys)
         and not is_meant(arms.get(f.cell, NO_ARM), f.rule)
+        and (f.cell, f.rule) not in set_aside
     )
 
 

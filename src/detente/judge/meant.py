@@ -3,6 +3,8 @@ of a stack, and the purpose of ``donation=off``. Everything else is found in suc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from detente.records.arm import Arm
 
 # Factor -> the rules whose findings are its purpose. Of a step in several programs, the program that is asked holds the
@@ -13,6 +15,15 @@ MEANT: dict[str, frozenset[str]] = {
 }
 
 
+def rules_of(factors: Iterable[str]) -> frozenset[str]:
+    """What the audit finds in a row that lacks these factors.
+
+    >>> sorted(rules_of(["donation"]))
+    ['state-not-donated']
+    """
+    return frozenset(rule for factor in factors for rule in MEANT.get(factor, ()))
+
+
 def is_meant(arm: Arm, rule: str) -> bool:
     """Whether what this rule finds is what the arm is for.
 
@@ -20,4 +31,4 @@ def is_meant(arm: Arm, rule: str) -> bool:
     >>> is_meant(arm_of({"donation": "off"}), "state-not-donated")
     True
     """
-    return any(rule in MEANT.get(factor, ()) for factor in arm.factors)
+    return rule in rules_of(arm.factors)

@@ -57,7 +57,12 @@ def verdict_line(found: Answer) -> str:
         "SAME": f"{verdict.a} and {verdict.b} take the same time",
     }.get(verdict.word, f"{verdict.a} against {verdict.b}: {verdict.word}")
     interval = f" (95 % interval of the ratio {verdict.low:.3f} to {verdict.high:.3f})" if verdict.low else ""
-    return f"{said}{interval}." + (f" {_sentence(reason)}" if reason else "")
+    whole = [f"{said}{interval}.", *([_sentence(reason)] if reason else ())]
+    whole += [
+        f"In a comparison {row} is void ({why}): that is what is asked about here."
+        for row, why in found.despite.items()
+    ]
+    return " ".join(whole)
 
 
 def rerun(found: Answer) -> str:
@@ -83,6 +88,7 @@ def why_document(found: Answer) -> dict[str, Any]:
         "explained": e.waterfall.explained if e.waterfall is not None else None,
         "causes": found.titles,
         "dropped": e.dropped,
+        "despite": found.despite,
         "untested": found.untested,
         "arms": [to_json(x) for x in found.effects],
         "missing": found.missing,
