@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,3 +84,18 @@ def test_a_full_disk_is_no_fault_of_the_rows(
     for taken in (moved, stateless):
         timing._keep(job, taken, [{"x": np.ones(1)}], NAMES)  # type: ignore[arg-type]
         assert "could not be kept: [Errno 28]" in capsys.readouterr().err
+
+
+def test_no_collection_falls_into_the_placing_of_fresh_batches() -> None:
+    """One of 73 ms did, in 32 placings of 30 us: a fair row was void for computing where it places."""
+    collecting: list[bool] = []
+
+    class Places:
+        def place(self, batch: Any) -> Any:
+            collecting.append(gc.isenabled())
+            return batch
+
+    batches = [{"x": np.zeros(2)}] * 3
+    placed, took = timing._placed(Places(), batches, batches)  # type: ignore[arg-type]
+    assert len(placed) == 3 and collecting == [False] * 6 and gc.isenabled()
+    assert took.keys() == {"fresh_place_ns", "seen_place_ns", "fresh_place_cpu_ns", "seen_place_cpu_ns"}
