@@ -179,7 +179,13 @@ def main() -> int:
             found = found_of(exhibit, explained(exhibit, seed, given))
             line = {"name": exhibit.name, "cause": exhibit.cause, "rule": exhibit.rule, "seed": seed}
             there.append(
-                {**line, "processor": processor, "workload": f"{given.workload} {exhibit.size}", **found}
+                {
+                    **line,
+                    "processor": processor,
+                    "workload": f"{given.workload} {exhibit.size}",
+                    "blocks": given.blocks,
+                    **found,
+                }
             )
             with lines.open("a") as out:
                 out.write(json.dumps(there[-1]) + "\n")

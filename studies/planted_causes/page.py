@@ -12,10 +12,12 @@ Line = dict[str, Any]
 def page(lines: Sequence[Line]) -> str:
     """Markdown."""
     processors = ", ".join(sorted({line["processor"] for line in lines}))
+    blocks = sorted({line["blocks"] for line in lines})
+    many = f"{blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else f"{blocks[0]}"
     text = [
         "# Causes that were planted, and what `detente explain` says of them",
         "",
-        f"`python -m studies.planted_causes`: each against JAX's own stack, one thread. Processor: {processors}.",
+        f"`python -m studies.planted_causes`: each against JAX's own stack, one thread, {many} blocks. {processors}.",
         "An exhibit ends *as it must* where the bar of its cause is beyond noise, points the right way and its",
         "difference is among the findings; a harmless one where its difference is rejected and no bar is beyond noise;",
         "the control where there is neither finding nor bar. Every run is a line of `planted-causes.jsonl`.",
