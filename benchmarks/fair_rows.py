@@ -39,6 +39,8 @@ PRECISIONS = ("fp32", "fp32", "fp32", "bf16")
 # What a dimension of `tiny` is multiplied by. A step of so many operations takes the reference a moment, in fp64 too.
 FACTORS = (0.5, 1, 1, 1.5, 2, 3, 4)
 MOST_FLOPS = 1e9
+# What says nothing of the referee: a stack that a workload has not, a draw that does not go together.
+UNASKED = ("skipped", "refused")
 Line = dict[str, Any]
 
 
@@ -72,6 +74,7 @@ def asked(number: int, only: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 def rows_of(number: int, only: Sequence[str], stacks: Sequence[str]) -> list[Line]:
     name, options = asked(number, only)
+    draw: Line = {"number": number, "workload": name, **options}
     try:
         result = detente.compare(
             name,
@@ -83,21 +86,11 @@ def rows_of(number: int, only: Sequence[str], stacks: Sequence[str]) -> list[Lin
             **options,
         )
     except UsageFault as fault:
-        return [
-            {
-                "number": number,
-                "workload": name,
-                **options,
-                "stack": "",
-                "status": "refused",
-                "reason": str(fault),
-            }
-        ]
+        return [{**draw, "stack": "", "status": "refused", "reason": str(fault)}]
+    processor = machine()["processor"]
     return [
         {
-            "number": number,
-            "workload": name,
-            **options,
+            **draw,
             "stack": cell.stack,
             "status": cell.status,
             "reason": cell.reason,
@@ -106,14 +99,14 @@ def rows_of(number: int, only: Sequence[str], stacks: Sequence[str]) -> list[Lin
             if cell.parity and cell.parity.worst
             else "",
             "findings": [f.rule for f in cell.findings if f.severity != "unchecked"],
-            "processor": machine()["processor"],
+            "processor": processor,
         }
         for cell in result.cells
     ]
 
 
 def page(lines: Sequence[Line]) -> str:
-    judged = [line for line in lines if line["status"] not in ("skipped", "refused")]
+    judged = [line for line in lines if line["status"] not in UNASKED]
     wrong = [line for line in judged if line["status"] != "ok"]
     text = [
         "# Fair rows at drawn sizes",
@@ -172,7 +165,7 @@ def main() -> int:
             f"{number}: {first['workload']} {first['size']} {first['contract']} {first['precision']}: {told}",
             flush=True,
         )
-    return 1 if any(line["status"] not in ("ok", "skipped", "refused") for line in lines) else 0
+    return 1 if any(line["status"] not in ("ok", *UNASKED) for line in lines) else 0
 
 
 if __name__ == "__main__":

@@ -72,16 +72,9 @@ def explained(exhibit: Exhibit, seed: int, given: argparse.Namespace) -> dict[st
     """What ``detente explain`` says, as JSON."""
     with tempfile.TemporaryDirectory() as folder:
         command = (
-            *(
-                "explain",
-                given.workload,
-                f"{HERE}:{exhibit.name}",
-                "jax",
-                "--size",
-                exhibit.size,
-                "--no-arms",
-            ),
-            *("--seed", str(seed), "--blocks", str(given.blocks), "--threads", "1", "--format", "json"),
+            *("explain", given.workload, f"{HERE}:{exhibit.name}", "jax", "--size", exhibit.size),
+            *("--no-arms", "--threads", "1", "--seed", str(seed), "--blocks", str(given.blocks)),
+            *("--format", "json"),
             *("--html", str(Path(folder) / "why.html")),
         )
         done = subprocess.run(

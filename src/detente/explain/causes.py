@@ -76,9 +76,18 @@ class Path:
             if all(order.index(early) < order.index(late) for early, late in bound)
         )
 
-    def without(self, code: str) -> Path:
-        """The same, with a cause left out, and what is switched before that: their effect stays in what is left."""
-        return replace(self, causes=tuple(c for c in self.causes if code not in (c.code, c.before)))
+    def falls_with(self, code: str) -> tuple[str, ...]:
+        """The cause, and which others cannot be switched without it: what is switched before it, and without A's
+        program on B's runtime what A's own runtime does, too: everything would be."""
+        return tuple(
+            c.code for c in self.causes if code in (c.code, c.before) or (c.first and code == PROGRAM)
+        )
+
+    def without(self, *codes: str) -> Path:
+        """The same, with causes left out, and what is switched before them: their effect stays in what is left."""
+        return replace(
+            self, causes=tuple(c for c in self.causes if c.code not in codes and c.before not in codes)
+        )
 
 
 def label(path: Path, switched: Iterable[str]) -> str:
@@ -186,9 +195,8 @@ def narrowed(path: Path, lacks: Sequence[str], same_program: bool) -> Path:
     handed = any(c.code == PROGRAM and c.as_a for c in path.causes)
     if _SEVERAL in lacks and handed:
         why = "a step of several executables is no program that another runtime could run"
-        gone = [c.code for c in path.causes if c.first or PROGRAM in (c.code, c.before)]
-        kept = tuple(c for c in path.causes if c.code not in gone)
-        return replace(path, causes=kept, left=tuple((code, why) for code in gone))
+        gone = path.falls_with(PROGRAM)
+        return replace(path.without(*gone), left=tuple((code, why) for code in gone))
     return path.without(PROGRAM) if same_program and any(c.first for c in path.causes) else path
 
 

@@ -201,22 +201,18 @@ def _results(a: Side, b: Side) -> int:
 
 
 def _apart(a: Side, b: Side) -> str | None:
-    fences = [
-        Counter(
-            i.opcode
-            for c in side.handed.computations.values()
-            for i in c.instructions
-            if i.opcode in ("opt-barrier", "conditional")
-        )
-        for side in (a, b)
-    ]
-    if fences[0] == fences[1]:
+    ours, theirs = ((_written(s, "opt-barrier"), _written(s, "conditional")) for s in (a, b))
+    if ours == theirs:
         return None
-    ours, theirs = ((f["opt-barrier"], f["conditional"]) for f in fences)
     said = f"{ours[0]} and {theirs[0]} barriers, {ours[1]} and {theirs[1]} conditionals"
     if a.compiled is None or b.compiled is None:
         return said
     return f"{said}; {len(kernels(a.compiled))} and {len(kernels(b.compiled))} kernels"
+
+
+def _written(side: Side, opcode: str) -> int:
+    """How often an operation stands in the program as it was handed over."""
+    return sum(i.opcode == opcode for c in side.handed.computations.values() for i in c.instructions)
 
 
 def _executables(a: Side, b: Side) -> str | None:
@@ -249,10 +245,7 @@ def _host(a: Side, b: Side) -> str | None:
 
 
 def _loops(a: Side, b: Side) -> str | None:
-    ours, theirs = (
-        sum(i.opcode == "while" for c in side.handed.computations.values() for i in c.instructions)
-        for side in (a, b)
-    )
+    ours, theirs = (_written(side, "while") for side in (a, b))
     return f"{ours} and {theirs} loops" if _one_sided((ours, theirs)) else None
 
 

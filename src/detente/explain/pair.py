@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from detente.explain.causes import PROGRAM, Cause, Path, rows_between
+from detente.explain.causes import Cause, Path, rows_between
 from detente.explain.rows import Rows, label_of
 from detente.explain.waterfall import Arm as Switched
 from detente.explain.waterfall import Waterfall, waterfall
@@ -84,12 +84,9 @@ def _measured(rows: Rows, path: Path) -> tuple[Path, dict[str, str]]:
         blamed = max(path.causes, key=lambda c: (_share(c, between, missing), -c.guess))
         mine = [row for row in missing if set(row[1].settings) & {*blamed.as_a, *blamed.as_b}]
         why = missing[min(mine or missing, key=lambda row: len(row[1].settings))]
-        dropped |= {c.code: why + blamed.otherwise for c in path.causes if blamed.code in (c.code, c.before)}
-        path = path.without(blamed.code)
-        if blamed.code == PROGRAM:
-            for cause in [c for c in path.causes if c.first]:
-                dropped[cause.code] = dropped[PROGRAM]
-                path = path.without(cause.code)
+        gone = path.falls_with(blamed.code)
+        dropped |= dict.fromkeys(gone, why + blamed.otherwise)
+        path = path.without(*gone)
     return path, dropped
 
 

@@ -16,6 +16,7 @@ from detente.judge.statistics import MARGIN
 from detente.records.arm import NO_ARM
 from detente.records.fault import UsageFault
 from detente.records.finding import Finding
+from detente.records.result import Result
 from detente.records.session import Process, Session
 from detente.stacks.factors import Facts, Row, failed_checks
 
@@ -62,8 +63,10 @@ def rows_of(session: Session, group: str, stack: str = "", lacks: Sequence[str] 
 
     ``stack`` lacks these factors, by its capture, and the question is what they are worth: what the audit finds of
     them in its rows (``judge/meant.py``) makes them void in a comparison, and is no reason to leave them out here."""
-    asked = _asked(session, group, stack, lacks)
-    result = judge(session, set_aside=frozenset((f.cell, f.rule) for f in asked))
+    result = judge(session)
+    asked = _asked(result, session, group, stack, lacks)
+    if asked:
+        result = judge(session, set_aside=frozenset((f.cell, f.rule) for f in asked))
     said = {(c.group, c.label): (c.status, c.reason) for c in result.cells}
     facts = _facts(session, group)
     twin = session.aa[1] if session.aa else None
@@ -99,12 +102,12 @@ def rows_of(session: Session, group: str, stack: str = "", lacks: Sequence[str] 
     )
 
 
-def _asked(session: Session, group: str, stack: str, lacks: Sequence[str]) -> tuple[Finding, ...]:
+def _asked(
+    result: Result, session: Session, group: str, stack: str, lacks: Sequence[str]
+) -> tuple[Finding, ...]:
     """What the audit finds in the rows of ``stack`` as it is because it lacks these factors."""
-    if not lacks:
-        return ()
     mine = {c.key for c in session.planned if (c.group, c.stack, c.arm) == (group, stack, NO_ARM)}
-    found = [f for c in judge(session).cells if f"{c.group}/{c.label}" in mine for f in c.findings]
+    found = [f for c in result.cells if f"{c.group}/{c.label}" in mine for f in c.findings]
     return tuple(f for f in found if f.severity == "void" and f.rule in rules_of(lacks))
 
 
