@@ -102,6 +102,7 @@ def fair_probes(stack: str, region: str = "train-step") -> dict[str, Any]:
             "output_bytes": STATE,
             "dtypes": {"f32": 900},
             "product_dtypes": {"f32": 49},
+            "narrow_sums": {},
             "rng_ops": 0,
             "unknown_loops": 0,
             "hash": "c" * 64,

@@ -1,4 +1,4 @@
-"""What a compiler makes of narrow products is read from the program that it made."""
+"""What a program and its compiler make of narrow numbers is read from the program: products, and sums."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from detente.records.cell import Cell
 from detente.records.contract import CONTRACTS
 from detente.worker.probes.compiled import probe
+from detente.worker.probes.program import probe as program_probe
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
@@ -42,3 +43,25 @@ def test_the_dtypes_are_those_of_the_optimised_program(precision: str) -> None:
 
 def test_wide_products_are_not_asked_about() -> None:
     assert probe(opened("fp32", lowered(jax.numpy.float32)), ()) == {}
+
+
+def bias(rows: int, wide: bool) -> Any:
+    """The gradient of a bias that every row is given."""
+    jnp = jax.numpy
+
+    def loss(b: Any, x: Any) -> Any:
+        y = (x.astype(jnp.float32) + b.astype(jnp.float32)).astype(x.dtype) if wide else x + b
+        return (y * y).sum()
+
+    narrow = jnp.bfloat16
+    return jax.jit(jax.grad(loss)).lower(
+        jax.ShapeDtypeStruct((8,), narrow), jax.ShapeDtypeStruct((rows, 8), narrow)
+    )
+
+
+@pytest.mark.parametrize(("wide", "found"), [(False, {"bf16": 640}), (True, {})])
+def test_the_gradient_of_a_broadcast_is_a_narrow_sum_and_a_sum_is_not(
+    wide: bool, found: dict[str, int]
+) -> None:
+    """``.sum()`` stands in both programs: JAX widens it."""
+    assert program_probe(opened("bf16", bias(640, wide)), ())["program"]["narrow_sums"] == found

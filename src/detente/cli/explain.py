@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +17,11 @@ from detente.cli.live import progress_sink
 from detente.cli.options import Duration, format_option, precision_option
 from detente.cli.text import say
 from detente.records.fault import MachineFault, UsageFault
+
+if TYPE_CHECKING:
+    from detente.explain.align import Match
+    from detente.explain.answer import Answer
+    from detente.session.request import Request
 
 
 @click.command("explain", context_settings={"help_option_names": ["-h", "--help"]})
@@ -98,7 +106,7 @@ def command(
     if importlib.util.find_spec("scipy") is None:
         raise MachineFault("explaining needs scipy, which is not installed", "pip install 'detente[judge]'")
     from detente.explain.align import read_matches
-    from detente.explain.ask_and_answer import measured, stored
+    from detente.explain.ask_and_answer import measured
     from detente.records.codec import dumps
     from detente.report.why_html import write_why
     from detente.report.why_page import SCHEMA, why_document, why_lines
@@ -125,36 +133,54 @@ def command(
         memory=False,
         command=("detente", *without_telling(sys.argv[1:])),
     )
-    if session_id is not None:
-        from detente.cli.sessions import find_session
+    with contextlib.ExitStack() as until_told:
+        if session_id is not None:
+            found = _told(session_id, request, by_hand, until_told)
+        else:
+            if not workload:
+                from detente.cli.judged import judged
+                from detente.cli.sessions import find_session
+                from detente.explain.question import of_result
 
-        found = stored(find_session(session_id), request, by_hand)
-    else:
-        if not workload:
-            from detente.cli.judged import judged
-            from detente.cli.sessions import find_session
-            from detente.explain.question import of_result
+                asked = of_result(judged(find_session("latest")))
+                say(f"the last session: {asked.workload} {asked.size}, {asked.a} and {asked.b}", error=True)
+                request = replace(
+                    request,
+                    workloads=(asked.workload,),
+                    stacks=(asked.a, asked.b),
+                    size=asked.size,
+                    contract=asked.contract,
+                    precision=asked.precision,
+                    device=asked.device,
+                )
+            sink = progress_sink()
+            try:
+                found = measured(request, arms, sink, by_hand)
+            finally:
+                sink.close()
+        if form == "json":
+            # The page first: where it cannot be written, the error's object is all that standard output holds.
+            write_why(found, html)
+            print(dumps(why_document(found), SCHEMA))
+        else:
+            print("\n".join(why_lines(found, form)))
+            write_why(found, html)
+        say(f"page: {html}", error=True)
+        return 130 if found.session.note == "interrupted" else 0
 
-            asked = of_result(judged(find_session("latest")))
-            say(f"the last session: {asked.workload} {asked.size}, {asked.a} and {asked.b}", error=True)
-            request = replace(
-                request,
-                workloads=(asked.workload,),
-                stacks=(asked.a, asked.b),
-                size=asked.size,
-                contract=asked.contract,
-                precision=asked.precision,
-                device=asked.device,
-            )
-        sink = progress_sink()
-        try:
-            found = measured(request, arms, sink, by_hand)
-        finally:
-            sink.close()
-    if form == "json":
-        print(dumps(why_document(found), SCHEMA))
-    else:
-        print("\n".join(why_lines(found, form)))
-    write_why(found, html)
-    say(f"page: {html}", error=True)
-    return 130 if found.session.note == "interrupted" else 0
+
+def _told(name: str, request: Request, by_hand: Sequence[Match], until_told: contextlib.ExitStack) -> Answer:
+    """What a stored session says, or a file; a bundle's programs are there until it is told."""
+    from detente.cli.judged import a_strangers_fault, judged
+    from detente.cli.sessions import session_and_programs
+    from detente.explain.ask_and_answer import stored
+    from detente.explain.question import of_result, of_session
+
+    session, artefacts = session_and_programs(name, until_told)
+    # Until it is told: the page reads the programs, too.
+    until_told.enter_context(a_strangers_fault(session))
+    if not request.workloads:
+        return stored(session, artefacts, of_result(judged(session)), by_hand)
+    a, b = request.stacks
+    options = (request.size, request.contract, request.precision)
+    return stored(session, artefacts, of_session(session, request.workloads[0], (a, b), *options), by_hand)

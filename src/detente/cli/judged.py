@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from detente.records.codec import shown
 from detente.records.fault import Fault, StoreFault
 from detente.records.result import Result
@@ -17,13 +20,20 @@ def judged(session: Session, *, page: bool = False) -> Result:
     """
     from detente.judge import judge
 
-    try:
+    with a_strangers_fault(session):
         result = judge(session)
         if page:
             from detente.report.terminal import render_text
 
             render_text(result, full=True)
         return result
+
+
+@contextmanager
+def a_strangers_fault(session: Session) -> Iterator[None]:
+    """What stumbles inside over the evidence of an imported session is a StoreFault that names the session."""
+    try:
+        yield
     except Fault:
         raise
     except Exception as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from detente.cli.text import say
 from detente.records.fault import StoreFault, UsageFault
 from detente.records.folders import data_folder
 from detente.records.session import Session
+from detente.store.artefacts import Artefacts, artefacts_of
 from detente.store.bundle import open_bundle
 from detente.store.kept import mend, read_kept
 from detente.store.spool import LARGEST_FILE, parse_spool, read_head
@@ -40,6 +43,18 @@ def find_session(name: str) -> Session:
         with open_store(data_folder()) as store:
             return store.read_session(name)
     raise StoreFault(f"there is no session {name!r} in {_folder()}", "`detente compare gpt2` makes one")
+
+
+def session_and_programs(name: str, until: contextlib.ExitStack) -> tuple[Session, Path]:
+    """``find_session``, and the folder where its captured programs lie: the store's, or one that a bundle is unpacked
+    into as long as ``until`` lasts."""
+    if not name.endswith(".zip"):
+        return find_session(name), artefacts_of(data_folder()).folder
+    bundle = until.enter_context(open_bundle(Path(name)))
+    session = _from_file(bundle.session_file)
+    folder = Path(until.enter_context(tempfile.TemporaryDirectory(prefix="detente-programs-")))
+    bundle.keep(session, Artefacts(folder))
+    return session, folder
 
 
 def find_spool(name: str) -> Path:

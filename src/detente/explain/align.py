@@ -79,7 +79,10 @@ def read_matches(file: Path) -> tuple[Match, ...]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageFault(f"{file} cannot be read: {error}", hint) from None
     found = []
-    for k, row in enumerate(document.get("match", ()), 1):
+    tables = document.get("match", [])
+    if not isinstance(tables, list):
+        raise UsageFault(f"{file}: match is {tables!r}", hint)
+    for k, row in enumerate(tables, 1):
         if (
             not isinstance(row, dict)
             or set(row) != {"a", "b"}

@@ -39,8 +39,8 @@ class PartPair:
 class Answer:
     """``sides``: A's and B's program, None where one could not be captured (``missing`` says why). ``untested``: cause
     -> why it was not switched. ``compared``: the rows whose programs' text the findings are of, None where no rule
-    compares it; from PyTorch to JAX the first is the bridge, which runs A's program on XLA. ``despite``: row -> why it
-    is void in a comparison, where that is what the question is about."""
+    compares it (``uncompared``: why); from PyTorch to JAX the first is the bridge, which runs A's program on XLA.
+    ``despite``: row -> why it is void in a comparison, where that is what the question is about."""
 
     question: Question
     session: Session
@@ -53,6 +53,7 @@ class Answer:
     untested: dict[str, str] = field(default_factory=dict)
     compared: tuple[str, str] | None = None
     despite: dict[str, str] = field(default_factory=dict)
+    uncompared: str = ""
 
     @property
     def titles(self) -> dict[str, str]:
@@ -80,17 +81,24 @@ def answer(
     parts: tuple[PartPair, ...] = ()
     findings: tuple[Finding, ...] = ()
     compared: tuple[str, str] | None = None
+    uncompared = "; ".join(f"{stack}: {why}" for stack, why in missing.items())
     if a is not None and b is not None:
         parts, pairs = _aligned(a, b, by_hand)
-        text = a
+        text, absent = a, dict[str, str]()
         if a.form != "hlo" and question.path.stand_in:
-            text = _side(session, group, question.path.stand_in, artefacts, {}) or a
+            text = _side(session, group, question.path.stand_in, artefacts, absent) or a
             pairs = _aligned(text, b, by_hand)[1]
+        uncompared = "; ".join(
+            (
+                "the two hand over programs of different kinds",
+                *(f"{stack}, which would stand between them: {why}" for stack, why in absent.items()),
+            )
+        )
         if text.form == b.form == "hlo":
             compared = (text.label, b.label)
         # What the budget left out is why a difference was not tested, before that its row is not there.
         why = replace(explanation, dropped={**explanation.dropped, **(untested or {})})
-        findings = settled(find(text, b, pairs), effects, why)
+        findings = settled(find(text, b, pairs), effects, why, "" if text is a else a.label)
     return Answer(
         question,
         session,
@@ -103,6 +111,7 @@ def answer(
         dict(untested or {}),
         compared,
         {label_of(row): why for row, why in rows.despite.items()},
+        "" if compared is not None else uncompared,
     )
 
 

@@ -18,7 +18,9 @@ State = Literal["measured", "below noise", "dropped", "untested"]
 @dataclass(frozen=True)
 class ArmEffect:
     """One factor of one row. ``effect`` above 0: the step takes longer under the arm. ``below noise``: its interval
-    holds 0, or does not reach beyond what equal programs lie apart by. Dropped and untested ones have a ``reason``."""
+    holds 0, or does not reach beyond what equal programs lie apart by. Dropped and untested ones have a ``reason``.
+    ``control``: the setting is the stack's own, brought in through the same door (``jax[program=jax]``): it says what
+    the door costs, and of the factor nothing."""
 
     factor: str
     row: str
@@ -26,6 +28,7 @@ class ArmEffect:
     state: State
     effect: Effect | None = None
     reason: str = ""
+    control: bool = False
 
 
 def arm_effects(rows: Rows, planned: tuple[Row, ...] = ()) -> tuple[ArmEffect, ...]:
@@ -47,14 +50,18 @@ def _against(row: Row, factor: str) -> Row:
 
 def _one(rows: Rows, row: Row, factor: str, base: Row, pairs: int) -> ArmEffect:
     name, against = label_of(row), label_of(base)
+    control = dict(row[1].settings)[factor] == row[0]
+
+    def unknown(state: State, why: str) -> ArmEffect:
+        return ArmEffect(factor, name, against, state, None, why, control)
+
     for one in (row, base):
         if why := rows.why_not(one):
-            refused = one in rows.refused
-            return ArmEffect(factor, name, against, "dropped" if refused else "untested", None, why)
+            return unknown("dropped" if one in rows.refused else "untested", why)
     pair = paired(rows.medians[row], rows.medians[base], rows.blocks)
     if not pair.n:
-        return ArmEffect(factor, name, against, "untested", None, "no block holds both")
+        return unknown("untested", "no block holds both")
     effect = Effect(pair.mean, interval(pair, corrected(ALPHA, pairs, rows.share)))
     found = effect.interval
     clear = found is not None and found.beyond(math.expm1(rows.log_noise))
-    return ArmEffect(factor, name, against, "measured" if clear else "below noise", effect)
+    return ArmEffect(factor, name, against, "measured" if clear else "below noise", effect, "", control)

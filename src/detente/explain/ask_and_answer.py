@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from detente.explain.align import Match
 from detente.explain.answer import Answer, answer
@@ -46,16 +47,9 @@ def measured(request: Request, arms: bool, sink: Sink, by_hand: Sequence[Match] 
     return answer(question, session, artefacts_of(data_folder()).folder, untested, by_hand)
 
 
-def stored(session: Session, request: Request, by_hand: Sequence[Match] = ()) -> Answer:
-    """What a session says that was measured before. Without stacks: its slowest and fastest comparable rows. Raises
-    UsageFault for a session that holds no program of them."""
-    if request.stacks:
-        question = _question(request)
-    else:
-        from detente.explain.question import of_result
-        from detente.judge import judge
-
-        question = of_result(judge(session))
+def stored(session: Session, artefacts: Path, question: Question, by_hand: Sequence[Match] = ()) -> Answer:
+    """What a session says that was measured before; its programs lie in ``artefacts``. Nothing is run, and no stack is
+    asked for: they need not be here. Raises UsageFault for a session that holds no program of the two."""
     captured = plain_captures(session, group_of(session, question))
     if not any(p.evidence.status == "ok" for p in captured):
         raise UsageFault(
@@ -64,7 +58,7 @@ def stored(session: Session, request: Request, by_hand: Sequence[Match] = ()) ->
             "measures",
         )
     built = {p.cell.stack: p.evidence.probes.get("built", {}) for p in captured}
-    return answer(question.knowing(built), session, artefacts_of(data_folder()).folder, None, by_hand)
+    return answer(question.knowing(built), session, artefacts, None, by_hand)
 
 
 def _question(request: Request) -> Question:

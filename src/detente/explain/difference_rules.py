@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from detente.explain.align import Aligned
+from detente.explain.match import opened
 from detente.explain.side import Side
 from detente.programs.hlo import BRIDGES
 from detente.programs.module import Dot
@@ -94,13 +95,36 @@ def _position_ids(pair: Pair) -> Found | None:
 def _gather_form(pair: Pair) -> Found | None:
     if not all(pair.count("gather")):
         return None
-    around = ("compare", "select", "clamp", "add")
-    a, b = pair.count(*around)
+    guards = [_guards(side) for side in (pair.a, pair.b)]
+    a, b = (len(found) for found in guards)
     if a == b:
         return None
-    return f"a lookup with {a} and {b} operations that keep its indices within the table", _has(
-        "gather", *around
+    mine = guards[0] | guards[1]
+    return (
+        f"a lookup with {a} and {b} operations that keep its indices within the table",
+        lambda s: s.operation.opcode == "gather" or id(s.operation) in mine,
     )
+
+
+def _guards(side: Sequence[Site]) -> set[int]:
+    """What keeps the indices of the part's gathers within their tables: the comparisons, selections and sums of
+    integers that the indices come from, by the identity of each operation."""
+    here = {id(s.operation) for s in side}
+    found: set[int] = set()
+    for site in side:
+        if site.operation.opcode != "gather":
+            continue
+        waiting, seen = [site.operation.operands[1]], set[int]()
+        while waiting:
+            at = waiting.pop()
+            one = site.home.instructions[at]
+            if at in seen or id(one) not in here or one.shape.dtype[0] not in "sup":
+                continue
+            seen.add(at)
+            waiting += one.operands
+            if one.opcode in ("compare", "select", "clamp", "add", "and", "or", "maximum", "minimum"):
+                found.add(id(one))
+    return found
 
 
 def _wide_indices(pair: Pair) -> Found | None:
@@ -173,7 +197,8 @@ def _optimizer_converts(pair: Pair) -> Found | None:
 
 def _repeated(pair: Pair) -> Found | None:
     kinds = ("reduce", "exponential", "tanh", "erf", "rsqrt", "logistic", "sort")
-    a, b = pair.count(*kinds)
+    # A batch norm is opened: it is as many reductions as a norm that is written out.
+    a, b = (sum(o in kinds for s in side for o in opened(s.operation.opcode)) for side in (pair.a, pair.b))
     if min(a, b) == 0 or max(a, b) < _REPEATED * min(a, b):
         return None
     return f"{a} and {b} reductions and functions of the same part", _has(*kinds)
@@ -216,17 +241,26 @@ def _written(side: Side, opcode: str) -> int:
 
 
 def _executables(a: Side, b: Side) -> str | None:
-    ours, theirs = (int(str(s.built.get("executables", 0))) for s in (a, b))
-    if not ours or not theirs or ours == theirs:
+    ours, theirs = (_built(s, "executables") for s in (a, b))
+    if min(ours, theirs) < 1 or ours == theirs:
         return None
     return f"a step is {ours} and {theirs} executables"
 
 
+def _built(side: Side, what: str) -> int:
+    """A figure of what the compiler made; -1 where it is not known."""
+    found = side.built.get(what)
+    return found if isinstance(found, int) else -1
+
+
+def _planned(side: Side, what: str) -> int:
+    """The largest such figure of its programs; -1 where none has it."""
+    facts = (p.facts.get(what) for p in side.evidence.programs if p.form == "hlo")
+    return max((int(f) for f in facts if f is not None), default=-1)
+
+
 def _donation(a: Side, b: Side) -> str | None:
-    ours, theirs = (int(str(s.built.get("alias_bytes", -1))) for s in (a, b))
-    facts = [p.facts.get("alias_bytes") for s in (a, b) for p in s.evidence.programs if p.form == "hlo"]
-    told = [int(f) for f in facts if f is not None]
-    ours, theirs = max(ours, told[0] if told else -1), max(theirs, told[-1] if len(told) > 1 else -1)
+    ours, theirs = (max(_built(s, "alias_bytes"), _planned(s, "alias_bytes")) for s in (a, b))
     if min(ours, theirs) < 0 or not _one_sided((ours, theirs)):
         return None
     return f"{ours:,} and {theirs:,} bytes of arguments whose memory results take over"
@@ -261,14 +295,14 @@ def _library(a: Side, b: Side) -> str | None:
             if i.opcode == "custom-call" and i.target not in BRIDGES
         )
         said.append(calls)
-    if said[0] == said[1]:
-        return None
+    if not _one_sided((said[0].total(), said[1].total())):
+        return None  # its arm switches all of B's off, and says nothing of a few more
     words = [", ".join(f"{n} {t}" for t, n in c.most_common(3)) or "none" for c in said]
     return f"calls of libraries: {words[0]}; and {words[1]}"
 
 
 def _bridges_kernels(a: Side, b: Side) -> str | None:
-    mine, theirs = (int(str(side.built.get("bridge_calls", -1))) for side in (a, b))
+    mine, theirs = (_built(side, "bridge_calls") for side in (a, b))
     if min(mine, theirs) < 0 or mine == theirs:
         return None
     return f"{mine} and {theirs} calls of PyTorch's products and of loops that the bridge brings"

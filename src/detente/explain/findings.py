@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from detente.explain.arm_effects import ArmEffect
-from detente.explain.causes import PROGRAM
+from detente.explain.causes import PROGRAM, RUNTIME
 from detente.explain.difference_rules import RULES, Pair
 from detente.explain.pair import Explanation
 from detente.explain.side import Side
 from detente.explain.waterfall import Bar, Effect
 
-# So close, as a log ratio, an effect must be known before its absence is believed.
-_KNOWN = 0.1
+# As a log ratio. What is not beyond noise is believed to be nothing where nothing larger than this is possible.
+_SMALL = 0.1
 
 State = Literal["measured", "rejected", "untested"]
 
@@ -34,7 +34,8 @@ class Finding:
     why       by what mechanism it could cost time
     arm       the factor whose arm would test it
     a, b      lines of either program
-    state     ``measured``: its arm changed the step's time beyond noise; ``rejected``: it did not; ``untested``
+    state     ``measured``: its arm changed the step's time beyond noise; ``rejected``: it did not, and a tenth is
+              more than is possible; ``untested``: nobody knows
     said      what the arm found, or why there is none
     """
 
@@ -78,11 +79,16 @@ def _of_part(pair: Pair) -> Iterator[Finding]:
 
 
 def settled(
-    findings: Sequence[Finding], effects: Sequence[ArmEffect], explained: Explanation | None
+    findings: Sequence[Finding],
+    effects: Sequence[ArmEffect],
+    explained: Explanation | None,
+    stood_for: str = "",
 ) -> tuple[Finding, ...]:
-    """The findings with what their arms found. A difference of the programs' text is tested together with all others of
-    its kind: where the whole program makes no difference, none of them does; where it does, each is one of several, or
-    the only one."""
+    """The findings with what their arms found. ``stood_for``: the stack whose program another one ran for it, where the
+    findings are of that one; what its runtime costs is no answer to theirs.
+
+    A difference of the programs' text is tested together with all others of its kind: where the whole program makes no
+    difference, none of them does; where it does, each is one of several, or the only one."""
     bars = {b.cause: b for b in explained.waterfall.bars} if explained and explained.waterfall else {}
     dropped = explained.dropped if explained else {}
     unsettled = explained.reason if explained and not bars else ""
@@ -92,10 +98,12 @@ def settled(
     found = []
     of_text = sum(f.arm == PROGRAM for f in findings)
     for one in findings:
+        if stood_for and one.arm == RUNTIME:
+            said = f"the bar of the runtime is of {stood_for}'s, and not of these two"
+            found.append(replace(one, state="untested", said=said))
+            continue
         state, said = _state(one, bars, dropped, by_factor, unsettled, of_text)
-        found.append(
-            Finding(one.rule, one.part, one.direction, one.what, one.why, one.arm, one.a, one.b, state, said)
-        )
+        found.append(replace(one, state=state, said=said))
     return tuple(found)
 
 
@@ -109,43 +117,51 @@ def _state(
 ) -> tuple[State, str]:
     bar = bars.get(one.arm)
     if bar is not None:
-        ratio = bar.effect.ratio
-        if bar.below_noise and (unsure := _unsure(bar.effect)):
-            return "untested", f"switching the {one.arm} changes the step by {ratio:.3f}x, {unsure}"
+        said = f"switching the {one.arm} makes the step {_told(bar.effect)}"
         if bar.below_noise:
-            return "rejected", f"switching the {one.arm} changes the step by {ratio:.3f}x, which is noise"
-        if one.arm == PROGRAM and of_text == 1:
-            return (
-                "measured",
-                f"switching the program makes the step {ratio:.3f}x, and no other difference was found",
-            )
-        if one.arm == PROGRAM:
-            return "untested", (
-                f"the whole program makes the step {ratio:.3f}x; which of its differences, no arm has told apart"
-            )
-        return "measured", f"switching it makes the step {ratio:.3f}x"
+            return _without(said, bar.effect, bar.orders)
+        return _with(one, said, of_text)
     if one.arm in dropped:
         return "untested", dropped[one.arm]
     for effect in by_factor.get(one.arm, ()):
-        if effect.state == "measured" and effect.effect is not None:
-            return "measured", f"{effect.row} is {effect.effect.ratio:.3f}x of {effect.against}"
-        if effect.state == "below noise" and effect.effect is not None and (unsure := _unsure(effect.effect)):
-            return "untested", f"{effect.row} is {effect.effect.ratio:.3f}x of {effect.against}, {unsure}"
-        if effect.state == "below noise" and effect.effect is not None:
-            return (
-                "rejected",
-                f"{effect.row} is {effect.effect.ratio:.3f}x of {effect.against}, which is noise",
-            )
-        if effect.reason:
+        if effect.control:
+            continue
+        if effect.effect is None:
             return "untested", effect.reason
+        said = f"{effect.row} is {_told(effect.effect)} of {effect.against}"
+        return _with(one, said, of_text) if effect.state == "measured" else _without(said, effect.effect)
     return "untested", unsettled or f"no arm of {one.arm} ran between these two"
 
 
-def _unsure(effect: Effect) -> str:
-    """Why an effect that is not beyond noise rejects nothing: it is not known well enough; empty where it is."""
+def _with(one: Finding, said: str, of_text: int) -> tuple[State, str]:
+    """Of an arm that changed the step. One of several differences of text that were tested together is not told apart
+    from the others."""
+    if one.arm != PROGRAM:
+        return "measured", said
+    if of_text == 1:
+        return "measured", f"{said}, and no other difference was found"
+    return "untested", f"{said}, the whole program; which of its differences, no arm has told apart"
+
+
+def _without(said: str, effect: Effect, orders: tuple[float, float] | None = None) -> tuple[State, str]:
+    """Of an arm whose effect is not beyond noise: it rejects where every size that is possible, in every order, is
+    small."""
     if effect.interval is None:
-        return "and one block says nothing of how sure that is"
-    if effect.reach <= _KNOWN:
-        return ""
-    low, high = math.exp(effect.interval.low), math.exp(effect.interval.high)
-    return f"but anything from {low:.2f}x to {high:.2f}x is possible: that rejects nothing"
+        return "untested", f"{said}, and one block says nothing of how sure that is"
+    possible = (
+        f"anything from {effect.interval.ratios[0]:.2f}x to {effect.interval.ratios[1]:.2f}x is possible"
+    )
+    ends = [(effect.interval.low, effect.interval.high, possible)]
+    if orders is not None and orders[0] < orders[1]:
+        least, most = (math.exp(x) for x in orders)
+        ends += [(*orders, f"it is {least:.2f}x to {most:.2f}x by the order in which causes are switched")]
+    for low, high, told in ends:
+        if not -_SMALL <= low <= high <= _SMALL:
+            return "untested", f"{said}, but {told}: that rejects nothing"
+    return "rejected", f"{said}, which is noise here"
+
+
+def _told(effect: Effect) -> str:
+    """``1.016x (0.998 to 1.034)``."""
+    ratio, between = f"{effect.ratio:.3f}x", effect.interval
+    return ratio if between is None else f"{ratio} ({between.ratios[0]:.3f} to {between.ratios[1]:.3f})"

@@ -68,8 +68,9 @@ def match(a: Sequence[Site], b: Sequence[Site]) -> Matched:
     labels_a, labels_b = _labels(a), _labels(b)
     kept_a, kept_b = sorted(labels_a), sorted(labels_b)
     same = _paired(kept_a, kept_b, [labels_a[k][-1] for k in kept_a], [labels_b[k][-1] for k in kept_b])
-    rest_a = [k for k in kept_a if k not in {x for x, _ in same}]
-    rest_b = [k for k in kept_b if k not in {y for _, y in same}]
+    paired_a, paired_b = {x for x, _ in same}, {y for _, y in same}
+    rest_a = [k for k in kept_a if k not in paired_a]
+    rest_b = [k for k in kept_b if k not in paired_b]
     alike = _paired(rest_a, rest_b, [labels_a[k][0] for k in rest_a], [labels_b[k][0] for k in rest_b])
     bag_a, bag_b = _bag(a), _bag(b)
     both, whole = sum((bag_a & bag_b).values()), sum(bag_a.values()) + sum(bag_b.values())
@@ -83,12 +84,17 @@ def match(a: Sequence[Site], b: Sequence[Site]) -> Matched:
     )
 
 
+def opened(opcode: str) -> tuple[str, ...]:
+    """The primitives that an operation stands for: itself, or those of a norm."""
+    return _NORMS.get(opcode, (opcode,))
+
+
 def _bag(sites: Iterable[Site]) -> Counter[str]:
     """Opcodes with their dtypes, norms opened, moves left out."""
     found: Counter[str] = Counter()
     for site in sites:
         one = site.operation
-        for opcode in _NORMS.get(one.opcode, (one.opcode,)):
+        for opcode in opened(one.opcode):
             if opcode not in MOVES:
                 found[f"{opcode} {one.shape.dtype}"] += 1
     return found

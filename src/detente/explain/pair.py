@@ -10,9 +10,9 @@ from detente.explain.rows import Rows, label_of
 from detente.explain.waterfall import Arm as Switched
 from detente.explain.waterfall import Waterfall, waterfall
 from detente.judge.pairs import NOISE_UNKNOWN
-from detente.judge.statistics import MARGIN, paired
+from detente.judge.statistics import ALPHA, MARGIN, corrected, paired
 from detente.judge.verdicts import judge_pair
-from detente.records.verdict import Verdict
+from detente.records.verdict import LEAST_BLOCKS, Verdict
 from detente.stacks.factors import Row
 
 
@@ -54,12 +54,19 @@ def explain_pair(rows: Rows, path: Path) -> Explanation:
         why = said.get(verdict.word, "the gap is not settled")
         return Explanation(a, b, verdict, None, f"{why}: {verdict.reason}")
     path, missing = _measured(rows, path)
+    whole = frozenset(rows.blocks)
     dropped = {**dict(path.left), **missing}
     # Where no cause is left, all of the gap is.
     orders = path.orders() if path.causes else ((),)
     between = rows_between(path, orders) if path.causes else {frozenset[str](): path.a}
-    times = {switched: rows.medians[row] for switched, row in between.items()}
-    found = waterfall(times, rows.medians[path.a], rows.medians[path.b], orders, rows.log_noise)
+
+    def of(row: Row) -> dict[int, float]:
+        """The blocks that the verdict is of, and no others."""
+        return {block: median for block, median in rows.medians[row].items() if block in whole}
+
+    times = {switched: of(row) for switched, row in between.items()}
+    alpha = corrected(ALPHA, 1, rows.share)
+    found = waterfall(times, of(path.a), of(path.b), orders, rows.log_noise, alpha)
     return Explanation(a, b, verdict, found, "" if found.bars else "no cause was tested", dropped)
 
 
@@ -78,7 +85,7 @@ def _measured(rows: Rows, path: Path) -> tuple[Path, dict[str, str]]:
     dropped: dict[str, str] = {}
     while path.causes:
         between = rows_between(path, path.orders())
-        missing = {row: why for row in between.values() if (why := rows.why_not(row))}
+        missing = {row: why for row in between.values() if (why := _too_few(rows, row, path))}
         if not missing:
             break
         blamed = max(path.causes, key=lambda c: (_share(c, between, missing), -c.guess))
@@ -88,6 +95,20 @@ def _measured(rows: Rows, path: Path) -> tuple[Path, dict[str, str]]:
         dropped |= dict.fromkeys(gone, why + blamed.otherwise)
         path = path.without(*gone)
     return path, dropped
+
+
+def _too_few(rows: Rows, row: Row, path: Path) -> str:
+    """Why a row cannot be part of a waterfall; empty where it can. Bars are of the blocks that all rows share: one row
+    that ended early would leave the others' figures out."""
+    why = rows.why_not(row)
+    if why or row in (path.a, path.b):
+        return why
+    mine = sum(block in rows.medians[row] for block in rows.blocks)
+    if mine < LEAST_BLOCKS:
+        return (
+            f"{label_of(row)} ran well in {mine} of {len(rows.blocks)} blocks, and {LEAST_BLOCKS} are needed"
+        )
+    return ""
 
 
 def _share(cause: Cause, between: Mapping[Switched, Row], missing: Mapping[Row, str]) -> float:

@@ -10,7 +10,7 @@ from detente.explain.causes import KERNELS, Path, known_path, lacking, narrowed
 from detente.records.contract import CONTRACTS
 from detente.records.fault import UsageFault
 from detente.records.result import Result
-from detente.stacks.catalogue import find_entry
+from detente.records.session import Session
 from detente.stacks.factors import FACTORS, Facts
 
 
@@ -46,10 +46,8 @@ class Question:
 
 
 def ask(workload: str, size: str, contract: str, precision: str, device: str, a: str, b: str) -> Question:
-    """A question as a user names it. Raises UsageFault for a stack that there is not, and for one and the same file's
-    stack of the user's own, which nothing is known about that could be switched."""
-    for name in (a, b):
-        find_entry(name)
+    """A question about two stacks by their names, which nothing is asked about: a session that is told may name what is
+    not here, and a stranger's file of a stack must not be run for it."""
     forth, back = known_path(a, b), known_path(b, a)
     swapped = len(back.causes) > len(forth.causes)
     a, b = (b, a) if swapped else (a, b)
@@ -83,6 +81,37 @@ def of_result(result: Result) -> Question:
             f"session {result.session.id} compares {slow.stack} with itself", "name two stacks to explain"
         )
     return ask(slow.workload, slow.size, slow.contract, slow.precision, slow.device, slow.stack, fast.stack)
+
+
+def of_session(
+    session: Session,
+    workload: str,
+    stacks: tuple[str, str],
+    size: str | None = None,
+    contract: str | None = None,
+    precision: str | None = None,
+) -> Question:
+    """A question about two stacks by what a session holds of them; None is whatever it has. Raises UsageFault where
+    it has none, saying what there is."""
+    held: dict[tuple[str, str, str, str], dict[str, str]] = {}
+    for cell in session.planned:
+        if cell.stack in stacks and not cell.arm and cell.workload == workload:
+            what = (cell.workload, cell.size, cell.contract.name, cell.contract.precision)
+            held.setdefault(what, {})[cell.stack] = cell.device
+    wanted = (workload, size, contract, precision)
+    both = [what for what, devices in held.items() if set(stacks) <= devices.keys()]
+    for what in both:
+        if all(one is None or one == other for one, other in zip(wanted, what, strict=True)):
+            return ask(*what, held[what][stacks[0]], *stacks)
+    there = dict.fromkeys(
+        f"{c.workload} {c.size}, {c.contract.name}, {c.contract.precision}: {c.label}"
+        for c in session.planned
+    )
+    asked = " ".join(filter(None, wanted))
+    raise UsageFault(
+        f"session {session.id} has no rows of {' and '.join(stacks)} at {asked}",
+        f"it has {'; '.join(list(there)[:12])}",
+    )
 
 
 def single_arms(stack: str, region: str) -> tuple[str, ...]:

@@ -27,6 +27,9 @@ from detente.records.fault import UsageFault
 # So many causes have 2^4 arms; five would have 32, each in every block.
 FULL = 4
 
+# As a log ratio: what sums of the same logarithms differ by.
+_NOTHING = 1e-9
+
 Arm = frozenset[str]
 Order = tuple[str, ...]
 # Block -> median seconds per step of the process that ran in it.
@@ -79,8 +82,16 @@ class Waterfall:
 
     @property
     def explained(self) -> bool:
-        """Whether what is left is at most a tenth of the gap, or what the gap is uncertain by."""
-        return abs(self.residual.mean) <= max(0.1 * abs(self.gap.mean), self.gap.reach)
+        """Whether what is left is at most a tenth of the gap, or what the gap is uncertain by, where that is known."""
+        known = self.gap.reach if math.isfinite(self.gap.reach) else 0.0
+        return abs(self.residual.mean) <= max(0.1 * abs(self.gap.mean), known)
+
+    @property
+    def by_construction(self) -> bool:
+        """Whether nothing could be left: the arms begin with A's own row and end with B's, so that the bars are the
+        gap, whatever they were."""
+        ends = self.residual.interval
+        return bool(self.bars) and ends is not None and max(abs(ends.low), abs(ends.high)) < _NOTHING
 
 
 def orders_of(causes: Sequence[str], pairs: int = 6, seed: int = 0) -> tuple[Order, ...]:

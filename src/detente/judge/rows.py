@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from detente.judge.parity import Proofs, Proved, parity_column
+from detente.judge.rules.narrow_sums import long_sums, told
 from detente.judge.rules.rule import Row
 from detente.judge.statistics import geometric_interval
 from detente.records.cell import Cell
 from detente.records.evidence import Evidence
+from detente.records.precision import PRECISIONS
 from detente.records.program import Program
 from detente.records.result import CompileColumn, ParityColumn, Steady
 from detente.records.sample import process_median
@@ -91,8 +93,18 @@ def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
         function_at=size,
         precision_at="" if timed else cut,
         layer=layer,
-        reason=f"{column.reason}; {layer}" if layer and column.same_function == "failed" else column.reason,
+        reason="; ".join(filter(None, (column.reason, _beside(column, layer, row)))),
     )
+
+
+def _beside(column: ParityColumn, layer: str, row: Row) -> str:
+    """What is known of why a row is another computation; empty where nothing is, or where it is none."""
+    if column.same_function == "failed":
+        return layer
+    if column.same_precision == "failed" and PRECISIONS[row.cell.contract.precision].narrow_products:
+        sums = long_sums(row)
+        return f"{told(sums)}, a rounding for each (sums-narrow)" if sums else ""
+    return ""
 
 
 def _proved(evidence: Evidence) -> Proved:

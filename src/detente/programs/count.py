@@ -12,6 +12,7 @@ from detente.programs.module import Computation, Module, ProgramError
 from detente.programs.operators import read_operators
 from detente.programs.products import is_product, operand_dtypes, product_flops
 from detente.programs.stablehlo import read_stablehlo
+from detente.programs.sums import narrow_terms
 from detente.records.counts import Counts, Loop
 
 READERS = {
@@ -64,6 +65,7 @@ class _Tally:
     product_dtypes: Counter[str] = field(default_factory=Counter)
     custom_calls: Counter[str] = field(default_factory=Counter)
     norms: Counter[str] = field(default_factory=Counter)
+    narrow_sums: dict[str, int] = field(default_factory=dict)
     constants: list[int] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
     flops: int = 0
@@ -98,6 +100,7 @@ def count(module: Module, form: str = "hlo") -> Counts:
         unknown_loops=sum(loop.trips is None for loop in tally.loops),
         custom_calls=_sorted(tally.custom_calls),
         norms=_sorted(tally.norms),
+        narrow_sums=dict(sorted(tally.narrow_sums.items())),
         hash=module.sha256,
     )
 
@@ -156,6 +159,9 @@ def _count_one(module: Module, home: Computation, at: int, runs: int, tally: _Ta
         tally.flops += runs * product_flops(one, home)
     elif one.opcode == "custom-call" and one.target not in ELEMENTWISE_CALLS:
         tally.custom_calls[one.target or "?"] += 1
+    if terms := narrow_terms(one, home, module):
+        dtype = one.shape.dtype
+        tally.narrow_sums[dtype] = max(terms, tally.narrow_sums.get(dtype, 0))
     form = norm_form(one, at, home, module)
     if form is not None:
         tally.norms[form] += runs

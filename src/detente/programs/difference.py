@@ -31,6 +31,7 @@ SUMMARY: tuple[tuple[str, str], ...] = (
 CENSUSES: tuple[tuple[str, str], ...] = (
     ("norms", "LayerNorm and its kin"),
     ("product_dtypes", "products by dtype"),
+    ("narrow_sums", "terms of the longest narrow sum"),
     ("dtypes", "operations by dtype"),
     ("opcodes", "operations by opcode"),
     ("custom_calls", "custom calls"),

@@ -85,7 +85,7 @@ class Instruction:
     number     parameter number, or tuple index
     integers   the value, of an integer constant with at most 16 elements
     detail     a Dot, a Convolution or a Work
-    target     of a custom call; the direction of a comparison
+    target     of a custom call; the direction of a comparison; what a StableHLO ``reduce`` applies, where it says so
     reduced    dimensions that a ``reduce`` removes
     trips      of a ``while`` whose program says so outright (an optimised one does)
     splat      a constant that is written as one value for all of its elements

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 from detente.programs.count import ENTERED, PLUMBING, live
@@ -23,6 +24,11 @@ from detente.programs.products import is_product, product_flops
 from detente.programs.scope import ROOT, Direction, Scope, is_whole, read_scope
 
 How = Literal["name", "flow", "guess", "none"]
+# A part, and how it is known: what stands around a computation that is called.
+Known = tuple["Part", How]
+# A program of more operations, calls expanded, is none that anybody trains; a few hundred bytes can claim any number.
+_MOST_SITES = 4_000_000
+_DEEPEST = 200
 # Passes over a computation until nothing new is known; a chain of nameless operations takes one.
 _PASSES = 8
 
@@ -64,7 +70,10 @@ class Facts:
 def sites(module: Module) -> tuple[Site, ...]:
     """Every live operation of a program with its part; parameters, constants and tuples are none."""
     entry = module.computations[module.entry]
-    return tuple(_walk(module, entry, None, 1, (), _outermost(entry)))
+    found = tuple(islice(_walk(module, entry, None, 1, (), _outermost(entry)), _MOST_SITES + 1))
+    if len(found) > _MOST_SITES:
+        raise ProgramError(f"with its calls expanded the program has more than {_MOST_SITES:,} operations")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +108,9 @@ def kernels(module: Module) -> tuple[Kernel, ...]:
 
 
 def _kernels(
-    module: Module, home: Computation, around: Part | None, above: tuple[str, ...], outermost: str
+    module: Module, home: Computation, around: Known | None, above: tuple[str, ...], outermost: str
 ) -> Iterator[Kernel]:
-    if home.name in above:
-        raise ProgramError(f"computation {home.name!r} calls itself")
+    _check_depth(home, above)
     alive = live(home)
     placed = _placed(module, home, alive, around, outermost)
     inner = (*above, home.name)
@@ -110,14 +118,15 @@ def _kernels(
         one, (part, how) = home.instructions[at], placed[at]
         if one.opcode in ("while", "conditional"):
             for name in one.called:
-                yield from _kernels(module, module.computations[name], part, inner, outermost)
+                yield from _kernels(module, module.computations[name], placed[at], inner, outermost)
         if one.opcode in FREE:
             continue
         held: set[Part] = set()
         largest = 0
         if one.opcode in ("fusion", "call"):
             for name in one.called:
-                for site in _walk(module, module.computations[name], part, 1, inner, outermost):
+                inside = _walk(module, module.computations[name], placed[at], 1, inner, outermost)
+                for site in islice(inside, _MOST_SITES):
                     if site.how != "name":
                         continue
                     held.add(site.part)
@@ -244,13 +253,12 @@ def _outermost(entry: Computation) -> str:
 def _walk(
     module: Module,
     home: Computation,
-    around: Part | None,
+    around: Known | None,
     runs: int,
     above: tuple[str, ...],
     outermost: str,
 ) -> Iterator[Site]:
-    if home.name in above:
-        raise ProgramError(f"computation {home.name!r} calls itself")
+    _check_depth(home, above)
     alive = live(home)
     placed = _placed(module, home, alive, around, outermost)
     for at, one in enumerate(home.instructions):
@@ -261,22 +269,22 @@ def _walk(
         if one.opcode == "while":
             trips = trip_count(one, home, module)
             for name in one.called:
-                yield from _walk(
-                    module, module.computations[name], part, runs * (trips or 1), inner, outermost
-                )
+                body = module.computations[name]
+                yield from _walk(module, body, placed[at], runs * (trips or 1), inner, outermost)
         elif one.opcode in ENTERED:
             for name in one.called:
-                yield from _walk(module, module.computations[name], part, runs, inner, outermost)
+                yield from _walk(module, module.computations[name], placed[at], runs, inner, outermost)
         if one.opcode not in PLUMBING and one.opcode not in ("call", "fusion", "while"):
             yield Site(one, home, part, how, runs)
 
 
 def _placed(
-    module: Module, home: Computation, alive: set[int], around: Part | None, outermost: str
-) -> list[tuple[Part, How]]:
-    """The part of each instruction, and how it is known."""
+    module: Module, home: Computation, alive: set[int], around: Known | None, outermost: str
+) -> list[Known]:
+    """The part of each instruction, and how it is known. What has no name of its own inside of a call is the call's,
+    and known no better than that."""
     whole = home.instructions
-    found: list[tuple[Part, How] | None] = [_by_name(one, around, outermost) for one in whole]
+    found: list[Known | None] = [_by_name(one, around, outermost) for one in whole]
     for at, one in enumerate(whole):
         if one.opcode == "fusion" and at in alive:
             for operand, reader in _read_inside(module, one, around, outermost):
@@ -299,17 +307,19 @@ def _placed(
     for at in reversed(range(len(whole))):
         if found[at] is None and whole[at].opcode in MOVES:
             around_it = [n for k in (*users[at], *whole[at].operands) if (n := found[k]) is not None]
-            found[at] = (around_it[0][0], "flow") if around_it else None
+            found[at] = _flowed(around_it[:1]) if around_it else None
     for at in reversed(range(len(whole))):
         if found[at] is None and users[at] and (nearest := found[min(users[at])]) is not None:
             found[at] = (nearest[0], "guess")
-    nowhere: tuple[Part, How] = (around or Part("", "forward"), "none" if around is None else "flow")
+    nowhere: Known = (Part("", "forward"), "none")
+    if around is not None:
+        nowhere = (around[0], "flow" if around[1] == "name" else around[1])
     return [f or nowhere for f in found]
 
 
 def _read_inside(
-    module: Module, fusion: Instruction, around: Part | None, outermost: str
-) -> Iterator[tuple[int, tuple[Part, How]]]:
+    module: Module, fusion: Instruction, around: Known | None, outermost: str
+) -> Iterator[tuple[int, Known]]:
     """(operand, the part of what reads it first) of a fusion. A compiler that rewrites a convolution leaves its name to
     the transpose behind it, and fuses that into the update that reads the gradient."""
     for name in fusion.called:
@@ -325,16 +335,20 @@ def _read_inside(
                     continue
                 if (part := _by_name(one, around, outermost)) is not None:
                     told.add(number)
-                    yield fusion.operands[number], (part[0], "flow")
+                    yield fusion.operands[number], _flowed([part])
 
 
-def _by_name(one: Instruction, around: Part | None, outermost: str) -> tuple[Part, How] | None:
+def _by_name(one: Instruction, around: Known | None, outermost: str) -> Known | None:
     scope = read_scope(one.origin)
     if scope is None:
         return None
     whole = bool(outermost) and one.origin.startswith(outermost)
-    part = _joined(scope, None if whole else around)
-    return (part, "name") if part.path or part.direction == "optimizer" else None
+    part = _joined(scope, None if whole or around is None else around[0])
+    if not part.path and part.direction != "optimizer":
+        return None
+    # A name that is put together with a guess is one.
+    guessed = around is not None and around[1] == "guess" and part.path != scope.path
+    return part, "guess" if guessed else "name"
 
 
 def _joined(scope: Scope, around: Part | None) -> Part:
@@ -348,9 +362,21 @@ def _joined(scope: Scope, around: Part | None) -> Part:
     return Part(f"{around.path}.{scope.path}" if around.path else scope.path, direction)
 
 
-def _one_of(neighbours: Sequence[tuple[Part, How] | None]) -> tuple[Part, How] | None:
+def _one_of(neighbours: Sequence[Known | None]) -> Known | None:
     """The part that all neighbours are of."""
-    if not neighbours or any(n is None for n in neighbours):
+    known = [n for n in neighbours if n is not None]
+    if not known or len(known) < len(neighbours):
         return None
-    different = {n[0] for n in neighbours if n is not None}
-    return (different.pop(), "flow") if len(different) == 1 else None
+    return _flowed(known) if len({part for part, _ in known}) == 1 else None
+
+
+def _flowed(neighbours: Sequence[Known]) -> Known:
+    """The part of the first, known by dataflow from all of them, and so no better than the worst of them."""
+    return neighbours[0][0], "guess" if any(how == "guess" for _, how in neighbours) else "flow"
+
+
+def _check_depth(home: Computation, above: tuple[str, ...]) -> None:
+    if home.name in above:
+        raise ProgramError(f"computation {home.name!r} calls itself")
+    if len(above) > _DEEPEST:
+        raise ProgramError(f"calls are nested more than {_DEEPEST} deep")

@@ -28,6 +28,7 @@ def program_probe(data: bytes, form: str) -> dict[str, Any]:
         "rng_ops": c.rng_ops,
         "custom_calls": c.custom_calls,
         "norms": c.norms,
+        "narrow_sums": c.narrow_sums,
         "operations": c.operations,
         "lines": c.lines,
         "hash": c.hash,

@@ -268,7 +268,9 @@ class _Reader:
             )
         if opcode == "reduce":
             over = re.search(r"dimensions = (?:array<i64: |\[)([\d, ]*)", body)
-            return replace(one, reduced=_numbers(over[1]) if over else ())
+            adds = re.search(r" applies \w+\.(\w+) ", body)
+            target = adds[1] if adds else ""
+            return replace(one, reduced=_numbers(over[1]) if over else (), target=target)
         if opcode == "compare":
             way = re.search(r"\b(EQ|NE|LT|LE|GT|GE)\b", body)
             return replace(one, target=way[1] if way else "")

@@ -38,6 +38,7 @@ class Counts:
     custom_calls        by target
     norms               LayerNorms and other normalisations by the form they are written in (programs/layer_norm.py),
                         a loop's body as often as it runs
+    narrow_sums         terms of the longest sum that is added in half precision, by that dtype (programs/sums.py)
     hash                equal exactly when the programs are, names and source locations aside
     """
 
@@ -62,4 +63,5 @@ class Counts:
     unknown_loops: int
     custom_calls: dict[str, int] = field(default_factory=dict)
     norms: dict[str, int] = field(default_factory=dict)
+    narrow_sums: dict[str, int] = field(default_factory=dict)
     hash: str = ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from detente.report.markdown import escape
+
 
 def columns(
     head: Sequence[str],
@@ -23,7 +25,7 @@ def columns(
     """
     if style == "md":
         rule = ["---:" if k in right else "---" for k in range(len(head))]
-        cells = [[c.replace("|", "\\|") for c in row] for row in rows]
+        cells = [[escape(c) for c in row] for row in rows]
         return ["| " + " | ".join(row) + " |" for row in (head, rule, *cells)]
     shown = [head, *rows] if headed else list(rows)
     widths = [max((len(row[k]) for row in shown), default=0) for k in range(len(head))]

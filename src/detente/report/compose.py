@@ -53,6 +53,9 @@ from detente.report.page import (
 from detente.report.sentences import SETTLED, TONES, Comparison, headline, interval, times, void_rows
 
 # The one way of measuring that the table of rows shows: what a process took from the machine, if that was measured.
+IMPORTED = (
+    "Imported, not measured here: the figures are what the file says; the rules judged no more than that."
+)
 PEAKS = ("driver_peak", "process_peak", "live_tensors", "compiler_estimate")
 
 _ORDER = ("ok", "void", "oom", "failed", "skipped")
@@ -179,8 +182,7 @@ def _group_parts(session: SessionHead, group: Comparison, alone: bool) -> tuple[
 def _session_notes(session: SessionHead) -> tuple[Statement, ...]:
     notes = []
     if session.imported is not None:
-        text = "Imported, not measured here: the figures are what the file says; the rules judged no more than that."
-        notes.append(Statement(words(text), "warn"))
+        notes.append(Statement(words(IMPORTED), "warn"))
     notes.extend(Statement(words(f"{line}."), "quiet") for line in session.again)
     if session.state == "interrupted":
         again = ""

@@ -32,7 +32,7 @@ def render_markdown(result: Result) -> str:
 
 def markdown_page(page: Page) -> str:
     """Any page as Markdown. Charts are left out: what they show stands in the tables."""
-    blocks = [f"# {_escape(page.title)}", _escape(page.kicker)]
+    blocks = [f"# {escape(page.title)}", escape(page.kicker)]
     for part in page.parts:
         blocks.extend(_part(part, 2))
     return "\n\n".join(blocks) + "\n"
@@ -43,18 +43,16 @@ def _part(part: Part, level: int) -> list[str]:
         text = _words(part.words)
         return [f"> {text}" if part.leads else text]
     if isinstance(part, Section):
-        found = [f"{'#' * min(level, 6)} {_escape(part.title)}"]
+        found = [f"{'#' * min(level, 6)} {escape(part.title)}"]
         for child in part.parts:
             found.extend(_part(child, level + 1))
         return found
     if isinstance(part, Table):
-        return [_table(part), *(f"_{_escape(''.join(s.text for s in note))}_" for note in part.notes)]
+        return [_table(part), *(f"_{escape(''.join(s.text for s in note))}_" for note in part.notes)]
     if isinstance(part, Items):
         return ["\n".join(f"- {_SIGNS[i.tone]} {_words(i.words)}" for i in part.items)]
     if isinstance(part, Facts):
-        return (
-            ["\n".join(f"- {_escape(k)}: {_escape(v) or '–'}" for k, v in part.pairs)] if part.pairs else []
-        )
+        return ["\n".join(f"- {escape(k)}: {escape(v) or '–'}" for k, v in part.pairs)] if part.pairs else []
     if isinstance(part, Command):
         fence = "```" + "`" * max((len(x) for x in re.findall(r"`+", part.text)), default=0)
         return [f"{fence}console\n{clean(part.text)}\n{fence}"]
@@ -63,7 +61,7 @@ def _part(part: Part, level: int) -> list[str]:
 
 def _table(table: Table) -> str:
     lines = [
-        "| " + " | ".join(_escape(c.name) for c in table.columns) + " |",
+        "| " + " | ".join(escape(c.name) for c in table.columns) + " |",
         "|" + "|".join("---:" if c.align == "right" else "---" for c in table.columns) + "|",
     ]
     lines.extend("| " + " | ".join(_words(c) for c in row.cells) + " |" for row in table.rows)
@@ -73,7 +71,7 @@ def _table(table: Table) -> str:
 def _words(run: Words) -> str:
     found = []
     for s in run:
-        text = _escape(s.text)
+        text = escape(s.text)
         inner = text.strip()
         if not inner:
             found.append(text)
@@ -85,7 +83,8 @@ def _words(run: Words) -> str:
     return "".join(found)
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
+    """Text that means to Markdown what it says. Code between backticks stays."""
     # Code between backticks is left as it is, but for the bar that would end a table's cell.
     pieces = _CODE.split(clean(text))
     return "".join(

@@ -20,13 +20,14 @@ from detente.explain.side import Side
 from detente.explain.waterfall import Effect
 from detente.programs.parts import Part, Site, kernels
 from detente.programs.shown_operation import shown_operation
+from detente.report.compose import IMPORTED
 from detente.report.icicle import deepest, icicle, weight
 from detente.report.memory_curve import outline, peak_words
 from detente.report.numbers import BYTES, quantity
 from detente.report.page_template import template_environment, write_page
 from detente.report.parts_page import coverage_line, memory_line
 from detente.report.text import clean
-from detente.report.why_page import effect_words, rerun, verdict_line
+from detente.report.why_page import bar_remarks, effect_words, left_remark, rerun, verdict_line
 
 # Lines of one part and side that are shown; a loss of a large model has no more.
 _LINES = 400
@@ -65,6 +66,8 @@ def render_why(found: Answer) -> str:
             parts=_part_rows(found.parts),
             findings=[clean_finding(f) for f in found.findings],
             compared=found.compared,
+            uncompared=found.uncompared,
+            imported=IMPORTED if found.session.imported is not None else "",
             missing=found.missing,
             untested={**found.explanation.dropped, **found.untested},
             icicles=_icicles(found),
@@ -89,13 +92,18 @@ def clean_finding(finding: Any) -> dict[str, Any]:
         "rule": finding.rule,
         "part": f"{finding.part} {finding.direction}".strip() or "whole program",
         "what": clean(finding.what),
-        "why": finding.why,
+        "why": capital(finding.why),
         "arm": finding.arm,
         "state": finding.state,
-        "said": clean(finding.said),
+        "said": capital(clean(finding.said)),
         "a": [clean(line) for line in finding.a],
         "b": [clean(line) for line in finding.b],
     }
+
+
+def capital(text: str) -> str:
+    """A sentence of it: the first letter alone is made large, so that names stay what they are."""
+    return text[:1].upper() + text[1:]
 
 
 def _proof(found: Answer) -> str:
@@ -125,17 +133,18 @@ def _bars(found: Answer) -> list[dict[str, Any]]:
     if fall is None or not fall.bars:
         return []
     titles = found.titles
-    rows: list[tuple[str, Effect, float, str, str]] = []
+    rows: list[tuple[str, Effect, float, str, str, tuple[str, ...]]] = []
     at = 0.0
     for bar in fall.bars:
         low, high = (math.exp(x) for x in bar.orders)
         orders = f"over the orders {low:.3f}x to {high:.3f}x" if high > low else ""
         kind = "noise" if bar.below_noise else "slower" if bar.effect.mean > 0 else "faster"
-        rows.append((titles.get(bar.cause, bar.cause), bar.effect, at, kind, orders))
+        rows.append((titles.get(bar.cause, bar.cause), bar.effect, at, kind, orders, bar_remarks(bar)))
         at += bar.effect.mean
-    rows.append(("what is left", fall.residual, at, "left", ""))
-    rows.append((f"{found.question.a} to {found.question.b}", fall.gap, 0.0, "gap", f"{fall.blocks} blocks"))
-    ends = [x for _, e, start, _, _ in rows for x in (start, start + e.mean, *_ends(e, start))]
+    rows.append(("what is left", fall.residual, at, "left", "", (left_remark(fall),)))
+    whole = f"{found.question.a} to {found.question.b}"
+    rows.append((whole, fall.gap, 0.0, "gap", f"{fall.blocks} blocks", ()))
+    ends = [x for _, e, start, *_ in rows for x in (start, start + e.mean, *_ends(e, start))]
     low, high = min(0.0, *ends), max(0.0, *ends)
     scale = (_WIDTH - _LEFT - 90) / max(high - low, 1e-9)
 
@@ -143,7 +152,7 @@ def _bars(found: Answer) -> list[dict[str, Any]]:
         return round(_LEFT + (value - low) * scale, 1)
 
     drawn = []
-    for k, (title, effect, start, kind, more) in enumerate(rows):
+    for k, (title, effect, start, kind, more, remarks) in enumerate(rows):
         ratio, between = effect_words(effect)
         left, right = sorted((x(start), x(start + effect.mean)))
         ends_of = _ends(effect, start)
@@ -154,6 +163,7 @@ def _bars(found: Answer) -> list[dict[str, Any]]:
                 "ratio": ratio,
                 "between": between,
                 "more": more,
+                "remarks": "; ".join(filter(None, (*remarks, more))),
                 "kind": kind,
                 "y": k * _ROW,
                 "x": left,

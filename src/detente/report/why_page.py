@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from detente.explain.answer import Answer, PartPair
 from detente.explain.arm_effects import ArmEffect
-from detente.explain.waterfall import Bar, Effect
+from detente.explain.waterfall import Bar, Effect, Waterfall
 from detente.programs.live_memory import LiveMemory
 from detente.records.codec import to_json
+from detente.records.verdict import Verdict
 from detente.report.columns import columns
+from detente.report.compose import IMPORTED
+from detente.report.markdown import escape
 from detente.report.parts_page import coverage_line, memory_line
+from detente.report.sentences import interval
+from detente.report.text import clean
 
 SCHEMA = "detente/explain/1"
 # So many parts are told in text; the page and the JSON have all of them.
@@ -24,8 +30,10 @@ def why_lines(found: Answer, style: str) -> list[str]:
     md = style == "md"
     q = found.question
     title = f"{q.workload} {q.size}, {q.contract}, {q.precision}: {q.a} and {q.b}"
+    title = _escaped(title, md)
     lines = [f"# Why: {title}" if md else title, ""]
-    lines += [verdict_line(found), ""]
+    lines += [IMPORTED, ""] if found.session.imported is not None else []
+    lines += [_escaped(verdict_line(found), md), ""]
     lines += _section("Where the gap goes", md) + _waterfall(found, md)
     if found.effects:
         lines += _section("What each cause is worth by itself", md) + _table(
@@ -34,7 +42,7 @@ def why_lines(found: Answer, style: str) -> list[str]:
     if found.parts:
         lines += _section("The parts that differ most", md) + _parts(found, md)
     for label, why in found.missing.items():
-        lines += [f"{label} has no parts: {why}", ""]
+        lines += [_escaped(f"{label} has no parts: {why}", md), ""]
     lines += _section("Differences of the programs, and what came of them", md) + _findings(found, md)
     if found.untested:
         lines += (
@@ -43,7 +51,12 @@ def why_lines(found: Answer, style: str) -> list[str]:
             + [""]
         )
     lines += [f"Session {found.session.id}. See it on your own machine: `{rerun(found)}`"]
-    return lines
+    return [clean(line) for line in lines]
+
+
+def _escaped(text: str, md: bool) -> str:
+    """What may be a stranger's words."""
+    return escape(text) if md else text
 
 
 def verdict_line(found: Answer) -> str:
@@ -56,8 +69,7 @@ def verdict_line(found: Answer) -> str:
         "SLOWER": f"{verdict.a} is {_times(verdict.ratio)} slower than {verdict.b}",
         "SAME": f"{verdict.a} and {verdict.b} take the same time",
     }.get(verdict.word, f"{verdict.a} against {verdict.b}: {verdict.word}")
-    interval = f" (95 % interval of the ratio {verdict.low:.3f} to {verdict.high:.3f})" if verdict.low else ""
-    whole = [f"{said}{interval}.", *([_sentence(reason)] if reason else ())]
+    whole = [f"{said}{_interval(verdict)}.", *([_sentence(reason)] if reason else ())]
     whole += [
         f"In a comparison {row} is void ({why}): that is what is asked about here."
         for row, why in found.despite.items()
@@ -65,14 +77,40 @@ def verdict_line(found: Answer) -> str:
     return " ".join(whole)
 
 
+def _interval(verdict: Verdict) -> str:
+    """The interval that the word was judged by, on the scale of the sentence: of ``faster`` that of the inverse."""
+    between = interval(verdict)
+    if not between:
+        return ""
+    level = 90 if verdict.word == "SAME" else 95
+    of = "" if verdict.word in ("FASTER", "SLOWER") else f"of {verdict.a}'s time over {verdict.b}'s "
+    return f" ({level} % interval {of}{between})"
+
+
 def rerun(found: Answer) -> str:
-    """The command that repeats the answer."""
-    q = found.question
+    """The command that repeats the answer: as it was typed, or made of what the session was asked for where that was
+    something else, or is a stranger's word."""
+    q, session = found.question, found.session
     first, second = (q.b, q.a) if q.swapped else (q.a, q.b)
-    return (
-        f"detente explain {q.workload} {first} {second} --size {q.size} --contract {q.contract} "
-        f"--precision {q.precision}"
-    )
+    typed = session.command
+    if (
+        session.imported is None
+        and typed[:2] == ("detente", "explain")
+        and {q.workload, q.a, q.b} <= set(typed)
+    ):
+        return shlex.join(typed)
+    asked = session.fingerprint.settings
+    options = {
+        "size": q.size,
+        "contract": q.contract,
+        "precision": q.precision,
+        "device": q.device,
+        "blocks": asked.get("blocks"),
+        "threads": asked.get("threads"),
+        "seed": asked.get("seed"),
+    }
+    told = [part for name, value in options.items() if value for part in (f"--{name}", str(value))]
+    return shlex.join(["detente", "explain", q.workload, first, second, *told])
 
 
 def why_document(found: Answer) -> dict[str, Any]:
@@ -85,7 +123,7 @@ def why_document(found: Answer) -> dict[str, Any]:
         "verdict": to_json(e.verdict) if e.verdict is not None else None,
         "reason": e.reason,
         "waterfall": to_json(e.waterfall) if e.waterfall is not None else None,
-        "explained": e.waterfall.explained if e.waterfall is not None else None,
+        "explained": None if e.waterfall is None or e.waterfall.by_construction else e.waterfall.explained,
         "causes": found.titles,
         "dropped": e.dropped,
         "despite": found.despite,
@@ -104,6 +142,8 @@ def why_document(found: Answer) -> dict[str, Any]:
         },
         "parts": [part_document(p) for p in found.parts],
         "compared": found.compared,
+        "uncompared": found.uncompared,
+        "imported": found.session.imported is not None,
         "findings": [to_json(f) for f in found.findings],
         "rerun": rerun(found),
     }
@@ -137,7 +177,7 @@ def _section(title: str, md: bool) -> list[str]:
 
 
 def _item(text: str, md: bool) -> str:
-    return f"- {text}" if md else f"  {text}"
+    return f"- {escape(text)}" if md else f"  {text}"
 
 
 def _times(ratio: float) -> str:
@@ -166,7 +206,7 @@ def _waterfall(found: Answer, md: bool) -> list[str]:
     left, of_left = effect_words(fall.residual)
     whole, of_whole = effect_words(fall.gap)
     rows += [
-        ("what is left", left, of_left, "", "explained" if fall.explained else "not explained"),
+        ("what is left", left, of_left, "", left_remark(fall)),
         (
             f"the whole gap, {found.question.a} to {found.question.b}",
             whole,
@@ -185,8 +225,21 @@ def _bar_row(title: str, bar: Bar) -> tuple[str, ...]:
     ratio, between = effect_words(bar.effect)
     low, high = (math.exp(x) for x in bar.orders)
     orders = f"{low:.3f} to {high:.3f}" if high > low else ""
-    said = "below noise" if bar.below_noise else "interaction" if bar.interacts else ""
+    said = ", ".join(bar_remarks(bar))
     return title, ratio, between, orders, said
+
+
+def bar_remarks(bar: Bar) -> tuple[str, ...]:
+    """What is to be known of a bar besides its size: both may be so, where orders disagree and the mean is nothing."""
+    said = {"below noise": bar.below_noise, "interaction": bar.interacts}
+    return tuple(words for words, so in said.items() if so)
+
+
+def left_remark(fall: Waterfall) -> str:
+    """What is to be known of what is left."""
+    if fall.by_construction:
+        return "by construction" if len(fall.bars) > 1 else "by construction: one bar is the whole gap"
+    return "explained" if fall.explained else "not explained"
 
 
 def _dropped(found: Answer, md: bool) -> list[str]:
@@ -242,12 +295,7 @@ def _weight(part: PartPair) -> float:
 def _findings(found: Answer, md: bool) -> list[str]:
     if not found.findings:
         if found.compared is None:
-            return [
-                _item(
-                    "The two do not hand over programs of one kind, so that no rule compares their text.", md
-                ),
-                "",
-            ]
+            return [_item(f"No rule compares their text: {found.uncompared}.", md), ""]
         return [_item("None.", md), ""]
     rows = [
         (

@@ -1,4 +1,4 @@
-"""In bfloat16 no product takes float32, forward or backward: the operands' dtypes of what is given to XLA."""
+"""In bfloat16 no product takes float32, forward or backward, and no long sum adds in bfloat16: what is given to XLA."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from detente.bridge.capture.export import capture
 from detente.bridge.lower.contract import contracted
 from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
+from detente.judge.rules.narrow_sums import LONG_SUM
+from detente.programs.count import count_program
 
 X = torch.linspace(-1, 1, 2 * 5 * 8).view(2, 5, 8)
 
@@ -58,6 +60,16 @@ def under_autocast(model, x):
         return plain(model, x)
 
 
+def backward(model, loss, batch):
+    """The StableHLO of all gradients."""
+    captured = capture(model, loss, batch)
+    program = Program(captured.graph)
+    weights = {n: jax.numpy.asarray(t.detach().float().numpy()) for n, t in captured.weights.tensors.items()}
+    weights = {n: w.astype(str(captured.weights.tensors[n].dtype)[6:]) for n, w in weights.items()}
+    inputs = jax.numpy.asarray(batch.float().numpy()).astype(str(batch.dtype)[6:])
+    return jax.jit(program.gradients(program.connected)).lower(weights, [inputs], step_key(0, 0)).as_text()
+
+
 # torch's autocast on the CPU leaves recurrent layers as they are, and cannot run tensordot.
 CASES = [*((kind, plain) for kind in MODELS), ("linear", under_autocast), ("attention", under_autocast)]
 
@@ -68,14 +80,35 @@ def test_operands_of_every_product_are_narrow(kind, loss):
     model, batch = MODELS[kind](), X
     if loss is plain:
         model, batch = model.bfloat16(), batch.bfloat16()
-    captured = capture(model, loss, batch)
-    program = Program(captured.graph)
-    weights = {n: jax.numpy.asarray(t.detach().float().numpy()) for n, t in captured.weights.tensors.items()}
-    weights = {n: w.astype(str(captured.weights.tensors[n].dtype)[6:]) for n, w in weights.items()}
-    inputs = jax.numpy.asarray(batch.float().numpy()).astype(str(batch.dtype)[6:])
-    text = jax.jit(program.gradients(program.connected)).lower(weights, [inputs], step_key(0, 0)).as_text()
+    text = backward(model, loss, batch)
     found = [dtype for pair in PRODUCT.findall(text) for dtype in pair]
     assert len(found) >= 6 and set(found) == {"bf16"}, found
+
+
+class Broadcasts(nn.Module):
+    """Every way in which one value reaches all rows, which a derivative adds up again."""
+
+    def __init__(self):
+        super().__init__()
+        self.b = nn.ParameterList(nn.Parameter(torch.ones(8)) for _ in range(9))
+        self.norm, self.layer = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        b, many = self.b, x.shape[0]
+        x = self.layer(self.norm(x * b[0] + b[1])) + b[2].expand(many, 8) + b[3].repeat(many, 1)
+        x = x + b[4].repeat_interleave(many).view(8, many).T + torch.where(x > 0, b[5], x)
+        return x + torch.broadcast_to(b[6], x.shape) + x.new_zeros(x.shape).copy_(b[7]) + b[8].mean()
+
+
+def summed(model, x):
+    return model(x).float().square().mean()
+
+
+def test_no_long_sum_adds_narrow():
+    text = backward(Broadcasts().bfloat16(), summed, torch.linspace(-1, 1, 480).view(60, 8).bfloat16())
+    assert "bf16" in text
+    found = count_program(text.encode(), "stablehlo").narrow_sums
+    assert max(found.values(), default=0) < LONG_SUM, found
 
 
 def test_its_derivatives_are_a_products():

@@ -105,6 +105,23 @@ def a_product_is_rounded(b: Bench) -> tuple[Any, Any]:
     return sorted(captured(b)["product_dtypes"]), sorted(captured(b, around=around)["product_dtypes"])
 
 
+@truth("program.narrow_sums")
+def a_program_adds_in_half_precision(b: Bench) -> tuple[Any, Any]:
+    jax = b.opened().running.jax
+    jnp = jax.numpy
+
+    def around(f: Any) -> Any:
+        def step(params: Any, rest: Any, state: Any, batch: Any) -> Any:
+            loss, *others = f(params, rest, state, batch)
+            half = jnp.full((100,), loss, jnp.bfloat16)
+            added = jax.lax.reduce(half, jnp.bfloat16(0), jax.lax.add, (0,))
+            return (loss + added.astype(loss.dtype), *others)
+
+        return step
+
+    return captured(b)["narrow_sums"], captured(b, around=around)["narrow_sums"]
+
+
 @truth("program.rng_ops")
 def a_program_draws(b: Bench) -> tuple[Any, Any]:
     jax = b.opened().running.jax
