@@ -29,6 +29,7 @@ import torch.utils._pytree as pytree  # noqa: F401
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.fx.experimental import proxy_tensor
 from torch.fx.node import _side_effectful_functions
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -75,6 +76,10 @@ SCRIPTING = (torch.jit._recursive, "create_script_module")
 without_functions = torch._C.DisableTorchFunction
 without_subclasses = torch._C.DisableTorchFunctionSubclass
 
+
+# What torch keeps of the last export until the next one: its whole graph, and through that every tensor of the module,
+# weakly; ``torch.utils.swap_tensors`` refuses such ones.
+left_of_export: dict[int, Any] = getattr(proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT", {})
 
 # torch's own writing of some operations in smaller ones.
 decompositions = torch._decomp.get_decompositions

@@ -44,6 +44,7 @@ from detente.bridge.live.ran import Names, Ran
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.walk import sources
 from detente.bridge.live.writes import Write
+from detente.bridge.private import left_of_export
 from detente.bridge.refusal import Reason, Refused, refuse
 
 TURNS = 2  # captures that show whether what changes by itself matters
@@ -431,6 +432,8 @@ def _export(
                     program_of = functional(exported)
             except Exception as error:
                 raise refusal_of(error) from error
+            finally:
+                left_of_export.clear()
         graph = convert(program_of, tags, held, layout, kept, outside)
     told = program.__dict__["told"]
     graph, left = _without_left(graph, told.left)

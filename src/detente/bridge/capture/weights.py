@@ -77,8 +77,15 @@ def weights(module: nn.Module) -> Weights:
             continue
         key = identity(tensor)
         if key in first:
-            bad += _each_its_own(first[key], tensors[first[key]], name, tensor)
-            aliases[name] = first[key]
+            known = first[key]
+            bad += _each_its_own(known, tensors[known], name, tensor)
+            if tensor.requires_grad and not tensors[known].requires_grad:
+                # Of two objects of one memory the one that is trained gives its name: by the other's it was frozen.
+                del tensors[known]
+                first[key], tensors[name] = name, tensor
+                aliases = {n: name if c == known else c for n, c in aliases.items()} | {known: name}
+            else:
+                aliases[name] = known
         else:
             first[key] = name
             tensors[name] = tensor

@@ -146,5 +146,5 @@ def functional(
     arrays = {name: to_jax(tensor) for name, tensor in held.tensors.items()}
     params = {n: a for n, a in arrays.items() if n in held.trainable}
     buffers = {n: a for n, a in arrays.items() if n not in held.trainable}
-    program = Program(graph_of(captured), matmul)
+    program = Program(graph_of(captured, buffers=False), matmul)
     return Functional(params, buffers, program, captured.batch, captured.aux, held.aliases)

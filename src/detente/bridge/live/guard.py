@@ -196,6 +196,24 @@ def watch(tensors: Iterable[torch.Tensor], guard: Guard) -> None:
             setattr(tensor, _GUARDS, guards)
 
 
+def unwatchable(tensors: Iterable[torch.Tensor]) -> str:
+    """Why some of these are read and written where nobody is asked; empty where all of them tell. A class of the
+    user's own has questions of its own to answer; and what binds several of them (one flat tensor under all weights of
+    an optimizer) is an alias of each, which it can tell for one alone."""
+    held: dict[int, dict[int, torch.Tensor]] = {}
+    for tensor in tensors:
+        if tensor.is_meta or tensor.layout is not torch.strided:
+            continue
+        if type(tensor) not in _OWN:
+            return f"the class {type(tensor).__name__} of one of its tensors cannot be watched"
+        if address := _address(tensor):
+            held.setdefault(address, {})[id(tensor)] = tensor
+    for together in held.values():
+        if len(together) > 1 and holders(next(iter(together.values()))) > len(together):
+            return f"{len(together)} of its tensors are parts of one, which somebody else holds as well"
+    return ""
+
+
 def release(tensors: Iterable[torch.Tensor], guard: Guard | None) -> None:
     """``guard`` is told no more; a tensor that nobody watches has its own class again."""
     for tensor in tensors:
@@ -370,6 +388,10 @@ def _see_transforms() -> None:
     def tells(*args: Any) -> None:
         _tell(_watched(args), "data")
 
+    def swaps(*args: Any) -> None:
+        tells(*args)
+        gc.collect()  # what a capture left behind refers to the tensors weakly, and such ones torch does not swap
+
     def scripted(module: Any, *_: Any) -> None:
         for tensor in tensors_of(module) if isinstance(module, nn.Module) else ():
             for guard, told in _told(tensor):
@@ -386,6 +408,7 @@ def _see_transforms() -> None:
     for (holder, name), tell in (
         *((place, tells) for place in WRAPPING),
         ((torch.Tensor, "set_"), tells),
+        ((torch.utils, "swap_tensors"), swaps),
         (SCRIPTING, scripted),
     ):
         function = getattr(holder, name)

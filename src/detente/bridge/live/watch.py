@@ -65,7 +65,28 @@ class Watch:
         self._empty = [table for *_, table in held if not table]
         self._all = [*tensors, *self.outside.values()]
         self._all_names = [*names, *self.outside]
+        self._classes = list(map(type, tensors))
+        self._sizes = plainly(self._sized)
         self._versions, self._trained = plainly(self._moving)
+
+    def resized(self) -> list[str]:
+        """What was given memory of another shape or dtype through ``.data`` since: another program's."""
+        now = plainly(self._sized)
+        return [
+            f"{name} is {str(to[1])[6:]}{list(to[0])} now, and was {str(was[1])[6:]}{list(was[0])}"
+            for name, was, to in zip(self.names, self._sizes, now, strict=True)
+            if was != to
+        ]
+
+    def memory(self) -> list[int]:
+        """Where each tensor's values lie."""
+        return [0 if t.is_meta or t.layout is not torch.strided else t.data_ptr() for t in self._tensors]
+
+    def ids(self) -> list[int]:
+        return [id(t) for t in self._tensors]
+
+    def _sized(self) -> list[tuple[torch.Size, torch.dtype]]:
+        return [(t.shape, t.dtype) for t in self._tensors]
 
     def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
         """The step itself has just written to these, or taken what they hold. Whatever else moved is news still."""
@@ -96,6 +117,7 @@ class Watch:
                 and list(map(len, self._counted)) == self._counts
                 and self._places.same()
                 and list(map(type, self.parts)) == self._kinds
+                and list(map(type, self._tensors)) == self._classes
             )
         except (KeyError, RuntimeError):  # RuntimeError: two tensors were asked whether they are equal
             whole = False
@@ -122,6 +144,8 @@ class Watch:
 
     def _replaced(self) -> list[str]:
         found = [f"{key} was replaced" for table, key, tensor in self._rows if table.get(key) is not tensor]
+        classes = zip(self.names, self._tensors, self._classes, strict=True)
+        found += [f"{name} was swapped" for name, tensor, then in classes if type(tensor) is not then]
         kinds = zip(self.parts, self._kinds, strict=True)
         found += [
             f"a {then.__name__} is a {type(part).__name__} now"

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from detente.bridge.graph import Graph, Node, Ref, without_dead
+from detente.bridge.graph import Graph, Node, Ref, node_refs, without_dead
 from detente.bridge.passes.known import known
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
@@ -28,15 +28,42 @@ def recognise_masks(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> Graph:
     return without_dead(replace(graph, nodes=nodes))
 
 
-def _rewritten(node: Node, values: Mapping[int, Any]) -> Node:
+def relied_on(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> frozenset[str]:
+    """Names of the ``tensors`` that a mask was recognised from: with other values it would be another program."""
+    if not any(node.op == ATTENTION for node in graph.nodes):
+        return frozenset()
+    values = known(graph, tensors)
+    waiting = [_mask_of(node).id for node in graph.nodes if node.op == ATTENTION and _kind(node, values)]  # type: ignore[union-attr]
+    nodes = {node.id: node for node in graph.nodes}
+    names = {item.id: item.name for item in graph.inputs if item.kind == "buffer"}
+    seen: set[int] = set()
+    while waiting:
+        at = waiting.pop()
+        if at not in seen:
+            seen.add(at)
+            waiting += [ref.id for ref in node_refs(nodes[at])] if at in nodes else []
+    return frozenset(names[at] for at in seen if at in names)
+
+
+def _mask_of(node: Node) -> Ref | None:
     given = dict(zip(_ORDER, node.args, strict=False)) | dict(node.kwargs)
     mask = given.get("attn_mask")
-    if not isinstance(mask, Ref) or given.get("is_causal") or mask.id not in values:
-        return node
-    value = values[mask.id] if mask.index is None else values[mask.id][mask.index]
-    kind = classify(value)
+    return mask if isinstance(mask, Ref) and not given.get("is_causal") else None
+
+
+def _kind(node: Node, values: Mapping[int, Any]) -> str | None:
+    """What is known of an attention's mask."""
+    mask = _mask_of(node)
+    if mask is None or mask.id not in values:
+        return None
+    return classify(values[mask.id] if mask.index is None else values[mask.id][mask.index])
+
+
+def _rewritten(node: Node, values: Mapping[int, Any]) -> Node:
+    kind = _kind(node, values)
     if kind is None:
         return node
+    given = dict(zip(_ORDER, node.args, strict=False)) | dict(node.kwargs)
     given["attn_mask"] = None
     if kind == "causal":
         given["is_causal"] = True

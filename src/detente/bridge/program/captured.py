@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
+
 from detente.bridge.capture.export import Captured
 from detente.bridge.graph import Graph, without_dead
 from detente.bridge.lower.driver import missing
-from detente.bridge.passes.masks import recognise_masks
+from detente.bridge.passes.masks import recognise_masks, relied_on
 from detente.bridge.passes.unbound import unbind_selections
 from detente.bridge.refusal import Refused
 
@@ -18,8 +20,18 @@ def lowerable(captured: Captured) -> Captured:
     return captured
 
 
-def graph_of(captured: Captured) -> Graph:
+def graph_of(captured: Captured, buffers: bool = True) -> Graph:
     """What is compiled: nothing dead, selections taken apart at once, and masks recognised; not from what the loss
-    holds, which may change."""
-    own = {n: t for n, t in captured.weights.tensors.items() if n not in captured.outside}
+    holds, which may change. ``buffers``: from those of the module, too; not where every call may be given others."""
+    own = _own(captured) if buffers else {}
     return unbind_selections(recognise_masks(without_dead(captured.graph), own))
+
+
+def assumed(captured: Captured) -> dict[str, torch.Tensor]:
+    """The buffers whose values went into the program: who writes another value there needs another program."""
+    own = _own(captured)
+    return {name: own[name] for name in relied_on(without_dead(captured.graph), own)}
+
+
+def _own(captured: Captured) -> dict[str, torch.Tensor]:
+    return {n: t for n, t in captured.weights.tensors.items() if n not in captured.outside}

@@ -47,6 +47,7 @@ class Certified:
     _around: Surroundings
     _moving: Moving
     _watch: Watch
+    _memory: list[int]  # where the values of what is watched lie
     _guard: Guard  # of the module's tensors
     _outside: Guard  # of what the loss holds
     _moments: Guard  # of the optimizer's state
@@ -60,6 +61,7 @@ class Certified:
     _ran: tuple[Variant, int, list[Any], Any] | None  # a step whose results are not in their place yet
     _open: Open | None  # a step that waits for its certificate
     _told: bool  # of a failed certificate
+    _told_values: bool  # the state was given values that a program may have in it
     _kept_nothing: bool  # a short certificate failed: the state is that of a step that is not trusted
 
     def _away(self) -> Away:

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import operator
+import sys
+import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+import jax
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.weights import weights
-from detente.bridge.live.guard import follow_strangers, release, tensors_of, watch
+from detente.bridge.live.guard import follow_strangers, release, tensors_of, unwatchable, watch
 from detente.bridge.live.optimizer_reads import noting, reads
 from detente.bridge.live.optimizer_state import see, tensors_in, unheld, unseen
 from detente.bridge.live.ran import Names
 from detente.bridge.live.walk import sources
-from detente.bridge.live.watch import Watch
+from detente.bridge.live.watch import Changes, Watch
 from detente.bridge.optim import accept
 from detente.bridge.optim.accept import own_step
 from detente.bridge.optim.first import TorchsStep
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
 from detente.bridge.optim.update import Update
-from detente.bridge.private import plainly
+from detente.bridge.private import in_transform, outside_of_traces, outside_of_transforms, plainly
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stacks
 from detente.bridge.state.birth import Births
@@ -102,6 +106,30 @@ class Exchange(Certified):
         for stranger in self.sharing.apart:
             stranger._watch.wrote(mine.values())
 
+    def __del__(self) -> None:
+        """The step goes, and what it trained stays, as eager leaves it: a function that trains and returns its model
+        has let the step go before anybody reads the weights. Weights on the meta device stay without memory.
+
+        How it can fail: the collector runs anywhere, also while somebody traces; so this copies, and computes nothing.
+        A certificate that waited is not made any more."""
+        if sys.is_finalizing() or "sharing" not in vars(self):
+            return
+        meta = any(t.is_meta for t in self.weights.tensors.values())
+        if meta or self.sharing.overtaken() or self._kept_nothing or (self._live and self._ran is None):
+            return
+        for step in (self, *self.sharing.others):
+            step._open = None
+        untraced = outside_of_transforms() if in_transform() else nullcontext()
+        with self._away(), jax.ensure_compile_time_eval(), untraced, outside_of_traces():
+            try:
+                self._none_hidden()
+                self._write_back(optimizer=True)
+            except Refused as refused:
+                warnings.warn(
+                    f"a step that nobody holds any more could not write back what it trained: {refused}",
+                    stacklevel=2,
+                )
+
     def _live_values(self) -> None:
         """A capture asks the live module: it must answer with the values of now. One on the meta device has none."""
         if self._guard.behind and not any(t.is_meta for t in self.weights.tensors.values()):
@@ -147,6 +175,7 @@ class Exchange(Certified):
             names = {theirs: mine for theirs, mine in same_tensors(other, self).items() if theirs in changed}
             theirs = other.optimizer is self.optimizer
             self._state.take(other._state, names, optimizer=theirs)
+            self._told_values = True
             self._rewritten = self._rewritten and not theirs
         self._live = False
         self._guard.behind = self._guard.behind or any(member._guard.behind for member in newer)
@@ -155,9 +184,21 @@ class Exchange(Certified):
     def _see(self) -> None:
         """Watch what the module holds now."""
         self._watch = Watch(self.model, self._held)
+        self._memory = plainly(self._watch.memory)
         seen = [*self.weights.tensors.values(), *tensors_of(self.model)]
         watch(seen, self._guard)
+        self._ask_nobody(seen)
         weakref.finalize(self, release, seen, self._guard).atexit = False
+
+    def _ask_nobody(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Where somebody may read and write the live tensors without a question, they are filled behind every step."""
+        if not self._guard.in_c and (why := plainly(unwatchable, tensors)):
+            self._guard.in_c = True
+            warnings.warn(
+                f"{type(self.model).__name__} is read and written where nothing can be seen: {why}; its values are "
+                "written back after every step from now on, which costs a copy of the weights each",
+                stacklevel=6,
+            )
 
     def _adopt(self, names: Sequence[str]) -> None:
         """Tensors that the loss holds become part of the state, as buffers are."""
@@ -260,9 +301,9 @@ class Exchange(Certified):
         changes = self._watch.look()
         exposed: set[str] = set()
         if self._guard.exposed or self._outside.exposed:
-            names = {id(t): n for n, t in self.weights.tensors.items()}
-            exposed = {names[i] for i in (*self._guard.exposed, *self._outside.exposed) if i in names}
+            exposed = self._exposed()
             plainly(follow_strangers, [self.weights.tensors[name] for name in exposed])
+            changes = self._rebound(changes)
         other = changes is not None and bool(changes.other)
         if self._open is not None and not other and self._around.moved:
             self._make_certificate()  # before what moved is what is known
@@ -277,6 +318,26 @@ class Exchange(Certified):
                 self._rebuild()
         self._guard.exposed.clear()
         self._outside.exposed.clear()
+
+    def _exposed(self) -> set[str]:
+        """Names of what may have been written without a version; an object of a tied weight is that weight."""
+        named = dict(zip(self._watch.names, plainly(self._watch.ids), strict=True))
+        names = {i: self.weights.canonical(n) for n, i in named.items()}
+        names |= {id(t): n for n, t in self.weights.tensors.items()}
+        return {names[i] for i in (*self._guard.exposed, *self._outside.exposed) if i in names}
+
+    def _rebound(self, changes: Changes | None) -> Changes | None:
+        """With what was given other memory through ``.data``: of another size it is another program's, two that share
+        it are refused as they are before training, and what binds several is asked about no more."""
+        where = plainly(self._watch.memory)
+        if where == self._memory or (changes is not None and changes.other):
+            return changes
+        self._memory = where
+        if sizes := self._watch.resized():
+            return Changes(changes.written if changes is not None else (), tuple(sizes))
+        weights(self.model)
+        self._ask_nobody(tensors_of(self.model))
+        return changes
 
     def _take_moments(self) -> None:
         """The optimizer's state, where somebody wrote it or may have written it."""
@@ -330,6 +391,7 @@ class Exchange(Certified):
         for name in sorted(written | exposed):
             self._state.values[name] = to_jax(self.weights.tensors[name])
         self._state.arrange(stacks)
+        self._told_values = self._told_values or bool((written | exposed) & self._variants.assumed.keys())
         if known:
             self._watch.wrote(self.weights.tensors[name] for name in written)
             # The group has it from this step, and by then the live module may be behind it.
@@ -405,7 +467,7 @@ class Exchange(Certified):
             optimizer = self._torchs_state()
         else:
             optimizer = self._births.at(self._hyper())
-        self._state = State(values, optimizer)
+        self._state, self._told_values = State(values, optimizer), True
 
     def _torchs_state(self) -> Any:
         """What the live optimizer holds, as another rule's where it holds other things than this one's. A dictionary

@@ -110,7 +110,7 @@ class Readable(Exchange):
         self._outside.exposed.clear()
         self._state, self.count, seed = checkpoint.load(path, self._state)
         self._rule.numbers_into(self.optimizer, self._state.by_torch_names()[1])
-        self._live, self._stepped, self._rewritten = False, True, False
+        self._live, self._stepped, self._rewritten, self._told_values = False, True, False, True
         self._guard.behind = self._moments.behind = True
         self.sharing.loaded()
         self.options = replace(self.options, seed=seed)

@@ -19,6 +19,14 @@ _clock = itertools.count(1)
 _live: weakref.WeakSet[Exchange] = weakref.WeakSet()
 
 
+class Turns:
+    """Of steps of one module that share nothing: when any of them changed something last. It outlives each of them: the
+    values of one that goes are no news where another moved on."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+
 class Sharing:
     """A step's place in its group; a step that shares with none is a group of one."""
 
@@ -32,10 +40,15 @@ class Sharing:
         self.whole = False  # whether it changed everything (it was loaded), and not only what it trains
         self.apart: weakref.WeakSet[Exchange] = weakref.WeakSet()
         self.warned = False
+        self.turns = Turns() if other is None else other.sharing.turns
         for stranger in _live:
             if stranger not in self.others and trained(stranger, step) | trained(step, stranger):
                 self.apart.add(stranger)
                 stranger.sharing.apart.add(step)
+                self.turns.last = max(self.turns.last, stranger.sharing.turns.last)
+                for member in (stranger, *stranger.sharing.others, *stranger.sharing.apart):
+                    if member is not step:  # which has none yet
+                        member.sharing.turns = self.turns
         _live.add(step)
 
     def newer(self) -> list[Exchange]:
@@ -48,13 +61,20 @@ class Sharing:
 
     def loaded(self) -> None:
         """This step was given new values for everything: they are the group's."""
-        self.moved = self.seen = next(_clock)
+        self._move()
         self.whole = True
+
+    def _move(self) -> None:
+        self.moved = self.seen = self.turns.last = next(_clock)
+
+    def overtaken(self) -> bool:
+        """Whether a step outside of the group has changed something since this group did."""
+        return self.turns.last > max((self.moved, *(member.sharing.moved for member in self.others)))
 
     def ran(self) -> None:
         """This step has run. Warns once where it took turns with a step that it does not share with."""
         before = self.moved
-        self.moved = self.seen = next(_clock)
+        self._move()
         if not self.apart or self.warned or not before:
             return
         step = self.step()

@@ -88,6 +88,7 @@ class Step(Readable):
         self._caller: int | None = None  # the thread that is inside of a call
         self._told_reads = 0  # how often what the optimizer's step reads in Python moved
         self._told = False  # of a failed certificate
+        self._told_values = False  # the state was given values that a program may have in it
         self._keeps = False  # whether what a step frees is kept for the next
         self._one_at_a_time = False  # whether a step waits for the one before
         self._last: Any = None  # its loss
@@ -121,14 +122,16 @@ class Step(Readable):
         mine = threading.get_ident()
         if self._caller not in (None, mine) and self._guard.busy:
             raise refuse("threads", "another thread is inside of a call of this step")
+        # Outside of the step's own code: a buffer of the module in the batch is read here, and asked for.
+        placed = batch if isinstance(batch, Placed) else self.place(batch)
         with self._away():
             try:
                 self._caller = mine
-                return self._step(batch)
+                return self._step(batch, placed)
             finally:
                 self._caller = None
 
-    def _step(self, batch: Any) -> Any:
+    def _step(self, batch: Any, placed: Placed) -> Any:
         ambient()
         self._take_over()
         self._settle()
@@ -138,7 +141,7 @@ class Step(Readable):
             self.sync_to_torch()
             self._rule.taken()
             return self.eager(batch)
-        variant, placed = self._variant_of(batch if isinstance(batch, Placed) else self.place(batch), hyper)
+        variant, placed = self._variant_of(placed, hyper)
         if variant.later is not None:
             variant = self._other_form(variant, batch, placed, hyper)
         if self.options.certificate != "none" and self._variants.certificate(variant) is None:
@@ -276,10 +279,10 @@ class Step(Readable):
         """The gradient of the loss at the current weights by parameter name, with the random numbers of the
         next step, and without an update; None where torch would leave ``.grad`` None. Compiles once per
         program."""
+        placed = batch if isinstance(batch, Placed) else self.place(batch)
         with self._away():
             self._take_over()
             self._catch_up()
-            placed = batch if isinstance(batch, Placed) else self.place(batch)
             variant, placed = self._variant_of(placed, self._hyper())
             self._state.arrange(variant.stacks)
             return self._gradients(variant, self._state.values, placed.arrays, self.count)
@@ -303,12 +306,12 @@ class Step(Readable):
         """
         if steps < 1:
             raise ValueError(f"a profile takes one step or more, and not {steps}")
+        placed = batch if isinstance(batch, Placed) else self.place(batch)
         with self._away():
             self._take_over()
             self._settle()
             self._catch_up()
             hyper = self._hyper()
-            placed = batch if isinstance(batch, Placed) else self.place(batch)
             variant, placed = self._variant_of(placed, hyper)
             self._state.arrange(variant.stacks)
             seed = self.options.seed
@@ -365,6 +368,11 @@ class Step(Readable):
     def _variant(self, placed: Placed, hyper: Any) -> Variant:
         """The program for this batch, compiled now if it is a new one."""
         self._moving.before_step(placed)
+        if self._told_values:
+            self._told_values = False
+            if self._variants.outlived(self._host_value):
+                self._live_values()  # a mask is recognised in the module
+                self._variants.forget()
         if self._moving.counted and (placed.layout.key, self._mode) not in self._variants.made:
             self._moving.before_capture(placed)
         mode, known = self._mode, len(self._variants.made)

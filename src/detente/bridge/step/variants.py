@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from detente.bridge.cache import entry as cached
-from detente.bridge.cache.describe import Unknown
+from detente.bridge.cache.describe import Unknown, content
 from detente.bridge.capture.ahead import Ahead
 from detente.bridge.capture.batch import Layout, flatten
 from detente.bridge.capture.counters import only_counts
@@ -35,7 +35,7 @@ from detente.bridge.graph import Where
 from detente.bridge.live.interrupts import safe
 from detente.bridge.live.ran import Names
 from detente.bridge.live.walk import sources, standing_for
-from detente.bridge.program.captured import graph_of, lowerable
+from detente.bridge.program.captured import assumed, graph_of, lowerable
 from detente.bridge.program.program import Compiled, shape_of
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stacks
@@ -101,6 +101,7 @@ class Variants:
         self.certificates: dict[Any, Certificate] = {}  # by the key of ``made``
         self.parked: list[tuple[Any, dict[Any, Variant], dict[Any, Certificate]]] = []  # of other branches
         self.captured: dict[Any, tuple[Captured, float]] = {}  # survives a change of the optimizer's rule
+        self.assumed: dict[str, str] = {}  # buffers whose values are in the programs, by hash
         self.asks: dict[int, Ahead] = {}  # what each captured program asks, by its graph's id
 
     def weights(self, placed: Placed) -> Weights:
@@ -122,6 +123,7 @@ class Variants:
             name = type(self.model).__name__
             with telling(f"a program of the step of {name}", self.options.quiet):
                 found = self._stored(key, placed, rule, hyper, held, state)
+                self.assumed |= {n: content(t) for n, t in assumed(found.captured).items()}
                 self.made[key] = self._with_later(found, placed.arrays, rule, hyper, state)
         return self.made[key]
 
@@ -188,7 +190,7 @@ class Variants:
 
     def forget(self) -> None:
         """The optimizer has another rule: what was captured stays, what was compiled goes."""
-        self.made, self.certificates = {}, {}
+        self.made, self.certificates, self.assumed = {}, {}, {}
         self.parked.clear()
 
     def turn(self, rule: Any) -> None:
@@ -208,6 +210,10 @@ class Variants:
             if known is rule:
                 self.made, self.certificates = made, certificates
         self.parked = [entry for entry in self.parked if entry[0] is not rule]
+
+    def outlived(self, value: Callable[[str], torch.Tensor]) -> bool:
+        """Whether a buffer whose value went into the programs has another one."""
+        return any(content(value(name)) != known for name, known in self.assumed.items())
 
     def start_anew(self) -> None:
         """The module is another one: what was captured goes, too."""
