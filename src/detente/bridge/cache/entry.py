@@ -9,6 +9,7 @@ import os
 import pickle
 import platform
 import sys
+import threading
 import warnings
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -35,7 +36,7 @@ from detente.bridge.private import executables as serialize_executable
 from detente.bridge.program.program import Compiled
 from detente.bridge.roll.stacks import Stacks
 
-SCHEMA = 2
+SCHEMA = 3
 _UNWRITTEN = "this program cannot be written to a file"
 _OBJECT_FILES = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # as Linux and macOS begin them
 
@@ -183,33 +184,89 @@ def _held(captured: Captured, tensors: dict[str, torch.Tensor]) -> dict[str, str
     }
 
 
-def store(place: Path, name: str, entry: Entry) -> tuple[str, str]:
-    """Write an entry. Returns its digest and an empty text, or an empty digest and why this backend, this program or
-    this folder cannot be written. The file appears whole or not."""
-    captured, compiled = entry.captured, entry.compiled
-    try:
-        payload = serialize_executable.serialize(compiled.executable)
-        if not _holds_code(payload[0]):
-            return "", "JAX's own compilation cache gave it, and XLA does not write again what it has read"
-        of = entry.digest or hashlib.sha256(payload[0]).hexdigest()
-        data = pickle.dumps(
-            {
-                "captured": replace(captured, weights=None, codes=frozenset()),  # type: ignore[arg-type]  (live tensors stay out)
-                "held": _held(captured, captured.weights.tensors),
-                "compiled": compiled.stored(),
-                "choice": entry.choice,
-                "stacks": entry.stacks,
-                "executable": payload,
-                "digest": of,
-            }
-        )
-        if not trusted(place):
-            return "", _UNWRITTEN
-        fresh = place / f".{name}.{os.getpid()}"
-        _write(fresh, data)
-        fresh.replace(place / f"{name}.program")
-    except Exception:  # what a backend raises here is its own; a full disk must not end a training run either
+# What this process writes now, by folder and name: who looks for it waits.
+_ON_THE_WAY: dict[tuple[Path, str], Stored] = {}
+
+
+class Stored:
+    """An entry on its way to the disk, or that nobody writes. Who asks for ``digest`` or ``uncached`` waits."""
+
+    def __init__(self, digest: str = "", uncached: str = "") -> None:
+        self._found = digest, uncached
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def of(cls, place: Path, name: str, entry: Entry) -> Stored:
+        """Begins to write. What is read of Python's objects is read now; what XLA and the disk take, a quarter to half
+        of a second, goes on while the first step runs. An interpreter that ends meanwhile waits for it.
+
+        How it can fail: it does not; a program that cannot be written, or for which there is no room, is compiled again
+        by the next process, and ``uncached`` says so."""
+        made = cls(uncached=_UNWRITTEN)
+        try:
+            data = _described(entry)
+        except Exception:  # an object in the graph that does not pickle
+            return made
+        executable, digest = entry.compiled.executable, entry.digest
+
+        def write() -> None:
+            try:
+                made._found = _stored(place, name, data, executable, digest)
+            except (
+                Exception
+            ):  # what a backend raises here is its own; a full disk must not end a training run either
+                made._found = "", _UNWRITTEN
+
+        made._thread = threading.Thread(target=write, name="detente writes a program")
+        _ON_THE_WAY[place, name] = made
+        made._thread.start()
+        return made
+
+    @property
+    def digest(self) -> str:
+        """Of its executable, as it was written; empty where it was not."""
+        self.wait()
+        return self._found[0]
+
+    @property
+    def uncached(self) -> str:
+        """Why no later process will find it; empty where it will."""
+        self.wait()
+        return self._found[1]
+
+    def wait(self) -> None:
+        """Until it is written, or is known not to be."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+
+def _described(entry: Entry) -> bytes:
+    """All of an entry but its executable. Who runs a program looks at it, too: it is pickled where that waits."""
+    captured = entry.captured
+    return pickle.dumps(
+        {
+            "captured": replace(captured, weights=None, codes=frozenset()),  # type: ignore[arg-type]  (live tensors stay out)
+            "held": _held(captured, captured.weights.tensors),
+            "compiled": entry.compiled.stored(),
+            "choice": entry.choice,
+            "stacks": entry.stacks,
+        }
+    )
+
+
+def _stored(place: Path, name: str, data: bytes, executable: Any, digest: str) -> tuple[str, str]:
+    """(digest, "") of what was written, or ("", why this backend, program or folder cannot be). The file appears whole
+    or not."""
+    payload = serialize_executable.serialize(executable)
+    if not _holds_code(payload[0]):
+        return "", "JAX's own compilation cache gave it, and XLA does not write again what it has read"
+    of = digest or hashlib.sha256(payload[0]).hexdigest()
+    if not trusted(place):
         return "", _UNWRITTEN
+    fresh = place / f".{name}.{os.getpid()}.{threading.get_ident()}"
+    _write(fresh, pickle.dumps({"made": data, "executable": payload, "digest": of}))
+    fresh.replace(place / f"{name}.program")
     return of, ""
 
 
@@ -246,15 +303,15 @@ def store_certificate(place: Path, name: str, of: str, certificate: Certificate)
         return
 
 
-def load_certificate(place: Path, name: str, of: str, level: str) -> Certificate | None:
-    """The stored certificate of the program with the digest ``of``, of this level or a higher one; None when there is
-    none. That of another form that had the name before is none of this one's."""
+def load_certificate(place: Path, name: str, of: Stored, level: str) -> Certificate | None:
+    """The stored certificate of that program, of this level or a higher one; None when there is none, which nobody
+    waits to hear. That of another form that had the name before is none of this one's."""
     if not place.is_dir() or not trusted(place):
         return None
     for found in dict.fromkeys(("full", level)):
         try:
             record = json.loads((place / f"{name}.{found}.certificate").read_text())
-            if not of or record["program"] != of:
+            if not of.digest or record["program"] != of.digest:
                 continue
             certificate = Certificate.of_record(record)
         except (OSError, ValueError, KeyError, TypeError):
@@ -266,21 +323,24 @@ def load_certificate(place: Path, name: str, of: str, level: str) -> Certificate
 
 def load(place: Path, name: str, weights: Weights, rule: Any) -> Entry | None:
     """The entry, with the live module's ``weights``; None when there is none that can be used here."""
+    if (coming := _ON_THE_WAY.pop((place, name), None)) is not None:
+        coming.wait()
     if not place.is_dir() or not trusted(place):
         return None  # a pickle is code: nobody else may have put it there
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's pytree deprecates its own pickled form
-            stored = pickle.loads((place / f"{name}.program").read_bytes())
+            whole = pickle.loads((place / f"{name}.program").read_bytes())
+            stored = pickle.loads(whole["made"])
         if (stored["compiled"].calls is None) != bool(kernels().why) or not known(stored["compiled"].loops):
             return None  # it calls what is not here, or would now
         captured = replace(stored["captured"], weights=weights)
         if stored["held"] != _held(captured, weights.tensors):
             return None
         executable = serialize_executable.deserialize_and_load(
-            *stored["executable"], execution_devices=jax.devices()[:1]
+            *whole["executable"], execution_devices=jax.devices()[:1]
         )
-        digest = stored["digest"]
+        digest = whole["digest"]
     except Exception:  # written by another version, cut short, made for another machine: compile instead
         return None
     compiled = stored["compiled"].loaded(executable, rule)

@@ -232,9 +232,18 @@ class Compiled:
         return self.extra["gradients"](used, list(batch), seed, count)
 
 
-def compile_step(program: Program, rule: Any, values: Arrays, state: Any, batch: Any, hyper: Any) -> Compiled:
+def compile_step(
+    program: Program,
+    rule: Any,
+    values: Arrays,
+    state: Any,
+    batch: Any,
+    hyper: Any,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Compiled:
     """Trace, lower and compile the step. ``values``, ``state``, ``batch`` and ``hyper`` may be arrays or
-    shapes, by the program's names; they are only looked at."""
+    shapes, by the program's names; they are only looked at. ``meanwhile`` is called when XLA begins: for a second or
+    more it holds no lock of Python's."""
     if not program.connected:
         hint = "eager PyTorch's backward() raises here; step.evaluate(batch) and detente.functional train nothing"
         raise refuse("loss", "no parameter that takes a gradient has a part in the loss", hint=hint)
@@ -261,6 +270,7 @@ def compile_step(program: Program, rule: Any, values: Arrays, state: Any, batch:
         loops = order(lowered.compiler_ir())
     middle = perf_counter()
     with phase("compile"):
+        meanwhile()
         executable = lowered.compile(compiler_options=xla_options() or None)
     seconds = {"lower": middle - start, "compile": perf_counter() - middle}
     # What is captured and carried to other places calls nothing of ours: it is lowered anew, should anybody ask.

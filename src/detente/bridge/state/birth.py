@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +71,32 @@ class Birth:
 
     def __init__(self, births: Births, hyper: Any) -> None:
         self.births, self.hyper = births, hyper
+        self._begun: tuple[Any, Future[dict[str, Any] | None]] | None = None
+
+    def begin(self, values: Mapping[str, Any], stacks: Stacks) -> None:
+        """Write it in a thread of its own, where it is written at all: the pages of a gigabyte take a quarter of a
+        second. An interpreter that ends meanwhile waits."""
+        if self._begun is None:
+            shapes, coming = jax.tree.map(shape_of, dict(values)), Future[dict[str, Any] | None]()
+            self._begun = stacks.rows, coming
+            threading.Thread(
+                target=self._write, args=(shapes, stacks, coming), name="detente first state"
+            ).start()
+
+    def _write(
+        self, shapes: Mapping[str, Any], stacks: Stacks, coming: Future[dict[str, Any] | None]
+    ) -> None:
+        try:
+            with x64():
+                coming.set_result(jax.block_until_ready(self.births.written(shapes, self.hyper, stacks)))
+        except Exception:  # it is made where it is asked for, and says there what is wrong
+            coming.set_result(None)
 
     def make(self, values: dict[str, Any], stacks: Stacks) -> dict[str, dict[str, Any]]:
         """Make it, under the names of the program whose layout is ``stacks``."""
+        begun, self._begun = self._begun, None
+        if begun is not None and begun[0] == stacks.rows and (made := begun[1].result()) is not None:
+            return made
         with x64():
             written = self.births.written(values, self.hyper, stacks)
             return self.births.program(stacks)(values, self.hyper) if written is None else written

@@ -38,6 +38,12 @@ class State:
             self._optimizer = self._optimizer.make(self.values, self.stacks)
         return self._optimizer
 
+    def begin(self, stacks: Stacks) -> None:
+        """Have the first state made by another thread, for a program in this layout; nothing where it is another one
+        than holds now, or there is a state already."""
+        if isinstance(self._optimizer, Birth) and stacks.rows == self.stacks.rows:
+            self._optimizer.begin(self.values, stacks)
+
     @optimizer.setter
     def optimizer(self, value: dict[str, Arrays]) -> None:
         self._optimizer = value

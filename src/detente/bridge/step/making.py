@@ -32,9 +32,12 @@ def maker(
     rule: Any,
     hyper: Any,
     state: State,
+    *,
+    later: bool = False,
 ) -> Callable[..., Chosen[Compiled]]:
-    """``choose`` for a captured program; ``choices`` is the folder of what tuning measured. What is returned may be
-    called by another thread later: what it needs to know of the state are its shapes of now."""
+    """``choose`` for a captured program; ``choices`` is the folder of what tuning measured. ``later``: what is returned
+    is called by another thread, and needs to know no more of the state than its shapes of now; else the first state is
+    made while XLA compiles."""
     load_table()
     graph = graph_of(captured)
     reached = connected(graph)
@@ -45,7 +48,8 @@ def maker(
         inside, parts = shaped.form.inside, options.accumulate
         program = Program(shaped.graph, options.matmul, stacks, reached, inside, parts)
         joined, state_of = (shaped.stacks.join(part, _stacked) for part in (values, optimizer))
-        return compile_step(program, rule, joined, state_of, arrays, hyper)
+        meanwhile = (lambda: None) if later else partial(state.begin, shaped.stacks)
+        return compile_step(program, rule, joined, state_of, arrays, hyper, meanwhile)
 
     return partial(
         choose,

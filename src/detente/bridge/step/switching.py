@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from detente.bridge.cache.entry import Stored
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice, Considered
 from detente.bridge.choose.choose import Chosen
@@ -57,7 +58,7 @@ def switched(
         choice=found.choice,
         stacks=found.shaped.stacks,
         cached=False,
-        digest="",
+        stored=Stored(),
     )
     name = other.choice.form
     planned = memory(other.compiled.executable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import nn
 
 from detente.bridge.cache import entry as cached
 from detente.bridge.cache.describe import Unknown, content
+from detente.bridge.cache.entry import Stored
 from detente.bridge.capture.ahead import Ahead
 from detente.bridge.capture.batch import Layout, flatten
 from detente.bridge.capture.counters import only_counts
@@ -58,7 +59,8 @@ class Variant:
     """A program of a step. ``cached``: it came from the persistent cache, nothing was exported or compiled
     for it. ``uncached``: why no later process will find it there; empty when it will.
     ``seconds`` by phase: ``export`` beside those of ``compiled``; all of an earlier process when
-    ``cached``. ``later``: another form of it, which is made while training goes on."""
+    ``cached``. ``stored``: its file, with its executable's ``digest``. ``later``: another form of it, which is made
+    while training goes on."""
 
     captured: Captured
     compiled: Compiled
@@ -67,13 +69,16 @@ class Variant:
     cached: bool = False
     export_seconds: float = 0.0
     name: str | None = None  # of its file in the persistent cache
-    uncached: str = ""
-    digest: str = ""  # of its executable, as it was written there
+    stored: Stored = field(default_factory=Stored)
     later: Later[Chosen[Compiled]] | None = None
 
     def __repr__(self) -> str:
         took = "cached" if self.cached else f"made in {sum(self.seconds.values()):.1f} s"
         return f"<Program {self.choice.form}, {took}>"
+
+    @property
+    def uncached(self) -> str:
+        return self.stored.uncached
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -230,7 +235,7 @@ class Variants:
         key = self.key_of(variant)
         if key not in self.certificates and self.folder is not None and variant.name is not None:
             stored = cached.load_certificate(
-                self.folder, variant.name, variant.digest, self.options.certificate
+                self.folder, variant.name, variant.stored, self.options.certificate
             )
             if stored is not None:
                 self.certificates[key] = stored
@@ -239,8 +244,8 @@ class Variants:
     def certify(self, variant: Variant, certificate: Certificate) -> None:
         """Keep a certificate, in the persistent cache too when it passed."""
         self.certificates[self.key_of(variant)] = certificate
-        if certificate.ok and self.folder is not None and variant.name is not None and variant.digest:
-            cached.store_certificate(self.folder, variant.name, variant.digest, certificate)
+        if certificate.ok and self.folder is not None and variant.name is not None and variant.stored.digest:
+            cached.store_certificate(self.folder, variant.name, variant.stored.digest, certificate)
 
     def _stored(
         self, key: Any, placed: Placed, rule: Any, hyper: Any, held: Weights, state: State
@@ -280,7 +285,7 @@ class Variants:
             if entry is not None:
                 self.captured[key] = (entry.captured, 0.0)
                 parts = (entry.captured, entry.compiled, entry.choice, entry.stacks)
-                return Variant(*parts, True, name=name, digest=entry.digest)
+                return Variant(*parts, True, name=name, stored=Stored(entry.digest))
         captured, seconds = self._captured(key, placed, held)
         self.adopt(captured.outside)
         made = self._compile(captured, seconds, placed.arrays, rule, hyper, state)
@@ -288,11 +293,11 @@ class Variants:
             name, uncached = None, f"forward writes {captured.writes[0].name}"
         if name is not None and told is not None and (beside := cached.unnamed(captured, told)):
             name, uncached = None, beside
-        digest = ""
+        stored = Stored(uncached=uncached)
         if name is not None and self.folder is not None:
             entry = cached.Entry(captured, made.compiled, made.choice, made.stacks)
-            digest, uncached = cached.store(self.folder, name, entry)
-        return replace(made, name=name, uncached=uncached, digest=digest)
+            stored = Stored.of(self.folder, name, entry)
+        return replace(made, name=name, stored=stored)
 
     def beside(self, variant: Variant, seconds: Mapping[str, float], rule: Any) -> None:
         """What PyTorch's own step takes beside this program becomes part of its choice, here and where it is
@@ -312,10 +317,10 @@ class Variants:
         another = made.compiled is not variant.compiled
         settled = made.choice.measured or made.choice.beside or not unseen(made.choice)
         if settled and made.name is not None and self.folder is not None:
-            kept = "" if another else made.digest
+            kept = "" if another else made.stored.digest
             entry = cached.Entry(made.captured, made.compiled, made.choice, made.stacks, kept)
-            digest, why = cached.store(self.folder, made.name, entry)
-            made = replace(made, digest=digest, uncached=why) if another else made
+            stored = Stored.of(self.folder, made.name, entry)
+            made = replace(made, stored=stored) if another else made
         self.made[key] = made
         if another:
             self.certificates.pop(key, None)
@@ -406,5 +411,5 @@ class Variants:
         if self.options.tune != BACKGROUND or self.options.form is not None or not unseen(variant.choice):
             return variant
         after = TIMES_A_LOOP * variant.seconds.get("compile", 0.0)
-        make = maker(self.options, self.choices, variant.captured, arrays, rule, hyper, state)
+        make = maker(self.options, self.choices, variant.captured, arrays, rule, hyper, state, later=True)
         return replace(variant, later=Later(make, after))
