@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -144,3 +146,29 @@ def test_of_two_steps_the_one_that_ran_last_is_written() -> None:
 
 def cross_entropy_of(model: nn.Module, batch: Any) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def test_a_step_is_collected_by_a_thread_that_the_step_inside_waits_for() -> None:
+    """It writes back when that one comes out; who waited here would wait for ever."""
+    model, other = Net(), Net()
+    trained(True, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    step = detente.compile(
+        other,
+        cross_entropy,
+        torch.optim.SGD(other.parameters(), lr=0.1),
+        example_batch=batches()[0],
+        cache=False,
+        quiet=True,
+    )
+    before = model.last.weight.detach().numpy().copy()
+    gc.disable()
+    try:
+        trained(True, model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with step._away():
+            thread = threading.Thread(target=gc.collect)
+            thread.start()
+            thread.join(timeout=60)
+            assert not thread.is_alive()
+    finally:
+        gc.enable()
+    assert not np.array_equal(model.last.weight.detach().numpy(), before)

@@ -136,6 +136,21 @@ class Guard:
             self.exposed.add(id(tensor))
 
 
+_LEAVING: list[Callable[[], None]] = []
+
+
+def leave(last: Callable[[], None]) -> None:
+    """What an object does when it is collected: now, or as soon as the thread that is inside of a step comes out. The
+    collector runs in any thread, and the one inside may be waiting for this one."""
+    if ONE.acquire(blocking=False):
+        try:
+            last()
+        finally:
+            ONE.release()
+    else:
+        _LEAVING.append(last)
+
+
 class Away:
     """While the function that enters this runs, it is the step's own code: its guards see nothing.
 
@@ -164,6 +179,8 @@ class Away:
                 calls.pop()
         del self._frame
         ONE.release()
+        while _LEAVING:
+            _LEAVING.pop()()
         self._held.__exit__(*error)
 
 

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.weights import weights
-from detente.bridge.live.guard import follow_strangers, release, tensors_of, unwatchable, watch
+from detente.bridge.live.guard import follow_strangers, leave, release, tensors_of, unwatchable, watch
 from detente.bridge.live.optimizer_reads import noting, reads
 from detente.bridge.live.optimizer_state import see, tensors_in, unheld, unseen
 from detente.bridge.live.ran import Names
@@ -112,8 +112,10 @@ class Exchange(Certified):
 
         How it can fail: the collector runs anywhere, also while somebody traces; so this copies, and computes nothing.
         A certificate that waited is not made any more."""
-        if sys.is_finalizing() or "sharing" not in vars(self):
-            return
+        if not sys.is_finalizing() and "sharing" in vars(self):
+            leave(self._leave)
+
+    def _leave(self) -> None:
         meta = any(t.is_meta for t in self.weights.tensors.values())
         if meta or self.sharing.overtaken() or self._kept_nothing or (self._live and self._ran is None):
             return
