@@ -97,7 +97,7 @@ ROOMS: dict[str, Room] = {
             "Recompiling": Planted("void", "compile-in-window", JAX, WINDOW),
             "Undonated": Planted("void", "state-not-donated", JAX),
         },
-        sampled=("torch-eager", "jax"),
+        sampled=("torch-eager", "jax", BENIGN_JAX + "SnapshotByAProgram"),
     ),
     "harness": Room(
         "ffn",
@@ -189,6 +189,7 @@ ROOMS: dict[str, Room] = {
         (
             "torch-eager", BENIGN + "OtherSeed", BENIGN + "Foreach", BENIGN + "ThreadsAsAsked", BENIGN + "KeepsHandles",
             "jax", BENIGN_JAX + "AheadOfTime", BENIGN_JAX + "BlocksEachStep",
+            BENIGN_JAX + "SnapshotByAProgram", BENIGN_JAX + "NumberedHandles",
         ),
     ),
     "fair-ffn-sgd": Room("ffn", "train-step-sgd", ("torch-eager", "jax", "detente")),

@@ -65,10 +65,12 @@ def run(job: Job, events: Events) -> Evidence:
     # Asked before the window: nothing of the stack's runs between its last reading and what is made of it.
     names = running.parameter_names()
     placing: dict[str, int] = {}
-    before, began = running.compiled().events, take_state()
     if region == "train-step":
         events.phase("memory")  # of what is handed out, until the window says that it begins
-        taken = taking.of_state(rest, held)
+        taking.make_room(held)
+    before, began = running.compiled().events, take_state()
+    if region == "train-step":
+        taken = taking.of_state(rest)
     else:
         placed, placing = _placed(running, opened.batches, fresh)
         taken = taking.of_outputs(placed)
