@@ -170,7 +170,22 @@ PLANTED = (
         "warn",
         at="torch-compile",
     ),
-    Planted("shrunk affinity", "affinity-differs", probe("threads", affinity=[[0], [0, 1]])),
+    Planted(
+        "shrunk affinity", "affinity-differs", probe("threads", affinity=[[0], [0, 1]], computing=[[0], [0]])
+    ),
+    Planted(
+        "half of a pool on one core",
+        "affinity-differs",
+        probe("threads", affinity=[[0], [0, 1]], computing=[[0], [0], [0, 1]]),
+    ),
+    Planted(
+        "a helper beside the declared cores", "affinity-differs", probe("threads", affinity=[[0, 1], [1, 2]])
+    ),
+    Planted(
+        "a thread on one core, and nobody counted who computes",
+        "affinity-differs",
+        probe("threads", affinity=[[0], [0, 1]], computing=None),
+    ),
     Planted("more threads", "more-cores-than-declared", probe("threads", framework={"intra_op": 4})),
     Planted("more cores busy", "more-cores-than-declared", probe("threads", busy=2.3)),
     Planted("other niceness", "priority-differs", probe("threads", niceness=[0, 10])),
@@ -209,6 +224,13 @@ def test_fair_session_has_no_finding(region):
     assert quiet(result), [f for c in result.cells for f in c.findings if f.severity != "unchecked"]
     assert {c.status for c in result.cells} == {"ok"}
     assert {v.word for v in result.verdicts} <= {"FASTER", "SLOWER", "LEANS"}
+
+
+@pytest.mark.parametrize("computing", [[[0, 1], [0, 1]], [[0], [1]], [[0], [0, 1]]])
+def test_a_thread_that_is_bound_to_a_core_of_the_rows_own_is_fair(computing):
+    """A loader's that sleeps beside those that compute; a pool's threads each on a core of its own."""
+    bound = probe("threads", affinity=[[0], [0, 1], [1]], computing=computing)
+    assert quiet(judge(make_session(plant={"jax": bound})))
 
 
 def test_input_pipeline_inside_is_a_warning_and_its_extra_region_is_not_void():

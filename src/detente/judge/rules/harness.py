@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 from detente.judge.rules.clock import FEEDING
 from detente.judge.rules.rule import Group, Hit, Row, Rule, each
@@ -51,14 +52,36 @@ def _affinity(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     for found in row.every("threads"):
         declared, affinity = found.get("declared"), found.get("affinity")
         # Sessions of older versions have a number here and nothing that was declared.
-        if declared and isinstance(affinity, list) and any(list(cores) != declared for cores in affinity):
-            other = next(list(cores) for cores in affinity if list(cores) != declared)
-            yield (
-                f"a thread of it, or of a process that it started, may run on cores {_cores(other)}, declared are "
-                f"{_cores(declared)}",
-                {"affinity": affinity, "declared": declared},
-            )
+        if not declared or not isinstance(affinity, list):
+            continue
+        said = _elsewhere(affinity, declared) or _fewer(found, affinity, declared)
+        if said:
+            yield f"{said}, declared are {_cores(declared)}", {"affinity": affinity, "declared": declared}
             return
+
+
+def _elsewhere(affinity: list[list[int]], declared: list[int]) -> str:
+    other = next((list(cores) for cores in affinity if not set(cores) <= set(declared)), None)
+    if other is None:
+        return ""
+    return f"a thread of it, or of a process that it started, may run on cores {_cores(other)}"
+
+
+def _fewer(found: dict[str, Any], affinity: list[list[int]], declared: list[int]) -> str:
+    """Whether the work is kept on fewer cores. A helper that sleeps may be bound to one of the row's own, and so may
+    each thread of a pool to its own (OMP_PROC_BIND): what computes must have all of them, and no two share one."""
+    computing = [frozenset(cores) for cores in found.get("computing") or ()]
+    if not computing:  # nobody counted who computes, in sessions of before 28 November
+        other = next((list(cores) for cores in affinity if list(cores) != declared), None)
+        return "" if other is None else f"a thread of it may run on cores {_cores(other)} alone"
+    reached = sorted(frozenset().union(*computing))
+    if reached != declared:
+        return f"its threads that compute may run on cores {_cores(reached)} alone"
+    for cores in sorted(set(computing), key=sorted):
+        bound = sum(other <= cores for other in computing)
+        if cores < set(declared) and bound > len(cores):
+            return f"{bound} threads that compute are bound to cores {_cores(sorted(cores))}"
+    return ""
 
 
 def _cores(numbers: list[int]) -> str:
@@ -317,13 +340,14 @@ RULES = (
         family="harness",
         severity="void",
         title="A thread may run elsewhere than declared",
-        what="The cores that some thread of the worker, or a process that it started, may use are not the ones that "
-        "every row was given.",
+        what="Some thread of the worker, or of a process that it started, may use cores that the row was not given, or "
+        "the threads that compute are kept on fewer.",
         why="A process that was shrunk to one of two cores ran 100 times slower, and one that escapes its cores takes "
         "its neighbour's.",
         evidence=("threads.affinity", "threads.declared"),
         detected="The affinity of every thread, and of those of processes that it started, before and after the "
-        "window, from the kernel, against the cores that the parent named.",
+        "window, from the kernel, against the cores that the parent named: none may have others; and those that used "
+        "a tenth of the busiest one's time in it must have all of them, and no two threads bound to one core.",
         fix="Leave the affinity alone; `--threads` chooses how many cores every row gets.",
         waive="Never within a session.",
         example="os.sched_setaffinity(0, {0})   # in a stack, or in a library that it imports",
