@@ -127,6 +127,7 @@ ROOMS: dict[str, Room] = {
             "FlushesDenormals": Planted("warn", "denormals-differ", TORCH_HARNESS),
             "Bf16Products": Planted("void", "precision-differs", TORCH_HARNESS),
             "UncachedInJax": Planted("warn", "cache-state-differs", JAX_HARNESS),
+            "FailsAProbeInJax": Planted("void", "probe-failed", JAX_HARNESS),
             "CompilesTwiceInJax": Planted("warn", "recompiles", JAX_HARNESS),
         },
     ),

@@ -52,7 +52,7 @@ def take_state() -> ProcessState:
             niceness.add(os.getpriority(os.PRIO_PROCESS, thread))
             policies.add(os.sched_getscheduler(thread))
     children = _descendants()
-    for child, thread in ((child, thread) for child in children for thread in _threads(child)):
+    for child, thread in [(pid, thread) for pid in children for thread in _threads(pid)]:
         with contextlib.suppress(OSError):
             threads[thread] = _cores(thread), _thread_seconds(child, thread)
     return ProcessState(
@@ -95,9 +95,11 @@ def _threads(pid: int | str) -> list[int]:
 def _thread_seconds(pid: int | str, thread: int) -> float:
     """Seconds on a processor: in nanoseconds where the kernel counts them, else in ticks."""
     folder = f"/proc/{pid}/task/{thread}"
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        with open(f"{folder}/schedstat", encoding="utf-8") as file:
-            return int(file.read().split()[0]) / 1e9
+    with (
+        contextlib.suppress(OSError, IndexError, ValueError),
+        open(f"{folder}/schedstat", encoding="utf-8") as file,
+    ):
+        return int(file.read().split()[0]) / 1e9
     with contextlib.suppress(OSError, IndexError, ValueError):
         return sum(map(int, _fields(f"{folder}/stat")[11:13])) / _TICK
     return 0.0

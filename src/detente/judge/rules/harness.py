@@ -15,6 +15,13 @@ _PART_OF = {"torch_xla": "torch", "keras": ""}
 # Autocorrelation of samples that is taken for a rhythm, when every process shows it at the same lag.
 RHYTHM = 0.6
 RHYTHM_SAMPLES = 20
+# Probes on which rules rest that void a row. A test holds them against the rules.
+VOIDING = frozenset(
+    {
+        "consumed", "devices", "host", "modules", "observed", "precision", "program", "region", "rotation", "slope",
+        "threads", "waiting", "weights",
+    }
+)  # fmt: skip
 # Processor time over wall time, as a multiple of the declared cores.
 MOST_BUSY = 1.1
 
@@ -191,6 +198,16 @@ def _survivors(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
             f"{len(lost)} of {len(row.processes)} processes did not end well ({first.status} in {first.phase}"
             f"{': ' + first.reason if first.reason else ''}): the rest are survivors",
             {"lost": len(lost), "processes": len(row.processes), "reason": first.reason},
+        )
+
+
+def _probes_failed(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    failed = {key: why for key in sorted(VOIDING) if (why := row.broken(key))}
+    if failed:
+        said = "; ".join(f"{key}: {why}" for key, why in failed.items())
+        yield (
+            f"asked, and no answer came ({said}): what these would have found is not known to be absent",
+            {"failed": failed},
         )
 
 
@@ -372,5 +389,24 @@ RULES = (
         example="os.nice(10)   # in a stack",
         cpu=True,
         check=each(_priority),
+    ),
+    Rule(
+        code="probe-failed",
+        alias="P50",
+        family="harness",
+        severity="void",
+        title="A look at the row failed",
+        what="A probe raised an error, so that rules which void a row could not be asked of this one.",
+        why="A row that ran on two cores where one was declared wrote a character into its environment that the probe "
+        "of its threads stumbled over: four rules were silent, and it was called proved.",
+        evidence=("processes",),
+        detected="An error, in any process, of a probe on which a voiding rule rests. What a stack cannot have (eager "
+        "PyTorch has no program) is absent and no error.",
+        fix="The finding names the probe and its error; of a stack of your own, let the method that it calls answer as "
+        "stacks/protocol.py says.",
+        waive="Never: measure again where it was the machine (memory that ran out beside a neighbour).",
+        example='os.environ["OMP_NUM_THREADS"] = "\u00b2"   # isdigit() is true, int() raises',
+        cpu=True,
+        check=each(_probes_failed),
     ),
 )
