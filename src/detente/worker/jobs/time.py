@@ -48,9 +48,9 @@ def run(job: Job, events: Events) -> Evidence:
     the calibration. Either way the state after its first steps is the reference's. The gradients are proved last: a
     gradient program compiled before would warm the compiler (torch.compile's first step of 17.7 s became 0.54 s).
     """
-    opened = open_job(job, events)
+    opened = open_job(job, events, place=False)
     running, region = opened.running, job.cell.contract.region
-    steps = three_steps(running, opened.placed, region, events)
+    steps = three_steps(running, opened.placed, region, events, opened.batches)
     compiled = running.compiled()
     state = cache_state(opened)
     folder, contract = Path(job.prepared), job.cell.contract
