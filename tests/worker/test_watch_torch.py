@@ -1,5 +1,5 @@
-"""What counts as an update outside of the compiled regions: an optimizer's, wherever it runs, and not autograd's own sum
-of gradients."""
+"""What counts as an update outside of the compiled regions: an optimizer's, wherever it runs, and not autograd's own
+sum of gradients."""
 
 from __future__ import annotations
 
