@@ -58,6 +58,7 @@ def fair_probes(stack: str, region: str = "train-step") -> dict[str, Any]:
             "asked": 2,
             "declared": [0, 1],
             "affinity": [[0, 1]],
+            "computing": [[0, 1], [0, 1]],
             "niceness": [0],
             "niceness_before": [0],
             "policies": [0],

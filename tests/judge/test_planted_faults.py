@@ -74,6 +74,13 @@ class Planted:
     region: str = "train-step"
 
 
+def fails(key: str) -> Change:
+    """The probe is asked, and raises."""
+    return lambda evidence: replace(
+        evidence, probes={**evidence.probes, key: {"error": "ValueError: invalid literal"}}
+    )
+
+
 PLANTED = (
     Planted("unsynchronised clock", "clock-stops-early", probe("slope", t_k=0.001, t_2k=0.002, read_t_k=1.0)),
     Planted("clock that waits for the loss alone", "clock-stops-early", probe("slope", read_t_k=1.3)),
@@ -170,7 +177,22 @@ PLANTED = (
         "warn",
         at="torch-compile",
     ),
-    Planted("shrunk affinity", "affinity-differs", probe("threads", affinity=[[0], [0, 1]])),
+    Planted(
+        "shrunk affinity", "affinity-differs", probe("threads", affinity=[[0], [0, 1]], computing=[[0], [0]])
+    ),
+    Planted(
+        "half of a pool on one core",
+        "affinity-differs",
+        probe("threads", affinity=[[0], [0, 1]], computing=[[0], [0], [0, 1]]),
+    ),
+    Planted(
+        "a helper beside the declared cores", "affinity-differs", probe("threads", affinity=[[0, 1], [1, 2]])
+    ),
+    Planted(
+        "a thread on one core, and nobody counted who computes",
+        "affinity-differs",
+        probe("threads", affinity=[[0], [0, 1]], computing=None),
+    ),
     Planted("more threads", "more-cores-than-declared", probe("threads", framework={"intra_op": 4})),
     Planted("more cores busy", "more-cores-than-declared", probe("threads", busy=2.3)),
     Planted("other niceness", "priority-differs", probe("threads", niceness=[0, 10])),
@@ -182,6 +204,8 @@ PLANTED = (
         "two frameworks", "two-frameworks", probe("modules", frameworks=["torch", "jax"], foreign=["torch"])
     ),
     Planted("versions moved", "versions-drift", second_version),
+    Planted("a probe that raised", "probe-failed", fails("threads")),
+    Planted("a program that is not given away by an error", "probe-failed", fails("program")),
     Planted("survivors only", "survivors-only", some_fail),
 )
 
@@ -209,6 +233,46 @@ def test_fair_session_has_no_finding(region):
     assert quiet(result), [f for c in result.cells for f in c.findings if f.severity != "unchecked"]
     assert {c.status for c in result.cells} == {"ok"}
     assert {v.word for v in result.verdicts} <= {"FASTER", "SLOWER", "LEANS"}
+
+
+def test_a_probe_that_failed_in_one_process_of_five_voids_its_row():
+    """A row could be honest in the one that answers."""
+    count = iter(range(100))
+
+    def once(evidence):
+        return fails("threads")(evidence) if next(count) == 3 else evidence
+
+    result = judge(make_session(plant={"jax": once}))
+    assert "threads: ValueError" in loud(result, "jax")["probe-failed"].what
+    assert row(result, "jax").status == "void" and quiet(result, "torch-eager", "torch-compile")
+
+
+@pytest.mark.parametrize("key", ["peak", "flags", "executable"])
+def test_a_probe_that_no_voiding_rule_reads_may_fail(key):
+    result = judge(make_session(plant={"jax": fails(key)}))
+    assert row(result, "jax").status == "ok" and "probe-failed" not in loud(result, "jax")
+
+
+def test_the_probes_that_must_answer_are_those_that_voiding_rules_read():
+    """``devices`` voids where outputs lie elsewhere, though its rule warns."""
+    from detente.judge.rules.harness import VOIDING
+    from detente.worker.probes import PROBES
+
+    read = {
+        key.partition(".")[0]
+        for rule in RULES.values()
+        if rule.check and rule.severity == "void"
+        for said in (*rule.evidence, *rule.partly)
+        for key in said.split("|")
+    }
+    assert read & set(PROBES) | {"devices"} == VOIDING
+
+
+@pytest.mark.parametrize("computing", [[[0, 1], [0, 1]], [[0], [1]], [[0], [0, 1]]])
+def test_a_thread_that_is_bound_to_a_core_of_the_rows_own_is_fair(computing):
+    """A loader's that sleeps beside those that compute; a pool's threads each on a core of its own."""
+    bound = probe("threads", affinity=[[0], [0, 1], [1]], computing=computing)
+    assert quiet(judge(make_session(plant={"jax": bound})))
 
 
 def test_input_pipeline_inside_is_a_warning_and_its_extra_region_is_not_void():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from detente.stacks.jax_jit import JaxJit
 from detente.stacks.jax_running import JaxRunning
 
@@ -37,3 +39,39 @@ class _BlocksRunning(JaxRunning):
 
 class BlocksEachStep(JaxJit):
     running = _BlocksRunning
+
+
+class _SnapshotRunning(JaxRunning):
+    """The state is copied by a small program before it is read, compiled when it is asked for a first time."""
+
+    snapshot: Any = None
+
+    def state(self) -> Any:
+        jax = self.jax
+        if self.snapshot is None:
+            self.snapshot = jax.jit(lambda tree: jax.tree.map(lambda a: a.copy(), tree))
+        held = self.params, self.rest, self.opt_state
+        self.params, self.rest, self.opt_state = self.snapshot(held)
+        try:
+            return {name: np.array(array) for name, array in super().state().items()}
+        finally:
+            self.params, self.rest, self.opt_state = held
+
+
+class SnapshotByAProgram(JaxJit):
+    running = _SnapshotRunning
+
+
+class _NumberedRunning(JaxRunning):
+    """A handle has the number of its step beside the loss, as a training loop's record has."""
+
+    number = 0
+
+    def step(self, batch: Any) -> Any:
+        self.number += 1
+        loss, found = super().step(batch)
+        return loss, found, self.number
+
+
+class NumberedHandles(JaxJit):
+    running = _NumberedRunning

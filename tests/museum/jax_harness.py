@@ -60,6 +60,17 @@ class UncachedInJax(JaxJit):
         return found
 
 
+class _MuteRunning(JaxRunning):
+    """Nobody needs the outputs of a train step; whoever asks for them gets an error."""
+
+    def outputs(self, handle: Any) -> Any:
+        raise RuntimeError("there are none")
+
+
+class FailsAProbeInJax(JaxJit):
+    running = _MuteRunning
+
+
 class _SecondRunning(JaxRunning):
     steps = 0
 

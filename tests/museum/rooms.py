@@ -97,7 +97,7 @@ ROOMS: dict[str, Room] = {
             "Recompiling": Planted("void", "compile-in-window", JAX, WINDOW),
             "Undonated": Planted("void", "state-not-donated", JAX),
         },
-        sampled=("torch-eager", "jax"),
+        sampled=("torch-eager", "jax", BENIGN_JAX + "SnapshotByAProgram"),
     ),
     "harness": Room(
         "ffn",
@@ -127,6 +127,7 @@ ROOMS: dict[str, Room] = {
             "FlushesDenormals": Planted("warn", "denormals-differ", TORCH_HARNESS),
             "Bf16Products": Planted("void", "precision-differs", TORCH_HARNESS),
             "UncachedInJax": Planted("warn", "cache-state-differs", JAX_HARNESS),
+            "FailsAProbeInJax": Planted("void", "probe-failed", JAX_HARNESS),
             "CompilesTwiceInJax": Planted("warn", "recompiles", JAX_HARNESS),
         },
     ),
@@ -189,6 +190,7 @@ ROOMS: dict[str, Room] = {
         (
             "torch-eager", BENIGN + "OtherSeed", BENIGN + "Foreach", BENIGN + "ThreadsAsAsked", BENIGN + "KeepsHandles",
             "jax", BENIGN_JAX + "AheadOfTime", BENIGN_JAX + "BlocksEachStep",
+            BENIGN_JAX + "SnapshotByAProgram", BENIGN_JAX + "NumberedHandles",
         ),
     ),
     "fair-ffn-sgd": Room("ffn", "train-step-sgd", ("torch-eager", "jax", "detente")),

@@ -38,3 +38,11 @@ def test_more_cores_than_two_are_seen(wall: float, cores: float) -> None:
 
 def test_two_busy_cores_are_two() -> None:
     assert 1.97 < busy(*[(50, 100)] * 20) <= 2
+
+
+@pytest.mark.parametrize("said", ["²", "two", ""])
+def test_what_a_row_writes_into_the_environment_does_not_stop_the_probe(
+    monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert "OMP_NUM_THREADS" not in threads._read_back()

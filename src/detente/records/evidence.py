@@ -39,8 +39,8 @@ class Evidence:
     phase     the phase that was running when it ended: ``import``, ``build``, ``first``, ``second``, ``third``,
               ``reload``, ``proof``, ``steady``, ``probes``, ``done``
     reason    one line: what happened, with values; empty when ok
-    *_s       seconds; ``first_s`` runs from the moment that module, batch and optimizer exist in the framework
-              until the first loss is on the host
+    *_s       seconds; ``first_s`` runs from the moment that module and optimizer exist in the framework until the
+              first loss is on the host, the placing of the first batch included (not so before 28 November)
     losses    of the three timed steps
     window    what is known of the steady window besides its samples; None of processes that time nothing, and of those
               that were measured before windows were proved

@@ -82,8 +82,8 @@ class Opened:
         return Rotation(self.batches, taken, lambda: self.running.place(next(endless)))
 
 
-def open_job(job: Job, events: Events) -> Opened:
-    """Import the framework, build the workload, load the prepared weights, place the batches."""
+def open_job(job: Job, events: Events, *, place: bool = True) -> Opened:
+    """Import the framework, build the workload, load the prepared weights, ``place`` the batches."""
     # Before a user's file is loaded, which finding its entry does.
     before, began = dict(os.environ), take_state()
     entry = find_entry(job.cell.stack)
@@ -108,7 +108,7 @@ def open_job(job: Job, events: Events) -> Opened:
     running.load(weights)
     build_s = now() - begun
     batches = map_batches(Path(job.prepared))[: job.batches]
-    placed = [running.place(batch) for batch in batches]
+    placed = [running.place(batch) for batch in batches] if place else []
     changed = {k: after.get(k, "") for k in after.keys() | before.keys() if before.get(k) != after.get(k)}
     return Opened(
         job,

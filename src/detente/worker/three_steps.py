@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from detente.stacks.protocol import Running
-from detente.worker.clock import timed_step
+from detente.worker.clock import now, timed_step
 from detente.worker.events import Events
 from detente.worker.reference import Trace
 
@@ -38,14 +38,28 @@ class ThreeSteps:
         )
 
 
-def three_steps(running: Running, placed: list[Any], region: str, events: Events) -> ThreeSteps:
+def three_steps(
+    running: Running,
+    placed: list[Any],
+    region: str,
+    events: Events,
+    batches: Sequence[Mapping[str, np.ndarray]] = (),
+) -> ThreeSteps:
     """Run steps on batches 0, 1, 2 from the loaded weights. The first handle is kept, so that what a forward or a
-    gradient program returned is compared itself, not a second program's copy of it."""
+    gradient program returned is compared itself, not a second program's copy of it.
+
+    ``batches`` are still to be placed: the first within the seconds of the first step, because a user's first step
+    begins so, and a program may be compiled there as well; the others behind it, or that would be done in theirs."""
     seconds, losses, first = [], [], None
     for i, phase in enumerate(("first", "second", "third")):
         events.phase(phase)
+        start = now()
+        placed += [running.place(batch) for batch in batches[:1]]
+        before = now() - start
         took, loss, handle = timed_step(running, placed[i % len(placed)])
-        seconds.append(took)
+        placed += [running.place(batch) for batch in batches[1:]]
+        batches = ()
+        seconds.append(before + took)
         losses.append(loss)
         first = handle if first is None else first
     returned = running.outputs(first) if region != "train-step" else {}

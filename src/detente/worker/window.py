@@ -175,12 +175,17 @@ class Window:
         self.memory = memory
         self.taken = Taken()
 
-    def of_state(self, rest: int, hold: bool) -> Taken:
-        """A window over a state that moves: ``rest`` steps until it is handed out the first time, stretches behind.
-        ``hold``: memory holds the states around the stretches; else they are handed out and let go."""
-        taken, queued, first = self.taken, self.queued, Sample(0, 0)
-        # Asked once before the window: what a first time makes (a slicing program) is none of the window's either.
+    def make_room(self, hold: bool) -> None:
+        """Ask for the state a first time, and make room for as many as will be handed out. Before compilations are
+        counted: what a first time makes (a program that slices or copies) is none of the window's. ``hold``: memory
+        holds the states around the stretches; else they are handed out and let go."""
+        self._hold = hold
         self._buffers = Buffers(self.running.state(), states(self.each_s) if hold else 2, self.memory)
+
+    def of_state(self, rest: int) -> Taken:
+        """A window over a state that moves, behind ``make_room``: ``rest`` steps until it is handed out the first time,
+        stretches behind."""
+        taken, queued, hold, first = self.taken, self.queued, self._hold, Sample(0, 0)
         with without_collector():
             self.begin()
             while rest:

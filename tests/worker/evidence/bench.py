@@ -69,7 +69,9 @@ def timed(opened: Opened) -> Opened:
     sampling = Sampling(block_s=0.001, samples=5, least=5, seconds=0.1)
     window = Window(running, opened.feed(3), 1, 0.001, sampling, (lambda: None, lambda: None))
     moves = opened.job.cell.contract.region == "train-step"
-    taken = window.of_state(1, hold=False) if moves else window.of_outputs([])
+    if moves:
+        window.make_room(hold=False)
+    taken = window.of_state(1) if moves else window.of_outputs([])
     opened.done, opened.collector, opened.first_loss = taken.newest, taken.collector, losses[0]
     return opened
 

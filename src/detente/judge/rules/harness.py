@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 from detente.judge.rules.clock import FEEDING
 from detente.judge.rules.rule import Group, Hit, Row, Rule, each
@@ -14,6 +15,13 @@ _PART_OF = {"torch_xla": "torch", "keras": ""}
 # Autocorrelation of samples that is taken for a rhythm, when every process shows it at the same lag.
 RHYTHM = 0.6
 RHYTHM_SAMPLES = 20
+# Probes on which rules rest that void a row. A test holds them against the rules.
+VOIDING = frozenset(
+    {
+        "consumed", "devices", "host", "modules", "observed", "precision", "program", "region", "rotation", "slope",
+        "threads", "waiting", "weights",
+    }
+)  # fmt: skip
 # Processor time over wall time, as a multiple of the declared cores.
 MOST_BUSY = 1.1
 
@@ -51,14 +59,36 @@ def _affinity(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     for found in row.every("threads"):
         declared, affinity = found.get("declared"), found.get("affinity")
         # Sessions of older versions have a number here and nothing that was declared.
-        if declared and isinstance(affinity, list) and any(list(cores) != declared for cores in affinity):
-            other = next(list(cores) for cores in affinity if list(cores) != declared)
-            yield (
-                f"a thread of it, or of a process that it started, may run on cores {_cores(other)}, declared are "
-                f"{_cores(declared)}",
-                {"affinity": affinity, "declared": declared},
-            )
+        if not declared or not isinstance(affinity, list):
+            continue
+        said = _elsewhere(affinity, declared) or _fewer(found, affinity, declared)
+        if said:
+            yield f"{said}, declared are {_cores(declared)}", {"affinity": affinity, "declared": declared}
             return
+
+
+def _elsewhere(affinity: list[list[int]], declared: list[int]) -> str:
+    other = next((list(cores) for cores in affinity if not set(cores) <= set(declared)), None)
+    if other is None:
+        return ""
+    return f"a thread of it, or of a process that it started, may run on cores {_cores(other)}"
+
+
+def _fewer(found: dict[str, Any], affinity: list[list[int]], declared: list[int]) -> str:
+    """Whether the work is kept on fewer cores. A helper that sleeps may be bound to one of the row's own, and so may
+    each thread of a pool to its own (OMP_PROC_BIND): what computes must have all of them, and no two share one."""
+    computing = [frozenset(cores) for cores in found.get("computing") or ()]
+    if not computing:  # nobody counted who computes, in sessions of before 28 November
+        other = next((list(cores) for cores in affinity if list(cores) != declared), None)
+        return "" if other is None else f"a thread of it may run on cores {_cores(other)} alone"
+    reached = sorted(frozenset().union(*computing))
+    if reached != declared:
+        return f"its threads that compute may run on cores {_cores(reached)} alone"
+    for cores in sorted(set(computing), key=sorted):
+        bound = sum(other <= cores for other in computing)
+        if cores < set(declared) and bound > len(cores):
+            return f"{bound} threads that compute are bound to cores {_cores(sorted(cores))}"
+    return ""
 
 
 def _cores(numbers: list[int]) -> str:
@@ -168,6 +198,16 @@ def _survivors(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
             f"{len(lost)} of {len(row.processes)} processes did not end well ({first.status} in {first.phase}"
             f"{': ' + first.reason if first.reason else ''}): the rest are survivors",
             {"lost": len(lost), "processes": len(row.processes), "reason": first.reason},
+        )
+
+
+def _probes_failed(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    failed = {key: why for key in sorted(VOIDING) if (why := row.broken(key))}
+    if failed:
+        said = "; ".join(f"{key}: {why}" for key, why in failed.items())
+        yield (
+            f"asked, and no answer came ({said}): what these would have found is not known to be absent",
+            {"failed": failed},
         )
 
 
@@ -317,13 +357,14 @@ RULES = (
         family="harness",
         severity="void",
         title="A thread may run elsewhere than declared",
-        what="The cores that some thread of the worker, or a process that it started, may use are not the ones that "
-        "every row was given.",
+        what="Some thread of the worker, or of a process that it started, may use cores that the row was not given, or "
+        "the threads that compute are kept on fewer.",
         why="A process that was shrunk to one of two cores ran 100 times slower, and one that escapes its cores takes "
         "its neighbour's.",
         evidence=("threads.affinity", "threads.declared"),
         detected="The affinity of every thread, and of those of processes that it started, before and after the "
-        "window, from the kernel, against the cores that the parent named.",
+        "window, from the kernel, against the cores that the parent named: none may have others; and those that used "
+        "a tenth of the busiest one's time in it must have all of them, and no two threads bound to one core.",
         fix="Leave the affinity alone; `--threads` chooses how many cores every row gets.",
         waive="Never within a session.",
         example="os.sched_setaffinity(0, {0})   # in a stack, or in a library that it imports",
@@ -348,5 +389,24 @@ RULES = (
         example="os.nice(10)   # in a stack",
         cpu=True,
         check=each(_priority),
+    ),
+    Rule(
+        code="probe-failed",
+        alias="P50",
+        family="harness",
+        severity="void",
+        title="A look at the row failed",
+        what="A probe raised an error, so that rules which void a row could not be asked of this one.",
+        why="A row that ran on two cores where one was declared wrote a character into its environment that the probe "
+        "of its threads stumbled over: four rules were silent, and it was called proved.",
+        evidence=("processes",),
+        detected="An error, in any process, of a probe on which a voiding rule rests. What a stack cannot have (eager "
+        "PyTorch has no program) is absent and no error.",
+        fix="The finding names the probe and its error; of a stack of your own, let the method that it calls answer as "
+        "stacks/protocol.py says.",
+        waive="Never: measure again where it was the machine (memory that ran out beside a neighbour).",
+        example='os.environ["OMP_NUM_THREADS"] = "\u00b2"   # isdigit() is true, int() raises',
+        cpu=True,
+        check=each(_probes_failed),
     ),
 )

@@ -35,6 +35,7 @@ LIVE = frozenset(
         "optimizer-outside",
         "precision-differs",
         "priority-differs",
+        "probe-failed",
         "product-dtypes-differ",
         "profiler-on",
         "recompiles",

@@ -48,9 +48,9 @@ def run(job: Job, events: Events) -> Evidence:
     the calibration. Either way the state after its first steps is the reference's. The gradients are proved last: a
     gradient program compiled before would warm the compiler (torch.compile's first step of 17.7 s became 0.54 s).
     """
-    opened = open_job(job, events)
+    opened = open_job(job, events, place=False)
     running, region = opened.running, job.cell.contract.region
-    steps = three_steps(running, opened.placed, region, events)
+    steps = three_steps(running, opened.placed, region, events, opened.batches)
     compiled = running.compiled()
     state = cache_state(opened)
     folder, contract = Path(job.prepared), job.cell.contract
@@ -65,10 +65,12 @@ def run(job: Job, events: Events) -> Evidence:
     # Asked before the window: nothing of the stack's runs between its last reading and what is made of it.
     names = running.parameter_names()
     placing: dict[str, int] = {}
-    before, began = running.compiled().events, take_state()
     if region == "train-step":
         events.phase("memory")  # of what is handed out, until the window says that it begins
-        taken = taking.of_state(rest, held)
+        taking.make_room(held)
+    before, began = running.compiled().events, take_state()
+    if region == "train-step":
+        taken = taking.of_state(rest)
     else:
         placed, placing = _placed(running, opened.batches, fresh)
         taken = taking.of_outputs(placed)

@@ -11,19 +11,24 @@ from detente.records.sample import Sample
 from detente.worker.opened import Opened
 
 _OWN = (".py:", "hf:")
+# Steps within which a training step must have moved something: a warm-up's first learning rate is 0, and an optimizer
+# may gather gradients over several. As many as the shortest window is proved over.
+_UNTIL = 8
 
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
-    """Key ``region``. ``inside`` is found on one step from the prepared weights:
+    """Key ``region``. ``inside`` is found on one step from the prepared weights, and where that one trains and moves
+    nothing, on those behind it:
 
     backward   the step returned a gradient that is not zero, or it moved a parameter
-    optimizer  it moved a parameter
+    optimizer  it moved a parameter, or, while a schedule holds the learning rate at 0, the optimizer's own tensors
     fetch      the contract has the harness itself fetch and place each batch inside the clock
     place      a placed batch holds numpy, be it inside of other objects, so the step places it, inside the clock
     read       the handle holds numbers of the host, so the step read its outputs back, inside the clock
 
-    ``state_bytes`` is the least that this contract trains, from the prepared file: parameters, buffers, and the
-    moments of the contract's optimizer (a user's own optimizer is not known here, and counts for nothing).
+    ``moved`` counts these parameters. ``state_bytes`` is the least that this contract trains, from the prepared file:
+    parameters, buffers, and the moments of the contract's optimizer (a user's own optimizer is not known here, and
+    counts for nothing).
     """
     running, contract = opened.running, opened.job.cell.contract
     if not opened.loaded:  # the probe before this one loads them, and takes no step
@@ -34,8 +39,13 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     # Where the clock is early the step may still be running: its parameters have not moved yet, and the next probe's
     # loading would meet it. That is a finding of its own (slope), not this one.
     opened.later_loss = running.loss(handle)
-    names, after = running.parameter_names(), running.state()
-    moved = sum(not np.array_equal(after[n], opened.weights[n]) for n in names)
+    names = running.parameter_names()
+    moved = _moved(opened, names)
+    for _ in range(_UNTIL - 1 if contract.region == "train-step" else 0):
+        if moved:
+            break
+        running.synchronise(running.step(opened.placed[0]))
+        moved = _moved(opened, names)
     inside = []
     if moved or (contract.region == "gradient" and _any_gradient(running.outputs(handle))):
         inside.append("backward")
@@ -54,6 +64,17 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
             "state_bytes": _state_bytes(opened, names),
         }
     }
+
+
+def _moved(opened: Opened, names: frozenset[str]) -> int:
+    """Parameters that are not the prepared ones; where all of them are, those of which the optimizer holds a tensor
+    that is not zero any more. A row that feeds its moments alone is the proof's to find: it has the reference's."""
+    state = opened.running.state()
+    moved = {n for n in names if not np.array_equal(state[n], opened.weights[n])}
+    told = {
+        key.partition(":")[2] for key, array in state.items() if key not in opened.weights and np.any(array)
+    }
+    return len(moved or told & names)
 
 
 def _any_gradient(found: dict[str, np.ndarray]) -> bool:
@@ -91,4 +112,6 @@ def _on_host(value: Any) -> bool:
         return any(_on_host(v) for v in value.values())
     if isinstance(value, list | tuple):
         return any(_on_host(v) for v in value)
-    return isinstance(value, np.ndarray | np.generic | float | int)
+    # What a device computes comes back as a float or as numpy; a Python int is what a program counts for itself (the
+    # number of a step beside its loss), and no read-back.
+    return isinstance(value, np.ndarray | np.generic | float)

@@ -8,7 +8,7 @@ from typing import Any
 
 from detente.records.sample import Sample
 from detente.worker.opened import Opened
-from detente.worker.process_state import take_state
+from detente.worker.process_state import computing, take_state
 
 # The longest tick of a kernel. A fair row of 5 samples of 0.5 ms was void for 2.55 busy cores of 2: to one of them was
 # booked 7.8 times its length.
@@ -17,8 +17,9 @@ TICK_NS = 10_000_000
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``threads``. ``declared`` are the cores that the parent named, ``affinity`` every set of cores that some
-    thread, or one of a process that it started, may use now (one set, where all is well), and likewise ``niceness`` and
-    ``policies``, with those of the process before the stack was loaded beside them. ``framework`` is what the
+    thread, or one of a process that it started, may use now (one set, as a rule), and likewise ``niceness`` and
+    ``policies``, with those of the process before the stack was loaded beside them. ``computing`` has the cores of each
+    thread that computed in the window (or since the stack was loaded, where there was none). ``framework`` is what the
     frameworks' own functions read back.
 
     ``busy`` is processor time over wall time: of the sampled blocks, by the process's own clock, or of the whole
@@ -41,6 +42,7 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
             "asked": opened.job.threads,
             "declared": declared,
             "affinity": sorted({cores for state in states for cores in state.affinity}),
+            "computing": computing(*(opened.window or (began, now))),
             "niceness": sorted({level for state in states for level in state.niceness}),
             "niceness_before": list(began.niceness),
             "policies": sorted({policy for state in states for policy in state.policies}),
@@ -58,6 +60,7 @@ def _read_back() -> dict[str, int]:
     if torch := sys.modules.get("torch"):
         found["torch.get_num_threads"] = torch.get_num_threads()
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        if os.environ.get(name, "").isdigit():
+        # Of characters that are digits, some are no decimal ones: int() raises for a superscript.
+        if os.environ.get(name, "").isdecimal():
             found[name] = int(os.environ[name])
     return found

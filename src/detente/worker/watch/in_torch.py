@@ -18,6 +18,9 @@ _OPTIMIZER = "Optimizer.step#"
 _BACKWARD = "autograd::engine::evaluate_function"
 _READ = "aten::_local_scalar_dense"
 _COPY_BACK = ("DtoH",)
+# Autograd adds a gradient to the one that is there, with a factor of 1 (``zero_grad(set_to_none=False)``, gradients of
+# several batches): gathering, as where it copies one, and no update of the user's.
+_GATHERS = "torch::autograd::AccumulateGrad"
 # Operators that change a tensor by arithmetic, as an update does; ``zero_``, ``copy_`` and their kin only place.
 _UPDATES = ("aten::add_", "aten::sub_", "aten::mul_", "aten::addcmul_", "aten::addcdiv_", "aten::lerp_")
 _MANY = ("aten::_foreach_", "aten::_fused_")
@@ -29,8 +32,8 @@ PLUMBING = frozenset(
     for names in (
         "detach detach_ view reshape _unsafe_view as_strided t transpose expand select slice alias unsqueeze squeeze",
         "empty empty_like empty_strided new_empty new_empty_strided ones_like zeros zeros_like",
-        "fill_ zero_ resize_ lift_fresh",
-        "item is_nonzero _local_scalar_dense to _to_copy copy_ clone result_type",
+        "fill_ zero_ _foreach_zero_ resize_ lift_fresh",
+        "item is_nonzero _local_scalar_dense to _to_copy copy_ _foreach_copy_ clone result_type",
     )
     for name in names.split(" ")
 )
@@ -61,7 +64,10 @@ def watch(run: Callable[[], Any]) -> dict[str, Any]:
     outside = [
         e
         for e in events
-        if e.name.startswith("aten::") and id(e) not in inside and not _below(e, ("aten::",))
+        if e.name.startswith("aten::")
+        and id(e) not in inside
+        and not _below(e, ("aten::",))
+        and not _gathers(e)
     ]
     computing = [e.time_range.start for e in (*outside, *regions) if e.name not in PLUMBING]
     begun = min(backward, default=max(computing, default=-math.inf))
@@ -74,7 +80,7 @@ def watch(run: Callable[[], Any]) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {
         "regions": len(regions),
-        "updated": sum(_elements(e) for e in outside if e.name in _UPDATES or e.name.startswith(_MANY)),
+        "updated": sum(_elements(e) for e in outside if e.name in _UPDATES or _is_many(e.name)),
         "reads": len(reads),
         "backward": len(backward),
     }
@@ -90,6 +96,22 @@ def _below(event: Any, names: tuple[str, ...]) -> bool:
         if event.name.startswith(names):
             return True
     return False
+
+
+def _is_many(name: str) -> bool:
+    return name.startswith(_MANY) and name not in PLUMBING
+
+
+def _gathers(event: Any) -> bool:
+    """Whether autograd itself adds here. What a hook of the user's does behind it stands below the same record: a sum
+    with a factor of its own (a learning rate), or a second one, is an update."""
+    parent = event.cpu_parent
+    if event.name != "aten::add_" or parent is None or parent.name != _GATHERS:
+        return False
+    sums = [child for child in parent.cpu_children if child.name == "aten::add_"]
+    # Numbers among the inputs: not every torch keeps them.
+    factor = [x for x in (getattr(event, "concrete_inputs", None) or ())[2:3] if x is not None]
+    return min(sums, key=lambda child: child.time_range.start) is event and factor in ([], [1], [1.0])
 
 
 def _elements(event: Any) -> int:
