@@ -72,10 +72,8 @@ def test_a_batch_norm_is_what_it_is_made_of() -> None:
 
 
 def test_a_large_part_is_matched_in_time() -> None:
-    """One set was made anew for every element: four thousand operations took sixteen times as long as a thousand."""
-    rows = [parameter(0, 4, 4), *(op("tanh", k) for k in range(30_000))]
-    other = [parameter(0, 4, 4), *(op("exponential", k) for k in range(30_000))]
+    """One set was made anew for every element: twice the operations took four times as long."""
+    large = of([parameter(0, 4, 4), *(op("tanh", k) for k in range(20_000))])
     begun = time.perf_counter()
-    found = match(of(rows), of(other))
-    assert len(found.only_a) == len(found.only_b) == 30_000
-    assert time.perf_counter() - begun < 20
+    assert len(match(large, large).same) == 20_000
+    assert time.perf_counter() - begun < 10

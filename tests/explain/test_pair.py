@@ -10,11 +10,14 @@ from dataclasses import replace
 import pytest
 
 from detente.explain.arm_effects import arm_effects
+from detente.explain.ask_and_answer import _rows
 from detente.explain.budget import choose
 from detente.explain.causes import Cause, Path, between, known_path, narrowed, rows_between, switched_off
 from detente.explain.pair import explain_pair
+from detente.explain.question import ask
 from detente.explain.rows import Rows
 from detente.records.arm import NO_ARM, arm_of
+from detente.session.request import Request
 from detente.stacks.factors import Row
 
 BLOCKS = tuple(range(10))
@@ -265,6 +268,12 @@ def test_the_twin_is_paid_for_before_causes_are_chosen() -> None:
     some = choose(path, lambda row: 10.0, 5, 200, besides=(XLA,))
     assert some.path.causes == () and some.seconds == 150
     assert some.untested["program"] == "with it 5 blocks take 250 s, and the budget is 200 s"
+    # Of a request: four rows of 30 s each, five blocks, and the twin is a fifth.
+    asked = ask("gpt2", "tiny", "train-step", "fp32", "cpu", "torch-xla", "jax")
+    request = Request(("gpt2",), ("torch-xla", "jax"), blocks=5, budget_s=700)
+    for aa, tested in ((True, 2), (False, 4)):
+        chosen, _ = _rows(asked, replace(request, aa=aa), False, ())
+        assert len(chosen) == tested
 
 
 def test_a_budget_takes_what_promises_most_and_lists_the_rest() -> None:
