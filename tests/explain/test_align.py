@@ -61,7 +61,9 @@ def test_a_reader_may_say_what_belongs_together(tmp_path: Path) -> None:
     assert table == {"mlp.act": (["gelu"], ["mlp.act"])}
 
 
-@pytest.mark.parametrize("text", ["[[match]\n", '[[match]]\na = "x"\n', '[[match]]\na = 1\nb = "x"\n'])
+@pytest.mark.parametrize(
+    "text", ["[[match]\n", '[[match]]\na = "x"\n', '[[match]]\na = 1\nb = "x"\n', "match = 3\n"]
+)
 def test_a_file_that_is_none_says_what_it_holds(tmp_path: Path, text: str) -> None:
     file = tmp_path / "align.toml"
     file.write_text(text)

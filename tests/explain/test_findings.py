@@ -3,6 +3,7 @@ ends as its arm has it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +14,15 @@ from detente.explain.arm_effects import ArmEffect
 from detente.explain.difference_rules import RULES, Pair
 from detente.explain.findings import Finding, find, settled
 from detente.explain.pair import Explanation
+from detente.explain.side import Side
 from detente.explain.waterfall import Bar, Effect, Waterfall
 from detente.judge.statistics import Interval
 from detente.programs.module import Dot, Instruction, Shape
 from detente.programs.parts import Part, parts, sites
-from tests.explain.golden import side
+from detente.records.evidence import Evidence
+from detente.stacks.protocol import Capture
+from detente.worker.artefacts import keep_programs
+from tests.explain.golden import golden, side
 from tests.programs.build import parameter, program
 
 
@@ -26,11 +31,11 @@ def op(opcode: str, *operands: int, dtype: str = "f32", dims=(4, 4), detail: Any
 
 
 def chain(*opcodes: str | Instruction) -> list[Instruction]:
-    """Each fed by the one before it."""
+    """Each fed by the one before it; a product and a lookup by it twice."""
     rows: list[Instruction] = [parameter(0, 4, 4)]
     for one in opcodes:
         made = op(one) if isinstance(one, str) else one
-        width = 2 if made.detail is not None else 1
+        width = 2 if made.detail is not None or made.opcode == "gather" else 1
         rows.append(replace(made, operands=(len(rows) - 1,) * width))
     return rows
 
@@ -47,7 +52,7 @@ def pair(a, b, path: str = "h.*.attn", direction: str = "forward") -> Pair:
 PLANTED = {
     "layernorm-as-batch-norm": (pair(["batch-norm-training"], ["reduce", "rsqrt"]),),
     "position-ids-constant": (pair(["gather"], ["iota", "gather"]),),
-    "gather-form": (pair(["gather"], ["compare", "select", "gather"]),),
+    "gather-form": (pair(["gather"], [op("compare", dtype="pred"), op("select", dtype="s32"), "gather"]),),
     "wide-indices": (pair([op("add", dtype="s64")], [op("add", dtype="s32")]),),
     "flattened-products": (pair([dot((8, 4))], [dot((2, 4, 4))]),),
     "qkv-split": (pair([dot((8, 12))], [dot((8, 4)), dot((8, 4)), dot((8, 4))]),),
@@ -86,6 +91,20 @@ def test_a_whole_program_that_donates_or_loops_or_calls_libraries(tmp_path) -> N
     jax, bare = side(tmp_path, "jax", alias_bytes=10), side(tmp_path, "jax", alias_bytes=0)
     (found,) = find(jax, bare, [])
     assert (found.rule, found.arm) == ("missing-donation", "donation") and "10 and 0 bytes" in found.what
+
+
+def test_donation_is_read_on_either_side_by_itself(tmp_path) -> None:
+    """The plan of B alone was once in a list of both, and was taken for A's: nothing was missing."""
+
+    def planned(alias: int, **facts: float) -> Side:
+        kept = keep_programs(tmp_path, [Capture("hlo", "step", golden("jax"), facts)])
+        return Side(
+            "mine", Evidence("ok", "done", programs=kept, probes={"built": {"alias_bytes": alias}}), tmp_path
+        )
+
+    for without in (planned(0), planned(0, alias_bytes=0.0)):
+        (found,) = find(without, planned(96, alias_bytes=96.0), [])
+        assert found.rule == "missing-donation" and found.what.startswith("0 and 96 bytes")
 
 
 def test_kernels_that_the_bridge_brings_are_its_own_finding(tmp_path) -> None:
@@ -131,6 +150,36 @@ def test_barriers_and_what_only_moves_data_are_of_the_whole_program(tmp_path) ->
     assert found.rule == "fusion-barrier" and "0 and 0 barriers, 1 and 0 conditionals" in found.what
 
 
+def calling(tmp_path, number: int) -> Side:
+    """A side whose program calls a library so many times."""
+    made = side(tmp_path, "jax")
+    call = replace(op("custom-call", 0), target="__onednn$matmul")
+    module = program(
+        [parameter(0, 4, 4), *(replace(call, operands=(k,)) for k in range(number)), op("tanh", number)]
+    )
+    made.__dict__.update(handed=module, compiled=module, sites=sites(module))
+    return made
+
+
+def test_a_few_calls_of_a_library_more_are_none_that_switching_it_off_would_test(tmp_path) -> None:
+    assert find(calling(tmp_path, 12), calling(tmp_path, 10), []) == ()
+    (found,) = find(calling(tmp_path, 12), calling(tmp_path, 0), [])
+    assert found.rule == "library-call-or-codegen" and found.what.endswith("12 __onednn$matmul; and none")
+
+
+def test_of_a_step_in_several_executables_a_piece_is_not_compared_with_a_whole(tmp_path) -> None:
+    whole, piece = compiled(tmp_path, "conditional", "tanh"), compiled(tmp_path, "tanh")
+    update = pair(["broadcast", "convert", "sqrt"], ["broadcast", "sqrt"], "", "optimizer")
+    assert {f.rule for f in find(piece, whole, [update])} == {"fusion-barrier", "optimizer-broadcast-convert"}
+    programs = piece.evidence.programs
+    two = replace(piece.evidence, programs=(*programs, *programs), probes={"built": {"executables": 2}})
+    other = Side("mine", two, tmp_path)
+    other.__dict__.update(handed=piece.handed, compiled=piece.compiled, sites=piece.sites)
+    one = Side("jax", replace(whole.evidence, probes={"built": {"executables": 1}}), tmp_path)
+    one.__dict__.update(handed=whole.handed, compiled=whole.compiled, sites=whole.sites)
+    assert [f.rule for f in find(other, one, [update])] == ["optimizer-outside"]
+
+
 def real(tmp_path, one: str, other: str):
     a, b = side(tmp_path, one), side(tmp_path, other)
     rows = align(parts(a.sites), parts(b.sites), a.anchors, b.anchors)
@@ -145,6 +194,22 @@ def test_torch_xla_and_jax_differ_as_is_known(tmp_path) -> None:
     assert ("wide-indices", "transformer.wte", "forward") in found
     assert ("optimizer-broadcast-convert", "", "optimizer") in found
     assert all(f.a or f.b for f in real(tmp_path, "torch-xla", "jax") if f.part)
+
+
+def test_what_stands_behind_a_lookup_guards_nothing(tmp_path) -> None:
+    behind = pair(["gather", "add", "add", "add", "tanh"], ["gather", "tanh"])
+    assert "gather-form" not in named((behind,), tmp_path)
+    # A lookup without indices is nobody's, and no reason to fall.
+    bare = pair([op("tanh"), Instruction("gather", (Shape("f32", (4, 4)),))], ["gather"])
+    assert "gather-form" not in named((bare,), tmp_path)
+
+
+def test_a_norm_that_is_written_out_is_not_computed_again(tmp_path) -> None:
+    """A batch norm is one operation: JAX's LayerNorm, with its two reductions forward and its six backward, repeats
+    nothing beside it."""
+    found = real(tmp_path, "torch-xla", "jax")
+    norms = {(f.part, f.direction) for f in found if f.rule == "layernorm-as-batch-norm"}
+    assert norms and not norms & {(f.part, f.direction) for f in found if f.rule == "work-repeated"}
 
 
 @pytest.mark.parametrize("stack", ["jax", "torch-xla"])
@@ -177,7 +242,7 @@ def test_a_cause_that_moves_the_step_is_measured() -> None:
     assert ended("donation", explained(Bar("donation", effect(0.2), (0.2, 0.2), False)))[0] == "measured"
     arm = ArmEffect("donation", "jax[donation=off]", "jax", "measured", effect(0.1))
     state, said = ended("donation", explained(), arm)
-    assert state == "measured" and "1.105x of jax" in said
+    assert state == "measured" and "is 1.105x (1.094 to 1.116) of jax" in said
 
 
 def test_a_cause_below_noise_is_rejected() -> None:
@@ -208,6 +273,60 @@ def test_of_a_program_that_matters_no_single_difference_is_blamed() -> None:
     # Where it is the only one, there is nobody else.
     state, said = ended("program", matters)
     assert state == "measured" and "no other difference was found" in said
+
+
+def between(low: float, high: float) -> Effect:
+    ends = math.log(low), math.log(high)
+    return Effect(sum(ends) / 2, Interval(*ends, 0.95))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "state"),
+    [(1.019, 1.23, "untested"), (0.99, 1.20, "untested"), (1.10, 1.14, "untested"), (0.982, 1.110, "untested"),
+     (0.88, 1.01, "untested"), (0.95, 1.09, "rejected")],
+)  # fmt: skip
+def test_what_may_be_more_than_a_tenth_rejects_nothing(low: float, high: float, state: str) -> None:
+    """Once half the interval's width was held to a tenth: 1.12x in a session whose A/A pair lay 12 % apart ended as
+    nothing."""
+    arm = ArmEffect("donation", "jax[donation=off]", "jax", "below noise", between(low, high))
+    assert ended("donation", explained(), arm)[0] == state
+    bar = Bar("program", between(low, high), (0.0, 0.0), True)
+    assert ended("program", explained(bar))[0] == state
+
+
+def test_what_cancels_over_orders_rejects_nothing() -> None:
+    state, said = ended("program", explained(Bar("program", effect(0.0), (-0.5, 0.5), True)))
+    assert state == "untested" and "0.61x to 1.65x by the order" in said
+
+
+def test_without_bars_the_whole_program_blames_no_single_difference_either() -> None:
+    arm = ArmEffect("program", "jax[program=torch-xla]", "jax[program=jax]", "measured", effect(0.25))
+    several = settled([finding("program")] * 3, [arm], explained(reason="the gap is not settled"))
+    assert {f.state for f in several} == {"untested"} and "no arm has told apart" in several[0].said
+    assert ended("program", explained(), arm)[0] == "measured"
+
+
+def test_the_stacks_own_program_through_the_same_door_says_nothing_of_the_others() -> None:
+    own = ArmEffect("program", "jax[program=jax]", "jax", "below noise", effect(0.0), control=True)
+    foreign = ArmEffect(
+        "program", "jax[program=torch-xla]", "jax[program=jax]", "dropped", None, "it is void"
+    )
+    assert ended("program", explained(), own, foreign) == ("untested", "it is void")
+
+
+def test_a_runtime_that_was_measured_for_another_says_nothing_of_who_stands_in() -> None:
+    bar = explained(Bar("runtime", effect(-0.5), (-0.5, -0.5), False))
+    (found,) = settled([finding("runtime")], [], bar, "torch-eager")
+    assert found.state == "untested" and "of torch-eager's" in found.said
+    assert ended("runtime", bar)[0] == "measured"
+
+
+def test_figures_that_decide_nothing_leave_a_difference_untested() -> None:
+    arm = ArmEffect("loop", "jax[loop=scan]", "jax", "untested", effect(0.0), "it is of 2 blocks")
+    assert ended("loop", explained(), arm) == (
+        "untested",
+        "jax[loop=scan] is 1.000x (0.990 to 1.010) of jax, but it is of 2 blocks",
+    )
 
 
 def test_what_was_not_tested_says_why() -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
 from detente.explain.arm_effects import arm_effects
+from detente.explain.ask_and_answer import _rows
 from detente.explain.budget import choose
 from detente.explain.causes import Cause, Path, between, known_path, narrowed, rows_between, switched_off
 from detente.explain.pair import explain_pair
+from detente.explain.question import ask
 from detente.explain.rows import Rows
 from detente.records.arm import NO_ARM, arm_of
+from detente.session.request import Request
 from detente.stacks.factors import Row
 
 BLOCKS = tuple(range(10))
@@ -214,6 +218,62 @@ def test_effects_of_arms_one_by_one() -> None:
     assert effects["jax[donation=off]"].state == "dropped"
     assert effects["jax[donation=off]"].reason == "donation=off is not what it says"
     assert effects["jax[optimizer=outside]"].state == "untested"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"blocks": (0, 1)}, "2 blocks, and 5 are needed"),
+        ({"unsure": "the session is drifting"}, "is drifting"),
+    ],
+)
+def test_an_arm_decides_no_more_than_a_verdict(changes: dict[str, object], why: str) -> None:
+    """Under five blocks, or where the A/A pair drifts, no gap is settled, and arms were measured."""
+    off: Row = ("jax", arm_of({"fusion": "off"}))
+    (found,) = arm_effects(replace(rows([JAX, off]), **changes))  # type: ignore[arg-type]
+    assert found.state == "untested" and why in found.reason
+    # What it was stands there.
+    assert found.effect is not None and found.effect.ratio == pytest.approx(2.2, rel=0.01)
+
+
+def test_the_gap_is_of_the_verdicts_blocks_and_at_its_alpha() -> None:
+    path = between("torch-xla", "jax")
+    made = rows(every_row(path), spread=0.02)
+    # Blocks that are not whole, on another machine.
+    odd = {
+        r: {b: s * (3 if r == XLA and b > 4 else 1) for b, s in m.items()} for r, m in made.medians.items()
+    }
+    told = explain_pair(replace(made, medians=odd, blocks=BLOCKS[:5], share=1 / 3), path)
+    assert told.verdict is not None and told.verdict.ratio is not None and told.waterfall is not None
+    assert told.verdict.blocks == told.waterfall.blocks == 5
+    gap = told.waterfall.gap
+    assert math.exp(-gap.mean) == pytest.approx(told.verdict.ratio) and gap.interval is not None
+    assert [math.exp(-x) for x in (gap.interval.high, gap.interval.low)] == pytest.approx(
+        [told.verdict.low, told.verdict.high]
+    )
+
+
+def test_an_arm_that_died_early_leaves_no_picture_of_one_block() -> None:
+    path = between("torch-xla", "jax")
+    made = rows(every_row(path))
+    died = {r: ({0: m[0]} if r[1] else m) for r, m in made.medians.items()}
+    told = explain_pair(replace(made, medians=died), path)
+    assert told.waterfall is not None and told.waterfall.blocks == 10 and not told.waterfall.explained
+    assert "ran well in 1 of 10 blocks" in told.dropped["program"]
+
+
+def test_the_twin_is_paid_for_before_causes_are_chosen() -> None:
+    path = between("torch-xla", "jax")
+    assert choose(path, lambda row: 10.0, 5, 200).path.causes
+    some = choose(path, lambda row: 10.0, 5, 200, besides=(XLA,))
+    assert some.path.causes == () and some.seconds == 150
+    assert some.untested["program"] == "with it 5 blocks take 250 s, and the budget is 200 s"
+    # Of a request: four rows of 30 s each, five blocks, and the twin is a fifth.
+    asked = ask("gpt2", "tiny", "train-step", "fp32", "cpu", "torch-xla", "jax")
+    request = Request(("gpt2",), ("torch-xla", "jax"), blocks=5, budget_s=700)
+    for aa, tested in ((True, 2), (False, 4)):
+        chosen, _ = _rows(asked, replace(request, aa=aa), False, ())
+        assert len(chosen) == tested
 
 
 def test_a_budget_takes_what_promises_most_and_lists_the_rest() -> None:

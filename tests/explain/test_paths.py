@@ -110,6 +110,8 @@ def test_only_a_training_step_brings_kernels() -> None:
         path = Question("gpt2", "tiny", contract, "fp32", "cpu", "torch-eager", "jax").path
         assert ("torch-kernels" in codes(path)) == brings, contract
         assert {"runtime", "program", "fusion"} <= set(codes(path))
+        # Nor is the runtime's bar called after products that nobody calls there.
+        assert ("PyTorch's products" in path.causes[0].title) == brings, contract
 
 
 def test_a_cause_is_not_there_twice() -> None:

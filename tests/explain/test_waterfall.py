@@ -67,6 +67,24 @@ def test_what_the_arms_do_not_reach_is_the_residual() -> None:
     assert found.gap.mean == pytest.approx(sum(b.effect.mean for b in found.bars) + found.residual.mean)
 
 
+def test_what_could_be_nothing_else_is_so_by_construction() -> None:
+    """From PyTorch's stacks the arms begin with A's own row and end with B's: whatever the bars, they are the gap."""
+    drawn = random.Random(1)
+    worth = {arm: drawn.uniform(0.01, 50) for arm in arms_of(orders_of(["a", "b"]))}
+    times, _ = measured(["a", "b"], lambda arm: worth[arm], spread=0.01)
+    found = waterfall(times, *stacks(times, ["a", "b"]), orders_of(["a", "b"]))
+    assert found.by_construction
+    beyond = waterfall(times, *stacks(times, ["a", "b"], beyond=1.001), orders_of(["a", "b"]))
+    assert not beyond.by_construction and beyond.explained
+
+
+def test_of_one_block_a_gap_is_not_uncertain_by_everything() -> None:
+    """The interval of one block is none: with it any residual was explained."""
+    times = {arm: {1: seconds} for arm, seconds in ((frozenset[str](), 1.0), (frozenset({"a"}), 1.1))}
+    found = waterfall(times, {1: 1.0}, {1: 9.0}, [("a",)])
+    assert found.gap.interval is None and not found.explained
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_stack_against_itself_has_no_bar(seed: int) -> None:
     """Of 20 sessions of two causes that do nothing, at 3 % noise a block, one bar in twenty may pass for chance; a

@@ -88,8 +88,28 @@ def test_a_kernel_of_operations_that_are_not_there_is_refused() -> None:
         written(row("aten.add.Tensor", [0])),
         written(row("aten.add.Tensor", [-2])),
         written({"op": "aten.add.Tensor"}),
+        written({**row("aten.mm.default"), "flops": float("inf")}),
+        written({**row("aten.mm.default"), "results": 3}),
+        b"[" * 100_000,
     ],
 )
 def test_what_is_no_list_of_operators_is_refused(data: bytes) -> None:
     with pytest.raises(ProgramError):
         read_program(data, "operators")
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [3, [3], [{"name": "k", "operations": 5, "seconds": 1}], [{"name": "k", "operations": ["x"], "seconds": 1}],
+     [{"name": "k", "operations": [0], "seconds": float("nan")}], [{"name": [], "operations": [0], "seconds": 1}]],
+)  # fmt: skip
+def test_what_is_no_list_of_kernels_is_refused(kernels: object) -> None:
+    data = json.dumps({**json.loads(written(row("aten.mm.default"))), "kernels": kernels}).encode()
+    with pytest.raises(ProgramError):
+        kernels_of(data)
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0, "soon", []])
+def test_what_is_no_time_is_refused(seconds: object) -> None:
+    with pytest.raises(ProgramError):
+        seconds_of(written({**row("aten.mm.default"), "seconds": seconds}))

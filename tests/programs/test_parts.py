@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from detente.programs.module import Computation, Dot, Instruction, Shape
+from dataclasses import replace
+
+import pytest
+
+from detente.programs.module import Computation, Dot, Instruction, Module, ProgramError, Shape
 from detente.programs.parts import Part, coverage, kernels, movers, parts, sites, transposes
 from tests.programs.build import parameter, program
 
@@ -156,3 +160,60 @@ def test_a_kernel_is_its_largest_products() -> None:
     )
     (kernel,) = kernels(module)
     assert kernel.part == Part("fc", "backward") and kernel.shared
+
+
+INNER = Computation("inner", (parameter(0, 4, 4), op("add", 0, 0), op("tanh", 1)), 2)
+
+
+def test_inside_of_what_nobody_knows_nothing_is_known() -> None:
+    nameless = sites(program([parameter(0, 4, 4), op("call", 0, called=("inner",))], INNER))
+    assert coverage(nameless)["none"] == 1.0
+    decided = program([parameter(0, 4, 4), op("conditional", 0, called=("inner",))], INNER)
+    assert {k.how for k in kernels(decided)} == {"none"}
+
+
+def test_inside_of_a_guess_everything_is_one() -> None:
+    guessed = program(
+        [
+            parameter(0, 4, 4),
+            op("call", 0, called=("inner",)),
+            op("tanh", 1, origin="jit(f)/jvp(a)/tanh"),
+            op("negate", 1, origin="jit(f)/jvp(b)/neg"),
+            op("add", 2, 3, origin="jit(f)/jvp(b)/add"),
+        ],
+        INNER,
+    )
+    hows = {s.operation.opcode: s.how for s in sites(guessed) if s.home.name == "inner"}
+    assert hows == {"add": "guess", "tanh": "guess"}
+
+
+def nested(depth: int, twice: bool) -> Module:
+    """Computations that each call the next one, once or twice."""
+    end = Computation("end", (parameter(0, 4, 4), op("tanh", 0)), 1)
+    calls = [
+        Computation(
+            f"c{k}",
+            (parameter(0, 4, 4), *(op("call", at, called=(f"c{k + 1}",)) for at in range(1 + twice))),
+            1 + twice,
+        )
+        for k in range(depth)
+    ]
+    last = replace(end, name=f"c{depth}")
+    return program([parameter(0, 4, 4), op("call", 0, called=("c0",))], *calls, last)
+
+
+def test_calls_without_end_are_refused() -> None:
+    """A few hundred bytes can call any number of operations, or be nested deeper than Python is."""
+    assert len(sites(nested(10, twice=True))) == 2**10
+    for read in (sites, kernels):
+        with pytest.raises(ProgramError, match="nested more than 200 deep"):
+            read(nested(1500, twice=False))
+    with pytest.raises(ProgramError, match="calls itself"):
+        own = Computation("own", (parameter(0, 4, 4), op("call", 0, called=("own",))), 1)
+        sites(program([parameter(0, 4, 4), op("call", 0, called=("own",))], own))
+
+
+def test_calls_that_double_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("detente.programs.parts._MOST_SITES", 1_000)
+    with pytest.raises(ProgramError, match="more than 1,000 operations"):
+        sites(nested(60, twice=True))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from detente.cli.compare import without_telling
 from detente.cli.live import progress_sink
@@ -21,6 +22,7 @@ from detente.records.fault import MachineFault, UsageFault
 if TYPE_CHECKING:
     from detente.explain.align import Match
     from detente.explain.answer import Answer
+    from detente.records.session import Session
     from detente.session.request import Request
 
 
@@ -108,6 +110,7 @@ def command(
     from detente.explain.align import read_matches
     from detente.explain.ask_and_answer import measured
     from detente.records.codec import dumps
+    from detente.report.numbers import count
     from detente.report.why_html import write_why
     from detente.report.why_page import SCHEMA, why_document, why_lines
     from detente.session.request import Request
@@ -142,8 +145,15 @@ def command(
                 from detente.cli.sessions import find_session
                 from detente.explain.question import of_result
 
-                asked = of_result(judged(find_session("latest")))
-                say(f"the last session: {asked.workload} {asked.size}, {asked.a} and {asked.b}", error=True)
+                last = find_session("latest")
+                asked = of_result(judged(last))
+                request = _as_before(request, last)
+                say(
+                    f"the last session: {asked.workload} {asked.size}, {asked.a} and {asked.b}, with "
+                    f"{count(request.threads, 'thread') if request.threads else 'all cores'}, seed {request.seed} and "
+                    f"feed {request.feed}",
+                    error=True,
+                )
                 request = replace(
                     request,
                     workloads=(asked.workload,),
@@ -167,6 +177,23 @@ def command(
             write_why(found, html)
         say(f"page: {html}", error=True)
         return 130 if found.session.note == "interrupted" else 0
+
+
+def _as_before(request: Request, last: Session) -> Request:
+    """With what the last session ran with, where the user gave nothing else: at another number of threads, or fed in
+    another way, the gap that is asked about may not be there."""
+    from detente.session.continued import request_of
+
+    before = request_of(last)
+    context = click.get_current_context(silent=True)
+    # Of the feed there is no option, and of an option that nobody typed the source is its default.
+    default = (None, ParameterSource.DEFAULT)
+    kept = [
+        name
+        for name in ("threads", "seed", "feed", "loader_workers")
+        if context is None or context.get_parameter_source(name) in default
+    ]
+    return replace(request, **{name: getattr(before, name) for name in kept})
 
 
 def _told(name: str, request: Request, by_hand: Sequence[Match], until_told: contextlib.ExitStack) -> Answer:

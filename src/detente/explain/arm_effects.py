@@ -10,6 +10,7 @@ from detente.explain.rows import Rows, label_of
 from detente.explain.waterfall import Effect
 from detente.judge.statistics import ALPHA, corrected, interval, paired
 from detente.records.arm import Arm
+from detente.records.verdict import LEAST_BLOCKS
 from detente.stacks.factors import Row, bases_of
 
 State = Literal["measured", "below noise", "dropped", "untested"]
@@ -18,7 +19,8 @@ State = Literal["measured", "below noise", "dropped", "untested"]
 @dataclass(frozen=True)
 class ArmEffect:
     """One factor of one row. ``effect`` above 0: the step takes longer under the arm. ``below noise``: its interval
-    holds 0, or does not reach beyond what equal programs lie apart by. Dropped and untested ones have a ``reason``.
+    holds 0, or does not reach beyond what equal programs lie apart by. Dropped and untested ones have a ``reason``; an
+    untested one may have figures that decide nothing (too few blocks, a machine that drifts).
     ``control``: the setting is the stack's own, brought in through the same door (``jax[program=jax]``): it says what
     the door costs, and of the factor nothing."""
 
@@ -62,6 +64,15 @@ def _one(rows: Rows, row: Row, factor: str, base: Row, pairs: int) -> ArmEffect:
     if not pair.n:
         return unknown("untested", "no block holds both")
     effect = Effect(pair.mean, interval(pair, corrected(ALPHA, pairs, rows.share)))
+    if why := _decides_nothing(rows, pair.n):
+        return ArmEffect(factor, name, against, "untested", effect, why, control)
     found = effect.interval
     clear = found is not None and found.beyond(math.expm1(rows.log_noise))
     return ArmEffect(factor, name, against, "measured" if clear else "below noise", effect, "", control)
+
+
+def _decides_nothing(rows: Rows, blocks: int) -> str:
+    """Why figures of so many blocks decide nothing, as they decide no verdict; empty where they may."""
+    if rows.unsure:
+        return rows.unsure
+    return f"it is of {blocks} blocks, and {LEAST_BLOCKS} are needed" if blocks < LEAST_BLOCKS else ""

@@ -101,9 +101,10 @@ def _rows(
         return took.get(row[0], longest) + _WINDOW_S
 
     blocks = request.blocks or 1
-    chosen = choose(question.path, cost_s, blocks, request.budget_s)
-    rows, untested = list(chosen.rows), dict(chosen.untested)
-    spent = chosen.seconds + blocks * cost_s(rows[0])  # the A/A twin
+    path = question.path
+    twin = (path.a,) if request.aa else ()  # of the first row (session/layout.py), in every block
+    chosen = choose(path, cost_s, blocks, request.budget_s, besides=twin)
+    rows, untested, spent = list(chosen.rows), dict(chosen.untested), chosen.seconds
     region = CONTRACTS[question.contract].region
     for name in single_arms(question.b, region) if arms else ():
         row = read_arm(name)

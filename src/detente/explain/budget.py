@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from detente.explain.causes import Cause, Path, rows_between
@@ -26,18 +26,24 @@ def choose(
     blocks: int,
     budget_s: float | None = None,
     expected: Callable[[Cause], float] = lambda cause: cause.guess,
+    besides: Sequence[Row] = (),
 ) -> Chosen:
     """The causes of ``path`` that ``blocks`` blocks within ``budget_s`` hold, by what they are expected to move (a log
-    ratio) over what they cost. ``cost_s``: seconds of a row's process. Each further cause doubles the rows, so a cause
-    that is left out may be followed by none. A runtime comes and goes with the program that it runs, and what is
-    switched before another cause waits for that one."""
+    ratio) over what they cost. ``cost_s``: seconds of a row's process; ``besides``: what runs in every block whatever
+    is chosen, and is among the seconds. Each further cause doubles the rows, so a cause that is left out may be
+    followed by none. A runtime comes and goes with the program that it runs, and what is switched before another cause
+    waits for that one."""
     chosen = replace(path, causes=())
     untested: dict[str, str] = {}
     waiting = list(_units(path))
+
+    def seconds_of(path: Path) -> float:
+        return blocks * sum(cost_s(row) for row in (*_rows(path), *besides))
+
     while waiting:
 
         def worth(unit: tuple[Cause, ...], chosen: Path = chosen) -> float:
-            more = _seconds(_with(path, chosen, unit), cost_s, blocks) - _seconds(chosen, cost_s, blocks)
+            more = seconds_of(_with(path, chosen, unit)) - seconds_of(chosen)
             return sum(abs(expected(c)) for c in unit) / max(more, 1e-9)
 
         there = {c.code for c in chosen.causes}
@@ -48,13 +54,13 @@ def choose(
         unit = max(ready, key=worth)
         waiting.remove(unit)
         longer = _with(path, chosen, unit)
-        seconds = _seconds(longer, cost_s, blocks)
+        seconds = seconds_of(longer)
         if budget_s is None or seconds <= budget_s:
             chosen = longer
             continue
         why = f"with it {blocks} blocks take {seconds:.0f} s, and the budget is {budget_s:.0f} s"
         untested |= {c.code: why + c.otherwise for c in unit}
-    return Chosen(chosen, _rows(chosen), _seconds(chosen, cost_s, blocks), untested)
+    return Chosen(chosen, _rows(chosen), seconds_of(chosen), untested)
 
 
 def _units(path: Path) -> list[tuple[Cause, ...]]:
@@ -75,7 +81,3 @@ def _with(path: Path, chosen: Path, unit: tuple[Cause, ...]) -> Path:
 def _rows(path: Path) -> tuple[Row, ...]:
     between = rows_between(path, path.orders()).values() if path.causes else ()
     return tuple(dict.fromkeys((path.a, path.b, *between)))
-
-
-def _seconds(path: Path, cost_s: Callable[[Row], float], blocks: int) -> float:
-    return blocks * sum(cost_s(row) for row in _rows(path))

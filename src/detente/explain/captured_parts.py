@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from detente.programs.count import read_program
@@ -27,15 +27,35 @@ class Divided:
     live: LiveMemory | None = None
 
 
+def form_of(programs: Iterable[Program]) -> str:
+    """What a step was handed over as: ``hlo``, or ``operators`` of PyTorch."""
+    return "hlo" if any(p.form == "hlo" for p in programs) else "operators"
+
+
+def executables(programs: Iterable[Program]) -> int:
+    """How many programs a step was handed over in. An optimizer outside is one of its own, and of several the first
+    alone is read."""
+    programs = tuple(programs)
+    return sum(p.form == form_of(programs) for p in programs)
+
+
 def divide(programs: Iterable[Program], artefacts: Path) -> Divided | None:
     """The step that these programs are of; None where none of them can be divided. A step in two programs (an optimizer
     outside) is the first one's: the other is all update.
 
     Raises ProgramError for what cannot be read, and OSError for a file that is gone.
     """
+    programs = tuple(programs)
     found: dict[str, Program] = {}
     for program in programs:
         found.setdefault(program.form, program)
+    made = _divided(found, artefacts)
+    if made is None:
+        return None
+    return replace(made, table=replace(made.table, executables=executables(programs)))
+
+
+def _divided(found: Mapping[str, Program], artefacts: Path) -> Divided | None:
     if "operators" in found:
         return Divided(_of_operators(read(found["operators"], artefacts)))
     if "hlo" not in found:

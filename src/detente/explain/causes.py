@@ -114,9 +114,12 @@ BRIDGE = "detente"
 _TORCH = ("torch-eager", "torch-eager-default", "torch-compile", "torch-compile-model")
 # What a stack has not, and XLA's have: the factors that can be switched off there.
 _LACKS: dict[str, tuple[str, ...]] = {"torch-eager": ("fusion",), "torch-eager-default": ("fusion",)}
+# (to the bridge itself, the bridge calls PyTorch's products) -> what the bar is called.
 _RUNTIMES = {
-    False: "PyTorch's runtime, or one program of XLA's that calls PyTorch's products",
-    True: "PyTorch's runtime, or the bridge's: one program of XLA's, and its calls",
+    (False, True): "PyTorch's runtime, or one program of XLA's that calls PyTorch's products",
+    (True, True): "PyTorch's runtime, or the bridge's: one program of XLA's, and its calls",
+    (False, False): "PyTorch's runtime, or one program of XLA's",
+    (True, False): "PyTorch's runtime, or the bridge's: one program of XLA's",
 }
 # Between the bridge and JAX: whose products, then whose text.
 _FROM_THE_BRIDGE = (
@@ -131,12 +134,13 @@ _FROM_THE_BRIDGE = (
 )
 
 
-def known_path(a: str, b: str) -> Path:
+def known_path(a: str, b: str, products: bool = True) -> Path:
     """The path from one stack to another over the causes that can be switched between these two.
 
     PyTorch's programs are run on XLA by the bridge, which calls PyTorch's products: from PyTorch to JAX the bridge
-    stands between them, its kernels are switched off, and the text of the program is what is left to switch. From one
-    form of JAX to another it is the loop over layers.
+    stands between them, its kernels are switched off, and the text of the program is what is left to switch. Without
+    ``products`` (of a loss or a gradient alone) the bridge calls none, and has no kernels to switch off. From one form
+    of JAX to another it is the loop over layers.
 
     >>> path = known_path("torch-eager", "jax")
     >>> order = ("runtime", "torch-kernels", "program", "fusion")
@@ -150,15 +154,16 @@ def known_path(a: str, b: str) -> Path:
     """
     ends = ((a, NO_ARM), (b, NO_ARM))
     xla = FACTORS["fusion"].stacks
+    from_the_bridge = tuple(c for c in _FROM_THE_BRIDGE if products or c.code != KERNELS)
     if a in _TORCH and b in xla:
-        runtime = Cause(RUNTIME, _RUNTIMES[b == BRIDGE], first=True, guess=0.5)
-        causes = (runtime, *(_FROM_THE_BRIDGE if b != BRIDGE else ()), *_switched(_LACKS.get(a, ())))
+        runtime = Cause(RUNTIME, _RUNTIMES[b == BRIDGE, products], first=True, guess=0.5)
+        causes = (runtime, *(from_the_bridge if b != BRIDGE else ()), *_switched(_LACKS.get(a, ())))
         return Path(*ends, causes, BRIDGE if b != BRIDGE else "")
     if ".py:" in a and b in FACTORS[PROGRAM].stacks:
         # A stack of the user's: whether its program can be run by another, its capture says.
         return between(a, b)
     if a == BRIDGE and b in ("jax", "jax-scan"):
-        return Path(*ends, _FROM_THE_BRIDGE, BRIDGE)
+        return Path(*ends, from_the_bridge, BRIDGE)
     if a == "torch-xla" and b in FACTORS[PROGRAM].stacks:
         return between(a, b)
     if {a, b} == {"jax", "jax-scan"}:

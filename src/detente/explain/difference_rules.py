@@ -55,7 +55,8 @@ Found = tuple[str, Callable[[Site], bool]]
 
 @dataclass(frozen=True)
 class Rule:
-    """``part``: looks at one aligned part; ``whole``: at the two sides. Each returns what is different, or None."""
+    """``part``: looks at one aligned part; ``whole``: at the two sides. Each returns what is different, or None.
+    ``of_text``: it counts over all of a program, and the one that is read must be all of a step."""
 
     code: str
     what: str
@@ -64,6 +65,7 @@ class Rule:
     directions: tuple[str, ...] = ()
     part: Callable[[Pair], Found | None] | None = None
     whole: Callable[[Side, Side], str | None] | None = None
+    of_text: bool = False
 
 
 def _has(*opcodes: str) -> Callable[[Site], bool]:
@@ -114,7 +116,7 @@ def _guards(side: Sequence[Site]) -> set[int]:
     for site in side:
         if site.operation.opcode != "gather":
             continue
-        waiting, seen = [site.operation.operands[1]], set[int]()
+        waiting, seen = list(site.operation.operands[1:]), set[int]()
         while waiting:
             at = waiting.pop()
             one = site.home.instructions[at]
@@ -197,6 +199,10 @@ def _optimizer_converts(pair: Pair) -> Found | None:
 
 def _repeated(pair: Pair) -> Found | None:
     kinds = ("reduce", "exponential", "tanh", "erf", "rsqrt", "logistic", "sort")
+    if _layer_norm(pair) is not None:
+        return (
+            None  # what the one operation is expanded to stands in no text, and its finding is another rule's
+        )
     # A batch norm is opened: it is as many reductions as a norm that is written out.
     a, b = (sum(o in kinds for s in side for o in opened(s.operation.opcode)) for side in (pair.a, pair.b))
     if min(a, b) == 0 or max(a, b) < _REPEATED * min(a, b):
@@ -390,6 +396,7 @@ RULES: tuple[Rule, ...] = (
         "in reads or writes across rows",
         "program",
         whole=_moved,
+        of_text=True,
     ),
     Rule(
         "fusion-barrier",
@@ -398,6 +405,7 @@ RULES: tuple[Rule, ...] = (
         "but XLA's compiler for CPUs drops barriers before it fuses",
         "program",
         whole=_apart,
+        of_text=True,
     ),
     Rule(
         "optimizer-outside",
@@ -426,6 +434,7 @@ RULES: tuple[Rule, ...] = (
         "a loop compiles once, and hides what could be fused across layers",
         "loop",
         whole=_loops,
+        of_text=True,
     ),
     Rule(
         "library-call-or-codegen",
@@ -433,6 +442,7 @@ RULES: tuple[Rule, ...] = (
         "a library's kernel, or the compiler's own code",
         "library-kernels",
         whole=_library,
+        of_text=True,
     ),
     Rule(
         "bridges-kernels",

@@ -53,14 +53,19 @@ class Finding:
 
 def find(a: Side, b: Side, pairs: Sequence[Pair]) -> tuple[Finding, ...]:
     """Every difference that a rule knows. Nothing of a program and itself."""
-    found = []
-    if a.form == b.form == "hlo":
-        found += [one for pair in pairs for one in _of_part(pair)]
-        found += [
-            Finding(rule.code, "", "", said, rule.why, rule.arm)
-            for rule in RULES
-            if rule.whole is not None and (said := rule.whole(a, b)) is not None
-        ]
+    if not a.form == b.form == "hlo":
+        return ()
+    # Of a step in several programs the first is read: what counts over all of a step, or in its update, would compare
+    # a piece with a whole.
+    whole = a.executables == b.executables
+    found = [
+        one for pair in pairs if whole or pair.aligned.direction != "optimizer" for one in _of_part(pair)
+    ]
+    found += [
+        Finding(rule.code, "", "", said, rule.why, rule.arm)
+        for rule in RULES
+        if rule.whole is not None and (whole or not rule.of_text) and (said := rule.whole(a, b)) is not None
+    ]
     return tuple(found)
 
 
@@ -129,6 +134,8 @@ def _state(
         if effect.effect is None:
             return "untested", effect.reason
         said = f"{effect.row} is {_told(effect.effect)} of {effect.against}"
+        if effect.state == "untested":
+            return "untested", f"{said}, but {effect.reason}"
         return _with(one, said, of_text) if effect.state == "measured" else _without(said, effect.effect)
     return "untested", unsettled or f"no arm of {one.arm} ran between these two"
 

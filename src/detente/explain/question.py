@@ -33,10 +33,9 @@ class Question:
 
     @property
     def path(self) -> Path:
-        path = narrowed(known_path(self.a, self.b), self.lacks, self.same_program)
         # The bridge's loss or gradient alone is XLA's own code.
-        brings = CONTRACTS[self.contract].region in FACTORS[KERNELS].regions
-        return path if brings else path.without(KERNELS)
+        products = CONTRACTS[self.contract].region in FACTORS[KERNELS].regions
+        return narrowed(known_path(self.a, self.b, products), self.lacks, self.same_program)
 
     def knowing(self, built: Mapping[str, Facts]) -> Question:
         """The same question behind the captures: stack -> what its compiler made (programs/built.py)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from detente.explain.captured_parts import Divided, divide, read
+from detente.explain.captured_parts import Divided, divide, executables, form_of, read
 from detente.programs.count import read_program
 from detente.programs.live_memory import LiveMemory
 from detente.programs.module import Module, ProgramError
@@ -51,7 +51,12 @@ class Side:
     @property
     def form(self) -> str:
         """What was handed over: ``hlo``, or ``operators`` of PyTorch."""
-        return "hlo" if "hlo" in self._programs else "operators"
+        return form_of(self.evidence.programs)
+
+    @property
+    def executables(self) -> int:
+        """How many programs a step was handed over in; of more than one the first is what is read here."""
+        return executables(self.evidence.programs)
 
     @cached_property
     def handed(self) -> Module:

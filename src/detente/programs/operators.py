@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from detente.programs.module import Computation, Instruction, Module, ProgramError, Shape, Work
@@ -27,26 +30,33 @@ _DTYPES = {
 
 def read_operators(data: bytes) -> Module:
     """Raises ProgramError for anything that is no such file."""
-    try:
-        document = json.loads(data)
-        if document["schema"] != SCHEMA:
-            raise ProgramError(f"operators of schema {document['schema']!r}, not {SCHEMA!r}")
+    with _operators(data) as document:
         rows = document["operations"]
         # What was there before the step: one parameter, which all of them read.
         before = Instruction("parameter", (Shape("token"),))
         found = [before, *(_instruction(row, at) for at, row in enumerate(rows))]
         name = str(document["name"])
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        if isinstance(error, ProgramError):
-            raise
+        # A step is run for what it leaves behind, so that every operation is read.
+        found.append(Instruction("tuple", (), tuple(range(len(found)))))
+        digest = hashlib.sha256()
+        for row in rows:
+            digest.update(f"{row['op']} {row['results']} {row['operands']}\n".encode())
+        entry = Computation("step", tuple(found), len(found) - 1)
+        return Module(name, {"step": entry}, "step", len(rows), 0, digest.hexdigest())
+
+
+@contextmanager
+def _operators(data: bytes) -> Iterator[dict[str, Any]]:
+    """The document, which may be a stranger's: whatever it lacks, or has of another kind or size, is a ProgramError."""
+    try:
+        document = json.loads(data)
+        if document["schema"] != SCHEMA:
+            raise ProgramError(f"operators of schema {document['schema']!r}, not {SCHEMA!r}")
+        yield document
+    except ProgramError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ProgramError(f"not a list of operators ({len(data)} bytes): {error}") from error
-    # A step is run for what it leaves behind, so that every operation is read.
-    found.append(Instruction("tuple", (), tuple(range(len(found)))))
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(f"{row['op']} {row['results']} {row['operands']}\n".encode())
-    entry = Computation("step", tuple(found), len(found) - 1)
-    return Module(name, {"step": entry}, "step", len(rows), 0, digest.hexdigest())
 
 
 def _instruction(row: dict[str, Any], at: int) -> Instruction:
@@ -66,27 +76,37 @@ def _instruction(row: dict[str, Any], at: int) -> Instruction:
 
 
 def seconds_of(data: bytes) -> dict[str, float]:
-    """Name of an operation -> its seconds, of those that were timed."""
-    rows = json.loads(data)["operations"]
-    return {
-        name_of(r["op"], k): float(r["seconds"]) for k, r in enumerate(rows) if r.get("seconds") is not None
-    }
+    """Name of an operation -> its seconds, of those that were timed. Raises ProgramError for what is no time."""
+    with _operators(data) as document:
+        rows = document["operations"]
+        return {
+            name_of(r["op"], k): _time(r["seconds"])
+            for k, r in enumerate(rows)
+            if r.get("seconds") is not None
+        }
 
 
 def kernels_of(data: bytes) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
     """``(kernel -> the names of the operations that it holds, kernel -> its seconds)``; empty where none was timed.
     Raises ProgramError for a kernel of operations that are not there."""
-    document = json.loads(data)
-    rows, held, seconds = document["operations"], {}, {}
-    for kernel in document.get("kernels", ()):
-        places = kernel["operations"]
-        if any(not 0 <= k < len(rows) for k in places):
-            raise ProgramError(
-                f"kernel {kernel['name']!r} holds {places}, and there are {len(rows)} operations"
-            )
-        held[kernel["name"]] = tuple(name_of(rows[k]["op"], k) for k in places)
-        seconds[kernel["name"]] = float(kernel["seconds"])
-    return held, seconds
+    with _operators(data) as document:
+        rows, held, seconds = document["operations"], {}, {}
+        for kernel in document.get("kernels", ()):
+            places = kernel["operations"]
+            if any(not 0 <= k < len(rows) for k in places):
+                raise ProgramError(
+                    f"kernel {kernel['name']!r} holds {places}, and there are {len(rows)} operations"
+                )
+            held[kernel["name"]] = tuple(name_of(rows[k]["op"], k) for k in places)
+            seconds[kernel["name"]] = _time(kernel["seconds"])
+        return held, seconds
+
+
+def _time(value: Any) -> float:
+    found = float(value)
+    if not (math.isfinite(found) and found >= 0):
+        raise ProgramError(f"{value!r} is no time")
+    return found
 
 
 def name_of(op: str, at: int) -> str:

@@ -47,13 +47,15 @@ class PartRow:
 class PartTable:
     """``of_operations`` and ``of_time``: the shares whose part is known by name, by dataflow, by a guess, or not at
     all; a guess is no knowledge. ``shared_s``: seconds of kernels that hold operations of several parts and are counted
-    with their result's. ``step_s``: all that was profiled, threads added up."""
+    with their result's. ``step_s``: all that was profiled, threads added up. ``executables``: how many programs a step
+    was handed over in; of more than one the first alone is divided."""
 
     rows: tuple[PartRow, ...]
     of_operations: Mapping[How, float]
     of_time: Mapping[How, float] = field(default_factory=dict)
     shared_s: float = 0.0
     step_s: float = 0.0
+    executables: int = 1
 
     @property
     def covered(self) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from detente.programs.live_memory import LiveMemory
 from detente.programs.part_table import HOWS, PartRow, PartTable
 from detente.report.columns import columns
-from detente.report.numbers import BYTES, quantity
+from detente.report.numbers import BYTES, SECONDS, quantity, significant
 
 _HEAD = ("part", "direction", "", "operations", "MFLOPs", "written", "kernels", "time", "share", "at peak")
 
@@ -25,8 +25,11 @@ def parts_lines(label: str, table: PartTable, style: str, live: LiveMemory | Non
 def coverage_line(table: PartTable) -> str:
     """How much of the program has a known part, in words."""
     said = [f"of its operations {_shares(table.of_operations)}"]
+    if table.executables > 1:
+        first = f"a step is {table.executables} executables, and parts, times and differences are of the first alone"
+        said.insert(0, first)
     if table.of_time:
-        said.append(f"of {1e3 * table.step_s:.3g} ms in kernels {_shares(table.of_time)}")
+        said.append(f"of {quantity(table.step_s, SECONDS)} in kernels {_shares(table.of_time)}")
         if table.shared_s:
             said.append(
                 f"kernels of several parts, {100 * table.shared_s / table.step_s:.1f} %, are counted with their "
@@ -52,6 +55,7 @@ def parts_document(table: PartTable) -> dict[str, Any]:
         "coverage": {"operations": dict(table.of_operations), "time": dict(table.of_time)},
         "shared_s": table.shared_s,
         "step_s": table.step_s,
+        "executables": table.executables,
         "rows": [
             {
                 "path": row.path,
@@ -82,7 +86,7 @@ def _row(row: PartRow, table: PartTable) -> tuple[str, ...]:
         row.direction,
         f"x{row.times}" if row.times > 1 else "",
         f"{row.operations:,}",
-        f"{row.flops / 1e6:,.3g}" if row.flops else "",
+        significant(row.flops / 1e6) if row.flops else "",
         quantity(row.bytes, BYTES),
         "" if row.kernels is None else str(row.kernels),
         f"{1e6 * row.seconds:,.0f} us" if row.seconds is not None else "",

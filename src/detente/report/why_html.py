@@ -23,7 +23,7 @@ from detente.programs.shown_operation import shown_operation
 from detente.report.compose import IMPORTED
 from detente.report.icicle import deepest, icicle, weight
 from detente.report.memory_curve import outline, peak_words
-from detente.report.numbers import BYTES, quantity
+from detente.report.numbers import BYTES, SECONDS, quantity, significant
 from detente.report.page_template import template_environment, write_page
 from detente.report.parts_page import coverage_line, memory_line
 from detente.report.text import clean
@@ -64,7 +64,7 @@ def render_why(found: Answer) -> str:
             labels=[s.label if s else n for s, n in zip(found.sides, (q.a, q.b), strict=True)],
             coverage=[(s.label, coverage_line(s.table), _overhead(s)) for s in found.sides if s and s.table],
             parts=_part_rows(found.parts),
-            findings=[clean_finding(f) for f in found.findings],
+            findings=[shown_finding(f) for f in found.findings],
             compared=found.compared,
             uncompared=found.uncompared,
             imported=IMPORTED if found.session.imported is not None else "",
@@ -86,18 +86,18 @@ def render_why(found: Answer) -> str:
     )
 
 
-def clean_finding(finding: Any) -> dict[str, Any]:
+def shown_finding(finding: Any) -> dict[str, Any]:
     """A finding as the template takes it."""
     return {
         "rule": finding.rule,
         "part": f"{finding.part} {finding.direction}".strip() or "whole program",
-        "what": clean(finding.what),
+        "what": finding.what,
         "why": capital(finding.why),
         "arm": finding.arm,
         "state": finding.state,
-        "said": capital(clean(finding.said)),
-        "a": [clean(line) for line in finding.a],
-        "b": [clean(line) for line in finding.b],
+        "said": capital(finding.said),
+        "a": finding.a,
+        "b": finding.b,
     }
 
 
@@ -123,7 +123,7 @@ def _overhead(side: Side) -> str:
         if "busy" in seconds
         else ""
     )
-    plain, profiled = (f"{1e3 * seconds[k]:.3g} ms" for k in ("plain", "profiled"))
+    plain, profiled = (quantity(seconds[k], SECONDS) for k in ("plain", "profiled"))
     return f"a step took {plain}, and {profiled} under the profiler ({more:+.0f} %){busy}"
 
 
@@ -207,7 +207,7 @@ def _part_rows(parts: Sequence[PartPair]) -> list[dict[str, Any]]:
                 "kernels": ["" if n is None else f"{n:.0f}" for n in p.kernels],
                 "us": ["" if s is None else f"{1e6 * s:,.0f}" for s in p.seconds],
                 "at_peak": ["" if not n else quantity(n, BYTES) for n in p.at_peak],
-                "flops": [f"{f / 1e6:,.3g}" if f else "" for f in p.flops],
+                "flops": [significant(f / 1e6) if f else "" for f in p.flops],
                 "share": [round(100 * _size(p, side, timed) / whole, 2) for side in (0, 1)],
                 "dice": "" if p.matched is None else f"{100 * p.matched.dice:.0f} %",
             }
@@ -233,7 +233,7 @@ def _icicles(found: Answer) -> list[dict[str, Any]]:
             for part in (p.aligned.a if side is found.sides[0] else p.aligned.b)
         }
         boxes = icicle(table, numbers, max(wholes), _WIDTH, timed)
-        amount = f"{1e3 * whole:.3g} ms in kernels" if timed else f"{whole:,.0f} operations"
+        amount = f"{quantity(whole, SECONDS)} in kernels" if timed else f"{whole:,.0f} operations"
         drawn.append(
             {"label": side.label, "which": which, "amount": amount, "boxes": boxes, "rows": deepest(boxes)}
         )
@@ -266,7 +266,7 @@ def _memory(side: Side) -> dict[str, Any] | None:
     names = ("argument_bytes", "output_bytes", "temp_bytes", "alias_bytes")
     return {
         "label": side.label,
-        "plan": [(n.removesuffix("_bytes"), f"{plan[n] / 1e6:,.4g} MB") for n in names if n in plan],
+        "plan": [(n.removesuffix("_bytes"), quantity(plan[n], BYTES)) for n in names if n in plan],
     }
 
 
@@ -278,21 +278,25 @@ def _programs(found: Answer) -> list[dict[str, Any]]:
     rows = []
     for part in found.parts:
         mine, theirs = (
-            _first_layer(side, parts) for side, parts in ((a, part.aligned.a), (b, part.aligned.b))
+            first_layers(side, parts) for side, parts in ((a, part.aligned.a), (b, part.aligned.b))
         )
         pairs: list[list[int]] = []
         if part.matched is not None:
             matched = match(mine, theirs)
             pairs = [[x, y, 1] for x, y in matched.same] + [[x, y, 0] for x, y in matched.alike]
             pairs = [p for p in pairs if p[0] < _LINES and p[1] < _LINES]
-        title = f"{part.aligned.path or 'update'} {part.aligned.direction}"
+        title = clean(f"{part.aligned.path or 'update'} {part.aligned.direction}")
         rows.append({"title": title, "a": _lines(mine), "b": _lines(theirs), "pairs": pairs})
     return rows
 
 
-def _first_layer(side: Side, parts: tuple[Part, ...]) -> list[Site]:
-    """The operations of the first of several equal layers."""
-    return side.of(parts[:1])
+def first_layers(side: Side, parts: tuple[Part, ...]) -> list[Site]:
+    """The operations of some parts, of equal layers those of the first. What has no parameters, all updates and layers
+    that differ lie in an aligned part as well, and are no layers of one another."""
+    assert side.table is not None
+    mine = set(parts)
+    shown = [next((m for m in row.members if m in mine), None) for row in side.table.rows]
+    return side.of(tuple(part for part in shown if part is not None))
 
 
 def _lines(sites: Sequence[Site]) -> list[str]:

@@ -17,7 +17,7 @@ from detente.report.columns import columns
 from detente.report.compose import IMPORTED
 from detente.report.markdown import escape
 from detente.report.parts_page import coverage_line, memory_line
-from detente.report.sentences import interval
+from detente.report.sentences import interval, times
 from detente.report.text import clean
 
 SCHEMA = "detente/explain/1"
@@ -65,8 +65,8 @@ def verdict_line(found: Answer) -> str:
     if verdict is None or verdict.ratio is None:
         return f"No verdict: {reason}"
     said = {
-        "FASTER": f"{verdict.a} is {_times(1 / verdict.ratio)} faster than {verdict.b}",
-        "SLOWER": f"{verdict.a} is {_times(verdict.ratio)} slower than {verdict.b}",
+        "FASTER": f"{verdict.a} is {times(verdict)} than {verdict.b}",
+        "SLOWER": f"{verdict.a} is {times(verdict)} than {verdict.b}",
         "SAME": f"{verdict.a} and {verdict.b} take the same time",
     }.get(verdict.word, f"{verdict.a} against {verdict.b}: {verdict.word}")
     whole = [f"{said}{_interval(verdict)}.", *([_sentence(reason)] if reason else ())]
@@ -134,6 +134,7 @@ def why_document(found: Answer) -> dict[str, Any]:
             side.label: {
                 "operations": dict(side.table.of_operations),
                 "time": dict(side.table.of_time),
+                "executables": side.table.executables,
                 "seconds": dict(side.seconds),
                 "memory": _memory(side.live),
             }
@@ -178,10 +179,6 @@ def _section(title: str, md: bool) -> list[str]:
 
 def _item(text: str, md: bool) -> str:
     return f"- {escape(text)}" if md else f"  {text}"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.3g}x" if ratio < 1.95 or ratio > 9.95 else f"{ratio:.2f}x"
 
 
 def _sentence(text: str) -> str:
@@ -251,7 +248,8 @@ def _effect_row(effect: ArmEffect) -> tuple[str, ...]:
     if effect.effect is None:
         return effect.row, effect.against, "", "", f"{effect.state}: {effect.reason}"
     ratio, between = effect_words(effect.effect)
-    return effect.row, effect.against, ratio, between, effect.state
+    state = f"{effect.state}: {effect.reason}" if effect.reason else effect.state
+    return effect.row, effect.against, ratio, between, state
 
 
 def _parts(found: Answer, md: bool) -> list[str]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from detente.bridge.capture.export import capture
 from detente.bridge.lower.contract import contracted
+from detente.bridge.lower.precision import x64
 from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
 from detente.judge.rules.narrow_sums import LONG_SUM
@@ -90,14 +91,21 @@ class Broadcasts(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.b = nn.ParameterList(nn.Parameter(torch.ones(8)) for _ in range(9))
+        self.b = nn.ParameterList(nn.Parameter(torch.ones(8)) for _ in range(12))
         self.norm, self.layer = nn.LayerNorm(8), nn.Linear(8, 8)
 
     def forward(self, x):
         b, many = self.b, x.shape[0]
         x = self.layer(self.norm(x * b[0] + b[1])) + b[2].expand(many, 8) + b[3].repeat(many, 1)
         x = x + b[4].repeat_interleave(many).view(8, many).T + torch.where(x > 0, b[5], x)
-        return x + torch.broadcast_to(b[6], x.shape) + x.new_zeros(x.shape).copy_(b[7]) + b[8].mean()
+        x = x + torch.broadcast_to(b[6], x.shape) + x.new_zeros(x.shape).copy_(b[7]) + b[8].mean()
+        rows = torch.arange(many)
+        x = (
+            x
+            + torch.zeros_like(x).index_put((rows,), b[9])
+            + torch.take_along_dim(b[10][None], rows[:, None] % 8, 1)
+        )
+        return x + b[11][None].masked_scatter(x > 0, x)
 
 
 def summed(model, x):
@@ -105,7 +113,8 @@ def summed(model, x):
 
 
 def test_no_long_sum_adds_narrow():
-    text = backward(Broadcasts().bfloat16(), summed, torch.linspace(-1, 1, 480).view(60, 8).bfloat16())
+    with x64():
+        text = backward(Broadcasts().bfloat16(), summed, torch.linspace(-1, 1, 480).view(60, 8).bfloat16())
     assert "bf16" in text
     found = count_program(text.encode(), "stablehlo").narrow_sums
     assert max(found.values(), default=0) < LONG_SUM, found

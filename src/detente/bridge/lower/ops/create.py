@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from detente.bridge.lower.dtypes import cast, is_bool, is_float, is_integer, out_dtype, wide
+from detente.bridge.lower.dtypes import cast, is_bool, is_float, is_integer, out_dtype, spread, wide
 from detente.bridge.lower.table import lowers
 
 
@@ -31,7 +31,7 @@ for _name in ("ones", "ones_like", "new_ones"):
 
 def full(call: Any, value: Any) -> jax.Array:
     """The result of ``call`` filled with one number or 0-d tensor."""
-    return jnp.broadcast_to(cast(value, out_dtype(call)), call.out.shape)
+    return spread(cast(value, out_dtype(call)), call.out.shape)
 
 
 @lowers("aten.full.default", "aten.full_like.default", "aten.new_full.default")

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from detente.bridge.lower.bounds import checked
-from detente.bridge.lower.dtypes import cast, out_dtype
+from detente.bridge.lower.dtypes import cast, out_dtype, spread
 from detente.bridge.lower.ops.scatter import reduce_at
 from detente.bridge.lower.table import lowers
 from detente.bridge.refusal import refuse
@@ -55,7 +55,7 @@ def _gather(call: Any, x: jax.Array, dim: int, index: jax.Array, sparse_grad: bo
         return jnp.zeros(call.out.shape, x.dtype)
     if x.ndim == 0:
         checked(call, index, 1, "RuntimeError: index out of bounds for dimension 0 with size 1", wrap=False)
-        return jnp.broadcast_to(x, index.shape)
+        return spread(x, index.shape)
     if index.ndim == 0:
         index = index.reshape(1)
     dim %= x.ndim
@@ -196,7 +196,7 @@ def _index_put(
         )
     place = _indices(call, x, indices)
     shape = jax.eval_shape(lambda t: t[place], x).shape
-    values = jnp.broadcast_to(cast(values, x.dtype), shape)
+    values = spread(cast(values, x.dtype), shape)
     return x.at[place].add(values) if accumulate else x.at[place].set(values)
 
 
@@ -224,8 +224,7 @@ def _take_along_dim(call: Any, x: jax.Array, index: jax.Array, dim: int | None =
         *(tuple(1 if d == dim else n for d, n in enumerate(t.shape)) for t in (x, index))
     )
     x, index = (
-        jnp.broadcast_to(t, tuple(t.shape[d] if d == dim else n for d, n in enumerate(shape)))
-        for t in (x, index)
+        spread(t, tuple(t.shape[d] if d == dim else n for d, n in enumerate(shape))) for t in (x, index)
     )
     return jnp.take_along_axis(x, index, dim, mode="clip")
 
@@ -233,7 +232,7 @@ def _take_along_dim(call: Any, x: jax.Array, index: jax.Array, dim: int | None =
 @lowers("aten.masked_scatter.default")
 def _masked_scatter(call: Any, x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
     # The n-th True takes the n-th element of source: a running count, so the shape stays static.
-    x = jnp.broadcast_to(x, call.out.shape)
+    x = spread(x, call.out.shape)
     mask = jnp.broadcast_to(mask, x.shape).reshape(-1)
     order = jnp.cumsum(mask.astype(jnp.int32)) - 1
     total = order[-1] + 1 if order.size else 0

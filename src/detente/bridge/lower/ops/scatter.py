@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from detente.bridge.lower.bounds import checked
-from detente.bridge.lower.dtypes import cast, highest, is_float, lowest
+from detente.bridge.lower.dtypes import cast, highest, is_float, lowest, spread
 from detente.bridge.lower.table import lowers
 
 
@@ -36,7 +36,7 @@ def _source(source: Any, places: tuple[jax.Array, ...], dtype: Any) -> jax.Array
     """The part of ``source`` that ``index`` covers, or a number broadcast to it."""
     shape = places[0].shape
     if jnp.ndim(source) == 0:
-        return jnp.broadcast_to(cast(source, dtype), shape)
+        return spread(cast(source, dtype), shape)
     return cast(source, dtype)[tuple(slice(0, n) for n in shape)]
 
 

@@ -59,7 +59,7 @@ def _to_dense(call: Any, x: jax.Array, *_: Any, **__: Any) -> jax.Array:
 
 @lowers("aten.copy.default")
 def _copy(call: Any, x: jax.Array, source: jax.Array, non_blocking: bool = False) -> jax.Array:
-    return jnp.broadcast_to(cast(source, x.dtype, real_part=True), x.shape)
+    return spread(cast(source, x.dtype, real_part=True), x.shape)
 
 
 @lowers(
