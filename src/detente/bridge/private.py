@@ -75,6 +75,8 @@ SCRIPTING = (torch.jit._recursive, "create_script_module")
 # without_subclasses():`` no ``__torch_function__`` of a subclass is asked.
 without_functions = torch._C.DisableTorchFunction
 without_subclasses = torch._C.DisableTorchFunctionSubclass
+# ``with without_modes():`` no dispatch mode is asked, a capture's fake tensors and its trace among them.
+without_modes = torch.utils._python_dispatch._disable_current_modes
 
 
 # What torch keeps of the last export until the next one: its whole graph, and through that every tensor of the module,

@@ -108,7 +108,7 @@ def another_thread(it: Trained, batch: Any) -> None:
     found: list[BaseException] = []
     inside = it.step._step
 
-    def slow(given: Any) -> Any:
+    def slow(given: Any, placed: Any) -> Any:
         def other() -> None:
             try:
                 it.step(given)

@@ -467,14 +467,14 @@ def test_two_threads_at_once_are_refused_and_one_after_the_other_is_not() -> Non
     def loop(world: World) -> list[float]:
         step, given = world.more["compiled"], batches()
         inside, go = threading.Event(), threading.Event()
-        place, losses = step.place, [world.step(given[0])]
+        inner, losses = step._step, [world.step(given[0])]
 
-        def slow(batch: Any) -> Any:
+        def slow(batch: Any, placed: Any) -> Any:
             inside.set()
             go.wait(30)
-            return place(batch)
+            return inner(batch, placed)
 
-        step.place = slow
+        step._step = slow
         other = threading.Thread(target=lambda: losses.append(world.step(given[1])))
         other.start()
         assert inside.wait(30)
@@ -482,7 +482,7 @@ def test_two_threads_at_once_are_refused_and_one_after_the_other_is_not() -> Non
             world.step(given[2])
         go.set()
         other.join(30)
-        step.place = place
+        step._step = inner
         return [*losses, world.step(given[2])]
 
     losses, *_ = run(loop, bridge=True)

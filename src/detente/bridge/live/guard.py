@@ -141,14 +141,16 @@ _LEAVING: list[Callable[[], None]] = []
 
 def leave(last: Callable[[], None]) -> None:
     """What an object does when it is collected: now, or as soon as the thread that is inside of a step comes out. The
-    collector runs in any thread, and the one inside may be waiting for this one."""
+    collector runs anywhere: in another thread, which the one inside may be waiting for, and in the middle of a capture,
+    whose fake tensors no real one may meet."""
     if ONE.acquire(blocking=False):
         try:
-            last()
+            if not _running(Guard.inside):
+                last()
+                return
         finally:
             ONE.release()
-    else:
-        _LEAVING.append(last)
+    _LEAVING.append(last)
 
 
 class Away:
@@ -179,7 +181,7 @@ class Away:
                 calls.pop()
         del self._frame
         ONE.release()
-        while _LEAVING:
+        while _LEAVING and not _running(Guard.inside):
             _LEAVING.pop()()
         self._held.__exit__(*error)
 

@@ -7,7 +7,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import jax
@@ -28,7 +28,14 @@ from detente.bridge.optim.first import TorchsStep
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
 from detente.bridge.optim.update import Update
-from detente.bridge.private import in_transform, outside_of_traces, outside_of_transforms, plainly
+from detente.bridge.private import (
+    in_transform,
+    outside_of_traces,
+    outside_of_transforms,
+    plainly,
+    without_functions,
+    without_modes,
+)
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.roll.stacks import Stacks
 from detente.bridge.state.birth import Births
@@ -122,7 +129,10 @@ class Exchange(Certified):
         for step in (self, *self.sharing.others):
             step._open = None
         untraced = outside_of_transforms() if in_transform() else nullcontext()
-        with self._away(), jax.ensure_compile_time_eval(), untraced, outside_of_traces():
+        torch_alone = (untraced, outside_of_traces(), without_modes(), without_functions())
+        with self._away(), jax.ensure_compile_time_eval(), ExitStack() as aside:
+            for one in torch_alone:
+                aside.enter_context(one)
             try:
                 self._none_hidden()
                 self._write_back(optimizer=True)
