@@ -26,7 +26,7 @@ def fair_window(evidence: Evidence, region: str = "train-step") -> Evidence:
     hands = (
         (HandOut(2, 3_000_000, 3_000_000), HandOut(4, 3_500_000, 3_500_000))
         if moves
-        else (HandOut(1, 100_000, 90_000),)
+        else (HandOut(1, 500_000, 450_000, 20_000, 3), HandOut(3, 600_000, 500_000, 20_000, 3))
     )
     queue = Sample(9_000_000, 8, 8_000_000)
     return covered(

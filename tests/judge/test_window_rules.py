@@ -82,6 +82,25 @@ def makes_up(share: float) -> Change:
     return change
 
 
+def promises(evidence: Evidence) -> Evidence:
+    """Steps of 25 microseconds that promise, and 3 ms wherever somebody reads what one of them should have computed."""
+    samples = tuple(Sample(2000 * 25_000, 2000) for _ in evidence.samples)
+    hands = tuple(HandOut(at, 3_500_000, 3_400_000, 20_000, 3) for at in (1, 3, 6))
+    return covered(
+        replace(
+            evidence, samples=samples, window=replace(evidence.window, hand_outs=hands, fresh=None, seen=())
+        )
+    )
+
+
+def all_at_once(evidence: Evidence) -> Evidence:
+    """A tenth of every step is done in the step, and the rest of all of them when a result is read."""
+    samples = tuple(replace(s, wall_ns=s.wall_ns // 10) for s in evidence.samples)
+    rest = [9 * s.wall_ns for s in samples]
+    hands = (HandOut(2, sum(rest[:2])), HandOut(3, rest[2]), HandOut(6, sum(rest[3:6])))
+    return covered(replace(evidence, samples=samples, window=replace(evidence.window, hand_outs=hands)))
+
+
 def remembers(evidence: Evidence) -> Evidence:
     return replace(
         evidence, window=replace(evidence.window, fresh=Sample(90_000_000, 8), seen=(Sample(2_000, 8),) * 2)
@@ -146,6 +165,9 @@ PLANTED = {
         "train-step",
     ),
     "a memo": ("remembered-results", remembers, "forward"),
+    "a result is computed where it is read": ("clock-not-covering", promises, "gradient"),
+    "a forward's result is computed where it is read": ("clock-not-covering", promises, "forward"),
+    "all results are computed where one is read": ("clock-not-covering", all_at_once, "gradient"),
 }
 
 
@@ -182,6 +204,28 @@ def test_a_reference_that_drifts_more_than_the_cap_proves_nothing_against_a_row(
     assert change_share(wild, own=True) > CAP["fp32"]
     result = judge(make_session(plant={"jax": window(errors=wild)}))
     assert row(result, "jax").status == "ok"
+
+
+def drifting(share: float) -> tuple[TensorError, ...]:
+    return tuple(replace(e, err=share * e.rms, err_ref=share * e.rms) for e in STATE[:1])
+
+
+@pytest.mark.parametrize(("own", "said"), [(0.2, False), (0.3, True)])
+def test_a_replay_in_which_eager_itself_drifts_says_that_it_proved_nothing(own: float, said: bool) -> None:
+    replays = window(replays=(Replay(3, 1, drifting(own)), Replay(5, 1, drifting(own))))
+    cell = row(judge(make_session(plant={"jax": replays})), "jax")
+    told = [f for f in cell.findings if f.rule == "window-not-proved"]
+    assert cell.status == "ok" and [f.severity for f in told] == ["unchecked"] * said
+    assert all("eager runs of it differ among themselves by 0.3 of the change" in f.what for f in told)
+
+
+def test_one_replay_that_speaks_is_enough() -> None:
+    replays = window(replays=(Replay(3, 1, drifting(0.3)), Replay(5, 1, STATE)))
+    assert not [
+        f
+        for f in row(judge(make_session(plant={"jax": replays})), "jax").findings
+        if f.rule == "window-not-proved"
+    ]
 
 
 def again(steps: int, *errors: TensorError) -> str:

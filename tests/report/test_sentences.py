@@ -140,3 +140,14 @@ def test_rows_that_were_proved_at_their_beginning_alone_are_named():
         "the same in its first steps; what was timed after them was not taken again by the reference: jax."
         in text
     )
+
+
+def test_a_replay_that_proves_nothing_is_no_proof_of_what_was_timed():
+    whole = f.undecided()
+    drift = Finding("window-not-proved", "unchecked", "x/jax", "not checked: in part", {"drift": 0.3})
+    cells = tuple(replace(c, findings=(drift,)) if c.label == "jax" else c for c in whole.cells)
+    text = " ".join(render_text(replace(whole, cells=cells)).split())
+    assert (
+        "the same in its first steps; what was timed after them was taken again, where eager itself drifts too far to "
+        "tell: jax." in text
+    )

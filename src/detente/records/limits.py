@@ -292,7 +292,7 @@ FIELDS: dict[type, dict[str, Check]] = {
         "hand_outs": _few(ENTRIES),
         "seen": _few(ENTRIES),
     },
-    HandOut: {"at": _COUNT, "wall_ns": _SPAN, "cpu_ns": _SPAN},
+    HandOut: {"at": _COUNT, "wall_ns": _SPAN, "cpu_ns": _SPAN, "copy_ns": _SPAN, "tensors": _COUNT},
     Replay: {"first": _COUNT, "steps": _COUNT, "errors": _few(SAMPLES), "reason": _text},
     TensorError: {
         "name": _text,

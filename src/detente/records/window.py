@@ -21,12 +21,14 @@ class HandOut:
     at        samples that had been taken before it: sample ``at`` is the first one after it
     wall_ns   nanoseconds that it took, and ``cpu_ns`` of processor time
     copy_ns   of these, what the harness's own copy of the answer took
+    tensors   of results of one step, how many there were; 0 of a state
     """
 
     at: int
     wall_ns: int
     cpu_ns: int = 0
     copy_ns: int = 0
+    tensors: int = 0
 
 
 @dataclass(frozen=True)

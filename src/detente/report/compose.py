@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 
 from detente.records.result import CellResult, Result, SessionHead
 from detente.records.verdict import Verdict
@@ -210,9 +211,7 @@ def _basis(session: SessionHead, group: Comparison) -> tuple[Statement, ...]:
     said.extend(conditions(session, group))
     open_ = [c.label for c in fine if not _proof(c)[0].startswith("proved")]
     if fine and not open_:
-        later = [
-            c.label for c in fine if any(f.rule == _LATER and f.severity == "unchecked" for f in c.findings)
-        ]
+        later = _later(fine)
         cut = {c.parity.precision_at for c in fine if c.parity is not None and c.parity.precision_at}
         said.append(
             f"Every measured row is proved to compute the same at {', '.join(sorted(cut))}, two of every kind of layer "
@@ -221,14 +220,28 @@ def _basis(session: SessionHead, group: Comparison) -> tuple[Statement, ...]:
             if cut
             else "Every measured row is proved to compute the same."
             if not later
-            else "Every measured row is proved to compute the same in its first steps; what was timed after them was "
-            f"not taken again by the reference: {', '.join(later)}."
+            else f"Every measured row is proved to compute the same in its first steps; {later}."
         )
     told = [Statement(words(" ".join(said)), "quiet"), *_less(session, group)]
     if open_:
         text = f"Not wholly proved to compute the same: {', '.join(open_)}. {_why_open(group)}"
         told.append(Statement(words(text.strip()), "warn"))
     return tuple(told)
+
+
+def _later(cells: Sequence[CellResult]) -> str:
+    """Of which rows what was timed after the first steps is not proved, and why; empty where it is of all."""
+    open_ = [(c.label, f) for c in cells for f in c.findings if (f.rule, f.severity) == (_LATER, "unchecked")]
+    drifting = list(dict.fromkeys(label for label, f in open_ if "drift" in f.evidence))
+    left = [label for label in dict.fromkeys(label for label, _ in open_) if label not in drifting]
+    said = "what was timed after them was "
+    parts = (
+        f"{said}not taken again by the reference: {', '.join(left)}" if left else "",
+        f"{said}taken again, where eager itself drifts too far to tell: {', '.join(drifting)}"
+        if drifting
+        else "",
+    )
+    return "; ".join(filter(None, parts))
 
 
 def _why_open(group: Comparison) -> str:

@@ -274,11 +274,11 @@ class Window:
         between, _ = readings()
         outputs = {str(name): np.array(array) for name, array in given.items()}
         del given
-        self._stamp(wall, cpu, between)
+        self._stamp(wall, cpu, between, len(outputs))
         self.taken.outputs.append(Returned(number, fresh, outputs))
 
-    def _stamp(self, wall: int, cpu: int, between: int) -> None:
+    def _stamp(self, wall: int, cpu: int, between: int, tensors: int = 0) -> None:
         wall_now, cpu_now = readings()
         self.taken.hand_outs.append(
-            HandOut(len(self.taken.samples), wall_now - wall, cpu_now - cpu, wall_now - between)
+            HandOut(len(self.taken.samples), wall_now - wall, cpu_now - cpu, wall_now - between, tensors)
         )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from detente.judge.floor import Peak, Work
 from detente.records.cell import Cell
+from detente.records.finding import Severity
 from detente.records.result import ParityColumn
 from detente.records.session import Process
 
@@ -124,12 +125,12 @@ class Group:
 @dataclass(frozen=True)
 class Hit:
     """What a check found at one row: one line with values, the evidence behind it, and a severity where it is not
-    the rule's own."""
+    the rule's own; ``unchecked`` where the evidence is there and says nothing."""
 
     row: Row
     what: str
     evidence: dict[str, Any] = field(default_factory=dict)
-    severity: Literal["void", "warn"] | None = None
+    severity: Severity | None = None
 
 
 Check = Callable[[Group], Iterable[Hit]]
