@@ -104,6 +104,7 @@ def found_of(exhibit: Exhibit, told: dict[str, Any]) -> dict[str, Any]:
     bars = {
         bar["cause"]: {
             "step": math.exp(bar["effect"]["mean"]),
+            "between": _between(bar["effect"]),
             "below_noise": bar["below_noise"],
         }
         for bar in (fall["bars"] if fall else ())
@@ -112,6 +113,7 @@ def found_of(exhibit: Exhibit, told: dict[str, Any]) -> dict[str, Any]:
         f"{arm['row']} against {arm['against']}": {
             "state": arm["state"],
             "step": math.exp(arm["effect"]["mean"]) if arm["effect"] else None,
+            "between": _between(arm["effect"]),
         }
         for arm in told["arms"]
     }
@@ -128,6 +130,12 @@ def found_of(exhibit: Exhibit, told: dict[str, Any]) -> dict[str, Any]:
         "findings": findings,
         "good": good(exhibit, bars, findings),
     }
+
+
+def _between(effect: dict[str, Any] | None) -> list[float] | None:
+    """The ends of an effect's interval, as a step's time over what it was: by them a harmless one ends rejected."""
+    ends = effect["interval"] if effect else None
+    return None if ends is None else [math.exp(ends["low"]), math.exp(ends["high"])]
 
 
 def good(exhibit: Exhibit, bars: dict[str, Any], findings: list[list[str]]) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from detente.explain.align import Match, align, read_matches
+from detente.explain.align import Match, align, read_matches, unmatched
 from detente.programs.parts import Part, parts
 from detente.records.fault import UsageFault
 from tests.explain.golden import side
@@ -62,13 +62,30 @@ def test_a_reader_may_say_what_belongs_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[[match]\n", '[[match]]\na = "x"\n', '[[match]]\na = 1\nb = "x"\n', "match = 3\n"]
+    "text",
+    [
+        "[[match]\n",
+        '[[match]]\na = "x"\n',
+        '[[match]]\na = 1\nb = "x"\n',
+        "match = 3\n",
+        '[[match]]\na = "x"\nb = "y"\n' * 2,
+    ],
 )
 def test_a_file_that_is_none_says_what_it_holds(tmp_path: Path, text: str) -> None:
     file = tmp_path / "align.toml"
     file.write_text(text)
     with pytest.raises(UsageFault, match=r"align\.toml"):
         read_matches(file)
+
+
+def test_a_path_that_nobody_has_is_told() -> None:
+    def part(path: str) -> Part:
+        return Part(path, "forward")
+
+    a, b = [part("h.0.mlp.act"), part("h.1.mlp.act")], [part("mlp.gelu")]
+    assert unmatched(a, b, {}, {}, [Match("h.*.mlp.act", "mlp.gelu")]) == ()
+    wrong = [Match("h.*.mpl.act", "mlp.gelu"), Match("h.*.mlp.act", "mlp.glu")]
+    assert unmatched(a, b, {}, {}, wrong) == (("a", "h.*.mpl.act"), ("b", "mlp.glu"))
 
 
 def test_a_model_meets_itself_part_by_part(tmp_path: Path) -> None:

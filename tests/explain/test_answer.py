@@ -15,7 +15,7 @@ import pytest
 
 from detente.explain.answer import Answer, answer
 from detente.explain.causes import known_path
-from detente.explain.question import Question, ask, of_result, single_arms
+from detente.explain.question import Question, ask, of_explained, of_result, single_arms
 from detente.judge import judge
 from detente.records.codec import dumps
 from detente.records.evidence import Evidence
@@ -198,6 +198,17 @@ def test_the_last_session_is_asked_for_its_ends() -> None:
     made = make_session(8, steps={"torch-eager": 0.1, "jax": 0.08, "torch-compile": 0.12})
     found = of_result(judge(made))
     assert (found.a, found.b) == ("torch-compile", "jax") and not found.swapped
+
+
+def test_a_session_that_explain_measured_is_asked_what_it_was_asked(tmp_path: Path) -> None:
+    """From eager PyTorch to JAX the bridge stands between them, and was the fastest: its question was told."""
+    made = make_session(8, steps={"torch-eager": 0.1, "jax": 0.12, "torch-compile": 0.08})
+    ends = of_result(judge(made))
+    assert {ends.a, ends.b} == {"jax", "torch-compile"}
+    found = of_explained(replace(made, command=("detente", "explain", "gpt2", "torch-eager", "jax")))
+    assert found is not None and (found.a, found.b) == ("torch-eager", "jax")
+    assert of_explained(replace(made, command=("detente", "compare", "gpt2"))) is None
+    assert of_explained(replace(made, planned=made.planned[:1], command=("detente", "explain"))) is None
 
 
 def test_one_row_is_no_question() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from detente.explain.align import align
+from detente.explain.align import Match, align
 from detente.explain.answer import Answer, answer
 from detente.explain.captured_parts import Divided
 from detente.explain.question import Question
@@ -241,6 +241,14 @@ def test_a_step_in_several_executables_is_said_to_be_the_first(tmp_path: Path) -
         )
     known = why_document(found)["coverage"]
     assert {label: one["executables"] for label, one in known.items()} == {"detente": 1, "jax": 2}
+
+
+def test_a_match_that_matches_nothing_is_told(tmp_path: Path) -> None:
+    found = answer(question(), session(tmp_path), tmp_path, None, [Match("h.*.mpl", "h.*.mlp")])
+    for style in STYLES:
+        page = told(found, style).replace("\\", "").replace("&#39;", "'")
+        assert "detente has no part 'h.*.mpl', which --align names" in page, style
+    assert len(why_document(found)["unmatched"]) == 1
 
 
 def side_of(*origins: str) -> Side:

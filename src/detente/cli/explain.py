@@ -201,13 +201,13 @@ def _told(name: str, request: Request, by_hand: Sequence[Match], until_told: con
     from detente.cli.judged import a_strangers_fault, judged
     from detente.cli.sessions import session_and_programs
     from detente.explain.ask_and_answer import stored
-    from detente.explain.question import of_result, of_session
+    from detente.explain.question import of_explained, of_result, of_session
 
     session, artefacts = session_and_programs(name, until_told)
     # Until it is told: the page reads the programs, too.
     until_told.enter_context(a_strangers_fault(session))
     if not request.workloads:
-        return stored(session, artefacts, of_result(judged(session)), by_hand)
+        return stored(session, artefacts, of_explained(session) or of_result(judged(session)), by_hand)
     a, b = request.stacks
     options = (request.size, request.contract, request.precision)
     return stored(session, artefacts, of_session(session, request.workloads[0], (a, b), *options), by_hand)

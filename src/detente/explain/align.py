@@ -71,6 +71,21 @@ def align(
     )
 
 
+def unmatched(
+    a: Iterable[Part], b: Iterable[Part], anchors_a: Anchors, anchors_b: Anchors, by_hand: Iterable[Match]
+) -> tuple[tuple[str, str], ...]:
+    """(``a`` or ``b``, path) of every match that no part of that side is called: a misspelt one changes nothing."""
+    there = {"a": _patterns(a, anchors_a), "b": _patterns(b, anchors_b)}
+    wanted = [(side, path) for match in by_hand for side, path in (("a", match.a), ("b", match.b))]
+    return tuple((side, path) for side, path in dict.fromkeys(wanted) if path not in there[side])
+
+
+def _patterns(parts: Iterable[Part], anchors: Anchors) -> set[str]:
+    parts = tuple(parts)
+    side = _Side(parts, anchors)
+    return {side.pattern(part.path) for part in parts}
+
+
 def read_matches(file: Path) -> tuple[Match, ...]:
     """The matches of an ``align.toml``. Raises UsageFault for one that cannot be read, saying which line is wrong."""
     hint = 'it holds tables [[match]] with a = "h.*.mlp" and b = "transformer.h.*.mlp.act"'
@@ -89,6 +104,8 @@ def read_matches(file: Path) -> tuple[Match, ...]:
             or not all(isinstance(v, str) for v in row.values())
         ):
             raise UsageFault(f"{file}: match {k} has {row!r}", hint)
+        if any(one.a == row["a"] for one in found):
+            raise UsageFault(f"{file}: {row['a']!r} is matched twice", "name each part of A once")
         found.append(Match(row["a"], row["b"]))
     return tuple(found)
 

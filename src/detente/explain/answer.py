@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from detente.explain.align import Aligned, Match, align
+from detente.explain.align import Aligned, Match, align, unmatched
 from detente.explain.arm_effects import ArmEffect, arm_effects
 from detente.explain.difference_rules import Pair
 from detente.explain.findings import Finding, find, settled
@@ -40,7 +40,8 @@ class Answer:
     """``sides``: A's and B's program, None where one could not be captured (``missing`` says why). ``untested``: cause
     -> why it was not switched. ``compared``: the rows whose programs' text the findings are of, None where no rule
     compares it (``uncompared``: why); from PyTorch to JAX the first is the bridge, which runs A's program on XLA.
-    ``despite``: row -> why it is void in a comparison, where that is what the question is about."""
+    ``despite``: row -> why it is void in a comparison, where that is what the question is about. ``unmatched``: what
+    was to belong together and is not there, in words."""
 
     question: Question
     session: Session
@@ -54,6 +55,7 @@ class Answer:
     compared: tuple[str, str] | None = None
     despite: dict[str, str] = field(default_factory=dict)
     uncompared: str = ""
+    unmatched: tuple[str, ...] = ()
 
     @property
     def titles(self) -> dict[str, str]:
@@ -82,8 +84,10 @@ def answer(
     findings: tuple[Finding, ...] = ()
     compared: tuple[str, str] | None = None
     uncompared = "; ".join(f"{stack}: {why}" for stack, why in missing.items())
+    missed: tuple[str, ...] = ()
     if a is not None and b is not None:
         parts, pairs = _aligned(a, b, by_hand)
+        missed = _missed(a, b, by_hand)
         text, absent = a, dict[str, str]()
         if a.form != "hlo" and question.path.stand_in:
             text = _side(session, group, question.path.stand_in, artefacts, absent) or a
@@ -112,6 +116,7 @@ def answer(
         compared,
         {label_of(row): why for row, why in rows.despite.items()},
         "" if compared is not None else uncompared,
+        missed,
     )
 
 
@@ -160,6 +165,13 @@ def _aligned(a: Side, b: Side, by_hand: Sequence[Match]) -> tuple[tuple[PartPair
             )
         )
     return tuple(parts), pairs
+
+
+def _missed(a: Side, b: Side, by_hand: Sequence[Match]) -> tuple[str, ...]:
+    assert a.table is not None and b.table is not None
+    label = {"a": a.label, "b": b.label}
+    found = unmatched(_members(a.table), _members(b.table), a.anchors, b.anchors, by_hand)
+    return tuple(f"{label[side]} has no part {path!r}, which --align names" for side, path in found)
 
 
 def _members(table: PartTable) -> list[Part]:

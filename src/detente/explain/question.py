@@ -82,6 +82,18 @@ def of_result(result: Result) -> Question:
     return ask(slow.workload, slow.size, slow.contract, slow.precision, slow.device, slow.stack, fast.stack)
 
 
+def of_explained(session: Session) -> Question | None:
+    """What a session was asked that ``explain`` measured: its first two rows are the ends. None of any other session.
+    By its slowest and its fastest row it would be another question: who stands between the two may be either."""
+    plain = [c for c in session.planned if not c.arm and "#" not in c.label]
+    if session.command[:2] != ("detente", "explain") or len(plain) < 2 or plain[0].group != plain[1].group:
+        return None
+    a, b = plain[:2]
+    if a.contract.name not in CONTRACTS:
+        return None
+    return ask(a.workload, a.size, a.contract.name, a.contract.precision, a.device, a.stack, b.stack)
+
+
 def of_session(
     session: Session,
     workload: str,

@@ -69,6 +69,7 @@ def render_why(found: Answer) -> str:
             uncompared=found.uncompared,
             imported=IMPORTED if found.session.imported is not None else "",
             missing=found.missing,
+            unmatched=found.unmatched,
             untested={**found.explanation.dropped, **found.untested},
             icicles=_icicles(found),
             memory=[m for s in found.sides if s is not None and (m := _memory(s))],

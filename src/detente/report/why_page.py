@@ -41,6 +41,7 @@ def why_lines(found: Answer, style: str) -> list[str]:
         )
     if found.parts:
         lines += _section("The parts that differ most", md) + _parts(found, md)
+    lines += [_item(said, md) for said in found.unmatched]
     for label, why in found.missing.items():
         lines += [_escaped(f"{label} has no parts: {why}", md), ""]
     lines += _section("Differences of the programs, and what came of them", md) + _findings(found, md)
@@ -130,6 +131,7 @@ def why_document(found: Answer) -> dict[str, Any]:
         "untested": found.untested,
         "arms": [to_json(x) for x in found.effects],
         "missing": found.missing,
+        "unmatched": found.unmatched,
         "coverage": {
             side.label: {
                 "operations": dict(side.table.of_operations),
