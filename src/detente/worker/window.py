@@ -262,7 +262,7 @@ class Window:
         between, _ = readings()
         state = self._buffers.copy(given)
         del given
-        self._stamp(wall, cpu, between)
+        self._stamp(wall, cpu, between, len(state))
         if not keep:
             self._buffers.give_back(state)
         return state
@@ -277,7 +277,7 @@ class Window:
         self._stamp(wall, cpu, between, len(outputs))
         self.taken.outputs.append(Returned(number, fresh, outputs))
 
-    def _stamp(self, wall: int, cpu: int, between: int, tensors: int = 0) -> None:
+    def _stamp(self, wall: int, cpu: int, between: int, tensors: int) -> None:
         wall_now, cpu_now = readings()
         self.taken.hand_outs.append(
             HandOut(len(self.taken.samples), wall_now - wall, cpu_now - cpu, wall_now - between, tensors)
