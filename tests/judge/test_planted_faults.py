@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 from planted_sessions import (
     ERRORS,
+    FLOPS,
     PROOF,
     STATE,
     WEIGHTS,
@@ -233,6 +234,19 @@ def test_fair_session_has_no_finding(region):
     assert quiet(result), [f for c in result.cells for f in c.findings if f.severity != "unchecked"]
     assert {c.status for c in result.cells} == {"ok"}
     assert {v.word for v in result.verdicts} <= {"FASTER", "SLOWER", "LEANS"}
+
+
+@pytest.mark.parametrize(("flops", "fair"), [(0.96, True), (0.85, False)])
+def test_what_a_causal_mask_hides_is_no_work(flops, fair):
+    """Nine tenths of the closed form are what no implementation may leave out."""
+    session = make_session(plant={"jax": probe("program", flops=int(flops * FLOPS))})
+    settings = session.fingerprint.settings
+    (group,) = settings["workloads"]
+    costs = {**settings["workloads"][group], "least_flops": int(0.9 * FLOPS)}
+    told = replace(session.fingerprint, settings={**settings, "workloads": {group: costs}})
+    found = loud(judge(replace(session, fingerprint=told)), "jax")
+    assert ("work-removed" not in found) is fair, found
+    assert "work-removed" in loud(judge(session), "jax")
 
 
 def test_a_probe_that_failed_in_one_process_of_five_voids_its_row():

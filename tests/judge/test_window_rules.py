@@ -82,6 +82,18 @@ def makes_up(share: float) -> Change:
     return change
 
 
+def makes_up_behind_stretches(*over: float) -> Change:
+    """Hand-outs that take these shares of a sample longer than reading may."""
+
+    def change(evidence: Evidence) -> Evidence:
+        whole = evidence.samples[0].wall_ns
+        allowed = 20 * 1_000_000 + 0.2e6 * 14
+        hands = tuple(HandOut(i, round(allowed + m * whole), 0, 1_000_000, 13) for i, m in enumerate(over))
+        return covered(replace(evidence, window=replace(evidence.window, hand_outs=hands)))
+
+    return change
+
+
 def promises(evidence: Evidence) -> Evidence:
     """Steps of 25 microseconds that promise, and 3 ms wherever somebody reads what one of them should have computed."""
     samples = tuple(Sample(2000 * 25_000, 2000) for _ in evidence.samples)
@@ -164,6 +176,16 @@ PLANTED = {
         makes_up(0.5),
         "train-step",
     ),
+    "the work of a stretch is done when it ends": (
+        "clock-not-covering",
+        makes_up_behind_stretches(0, 0, 1, 0, 1, 0, 1),
+        "train-step",
+    ),
+    "the work of the only stretch is done when it ends": (
+        "clock-not-covering",
+        makes_up_behind_stretches(0, 0, 1),
+        "train-step",
+    ),
     "a memo": ("remembered-results", remembers, "forward"),
     "a result is computed where it is read": ("clock-not-covering", promises, "gradient"),
     "a forward's result is computed where it is read": ("clock-not-covering", promises, "forward"),
@@ -204,6 +226,11 @@ def test_a_reference_that_drifts_more_than_the_cap_proves_nothing_against_a_row(
     assert change_share(wild, own=True) > CAP["fp32"]
     result = judge(make_session(plant={"jax": window(errors=wild)}))
     assert row(result, "jax").status == "ok"
+
+
+@pytest.mark.parametrize("over", [(0, 0, 1, 0, 0, 0, 0), (0.2,) * 7, (0.2, 0, 0.2)])
+def test_one_hand_out_of_seven_may_meet_a_page_of_memory(over: tuple[float, ...]) -> None:
+    assert quiet(judge(make_session(plant={"jax": makes_up_behind_stretches(*over)})))
 
 
 def drifting(share: float) -> tuple[TensorError, ...]:

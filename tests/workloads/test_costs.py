@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detente.workloads.catalogue import WORKLOADS, find_workload
-from detente.workloads.costs import Convolution, Product, attention, flops, largest
+from detente.workloads.catalogue import WORKLOADS, find_size, find_workload
+from detente.workloads.costs import Convolution, Product, attention, flops, largest, least_flops
 from detente.workloads.traffic import PARAMETER_PASSES
 
 ROWS = [
@@ -148,3 +148,23 @@ def test_a_product_costs_each_gradient_that_somebody_asks_for():
 
 def test_attention_is_two_products_over_the_whole_square():
     assert flops(attention(batch=2, heads=3, positions=5, depth=7), "forward") == 2 * (2 * 2 * 3 * 5 * 5 * 7)
+
+
+@pytest.mark.parametrize(
+    ("mask", "seen"), [({}, 25), ({"causal": True}, 15), ({"causal": True, "window": 2}, 9)]
+)
+def test_what_a_mask_hides_may_be_left_out(mask, seen):
+    """Of five positions a causal one sees 1 + 2 + 3 + 4 + 5, and in a window of two 1 + 2 + 2 + 2 + 2."""
+    work = attention(batch=2, heads=3, positions=5, depth=7, **mask)
+    assert least_flops(work, "forward") == 2 * (2 * 2 * 3 * seen * 7)
+    assert least_flops(work, "gradient") == 3 * least_flops(work, "forward")
+    assert flops(work, "forward") == 2 * (2 * 2 * 3 * 25 * 7)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neo", "llama", "mha"])
+def test_causal_models_say_what_is_the_least(name):
+    workload = find_workload(name)
+    size = find_size(workload, "tiny")
+    assert workload.least_flops is not None
+    assert 0.5 * workload.flops(size, "forward") < workload.least_flops(size, "forward")
+    assert workload.least_flops(size, "forward") < workload.flops(size, "forward")

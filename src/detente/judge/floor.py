@@ -20,10 +20,16 @@ CACHED = 64 * 2**20
 
 @dataclass(frozen=True)
 class Work:
-    """What a group must do in one step: floating-point operations of its products, and compulsory bytes."""
+    """What a group must do in one step: floating-point operations of its products, and compulsory bytes. ``least``:
+    the operations without what a mask hides, which nobody's result depends on; 0 where nothing is hidden."""
 
     flops: int
     bytes: int
+    least: int = 0
+
+    @property
+    def least_flops(self) -> int:
+        return self.least or self.flops
 
 
 @dataclass(frozen=True)
@@ -95,4 +101,4 @@ def floor_column(work: Work, peak: Peak, seconds: float | None, row: str) -> Flo
 def impossible(work: Work, peak: Peak, seconds: float) -> bool:
     """Whether a steady median is below what is physically possible, by more than the probes can be wrong."""
     least = IMPOSSIBLE_BUSY if peak.busy else IMPOSSIBLE
-    return seconds < least * peak.seconds(work)[0]
+    return seconds < least * peak.seconds(replace(work, flops=work.least_flops))[0]

@@ -108,7 +108,7 @@ def _work(facts: Mapping[str, int] | None, rows: list[Row]) -> Work | None:
     leanest of the captured programs says it, of rows whose proof did not fail: what it computes suffices, and it reads
     its arguments and writes its results once. Without a program no floor is drawn."""
     if facts and facts["flops"]:
-        return Work(int(facts["flops"]), int(facts["bytes"]))
+        return Work(int(facts["flops"]), int(facts["bytes"]), int(facts.get("least_flops", 0)))
     if not facts:
         return None
     found = [

@@ -202,7 +202,7 @@ def _workloads(value: Any) -> str:
     for name, costs in value.items():
         if not isinstance(costs, dict):
             return f"{shown(name)} is no object"
-        for key in ("flops", "bytes"):
+        for key in ("flops", "bytes", *({"least_flops"} & costs.keys())):
             number = costs.get(key)
             if type(number) is not int or not 0 <= number <= LARGEST:
                 return f"{key} of {shown(name)} is {shown(number)}, not a whole number of at least 0"

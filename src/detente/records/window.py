@@ -21,7 +21,7 @@ class HandOut:
     at        samples that had been taken before it: sample ``at`` is the first one after it
     wall_ns   nanoseconds that it took, and ``cpu_ns`` of processor time
     copy_ns   of these, what the harness's own copy of the answer took
-    tensors   of results of one step, how many there were; 0 of a state
+    tensors   how many there were; 0 where nobody counted (before 28 November)
     """
 
     at: int

@@ -27,8 +27,11 @@ def _costs(cell: Cell) -> dict[str, Any]:
     activations = 2 if precision.narrow_products else 4
     # The traffic of an update depends on the optimizer: SGD passes over its state fewer times than AdamW.
     traffic = cell.contract.name if cell.contract.optimizer == "sgd" else region
+    flops = workload.flops(size, region)
+    least = workload.least_flops(size, region) if workload.least_flops else flops
     return {
-        "flops": workload.flops(size, region),
+        "flops": flops,
+        **({"least_flops": least} if least < flops else {}),
         "bytes": workload.bytes(size, traffic, precision.width, activations),
         "product": list(workload.products(size)),
         "dims": dict(size.dims),

@@ -41,7 +41,7 @@ def timed_step(running: Running, batch: Any) -> tuple[float, float, Any]:
 # A step whose loss is read back takes at most this many times as long as one of a queue (waking threads, the read).
 _READ_FACTOR = 32
 # Room for jitter: a block is made so many times as long as it must be.
-_ROOM = 1.25
+ROOM = 1.25
 
 
 def calibrate(running: Running, next_batch: Callable[[], Any], step_s: float, sampling: Sampling) -> int:
@@ -57,7 +57,7 @@ def calibrate(running: Running, next_batch: Callable[[], Any], step_s: float, sa
     """
     if is_long(step_s, sampling):
         return 1
-    steps = max(1, math.ceil(_ROOM * sampling.block_s / max(step_s, 1e-6)))
+    steps = max(1, math.ceil(ROOM * sampling.block_s / max(step_s, 1e-6)))
     most = _READ_FACTOR * steps
     while True:
         start = now()
@@ -66,7 +66,7 @@ def calibrate(running: Running, next_batch: Callable[[], Any], step_s: float, sa
         whole_s, wall_s = now() - start, taken.wall_ns / 1e9
         if wall_s >= 1.1 * sampling.block_s or whole_s >= 2 * sampling.block_s or steps >= most:
             return steps
-        grown = math.ceil(steps * _ROOM * sampling.block_s / max(wall_s, 1e-6))
+        grown = math.ceil(steps * ROOM * sampling.block_s / max(wall_s, 1e-6))
         steps = min(most, max(steps + 1, grown))
 
 

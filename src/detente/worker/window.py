@@ -13,6 +13,7 @@ for the first and cannot be for the second.
 from __future__ import annotations
 
 import gc
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from detente.records.sample import Sample
 from detente.records.window import HandOut
 from detente.stacks.protocol import Running
 from detente.worker.buffers import Buffers
-from detente.worker.clock import readings, sample, without_collector
+from detente.worker.clock import ROOM, readings, sample, without_collector
 
 # Samples behind the first steps, at least: room for a stretch at a place that is not known.
 LEAST_BEHIND = 3
@@ -33,6 +34,8 @@ LEAST_BEHIND = 3
 MOST_REPLAYED = 32
 # Steps that are long beside the window: a second stretch would cost more than it shows.
 SLOW_S = 0.25
+# A sample may become so many times as long as the one before it: one reading is no ground for more.
+LONGEST = 64
 # Fresh batches of a region without state, at most: each is placed, and seen once.
 FRESH = 32
 
@@ -205,7 +208,7 @@ class Window:
                 batches = self._samples(length)
                 after = self._hand_out(hold)
                 if hold:
-                    taken.stretches.append(Stretch(begun, length * queued, batches, before, after))
+                    taken.stretches.append(Stretch(begun, len(batches), batches, before, after))
                 at = start + length
             self._samples(count - at)
             self._over()
@@ -251,7 +254,22 @@ class Window:
         numbers = self.feed.numbers(self.queued)
         found, self._newest = sample(self.running, self.feed, self.queued, keep)
         self.taken.samples.append(found)
+        if found.wall_ns < self.sampling.block_s * 1e9 / 2:
+            self._lengthen(found)
         return numbers
+
+    def _lengthen(self, found: Sample) -> None:
+        """Queue more steps from now on: a sample was not half as long as planned. How long a step is was told by three
+        steps and a calibration, and so by the stack: one that slept in these had a window of 1.2 ms, in which every
+        allowance of milliseconds was longer than the work. A neighbour does the same to a fair one. As there, a loss
+        is read: of a stack that does not wait it says how long the work was."""
+        wall, cpu = readings()
+        self.running.loss(self._newest)
+        wall_now, cpu_now = readings()
+        self.taken.hand_outs.append(HandOut(len(self.taken.samples), wall_now - wall, cpu_now - cpu))
+        whole = found.wall_ns + wall_now - wall
+        wanted = math.ceil(ROOM * self.sampling.block_s * 1e9 * found.steps / max(whole, 1))
+        self.queued = max(self.queued, min(wanted, LONGEST * found.steps))
 
     def _hand_out(self, keep: bool) -> dict[str, np.ndarray]:
         """The state, and what asking for it took. It is a copy of ours, made inside the stamp: arrays that the stack
@@ -262,7 +280,7 @@ class Window:
         between, _ = readings()
         state = self._buffers.copy(given)
         del given
-        self._stamp(wall, cpu, between)
+        self._stamp(wall, cpu, between, len(state))
         if not keep:
             self._buffers.give_back(state)
         return state
@@ -277,7 +295,7 @@ class Window:
         self._stamp(wall, cpu, between, len(outputs))
         self.taken.outputs.append(Returned(number, fresh, outputs))
 
-    def _stamp(self, wall: int, cpu: int, between: int, tensors: int = 0) -> None:
+    def _stamp(self, wall: int, cpu: int, between: int, tensors: int) -> None:
         wall_now, cpu_now = readings()
         self.taken.hand_outs.append(
             HandOut(len(self.taken.samples), wall_now - wall, cpu_now - cpu, wall_now - between, tensors)

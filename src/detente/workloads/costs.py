@@ -8,13 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Product:
-    """``times`` products of (m, k) by (k, n). ``data``: the left operand is data, whose gradient nobody asks for."""
+    """``times`` products of (m, k) by (k, n). ``data``: the left operand is data, whose gradient nobody asks for.
+    ``hidden``: multiplications of all of them that a mask makes nothing of, so that an implementation may leave them
+    out."""
 
     m: int
     k: int
     n: int
     times: int = 1
     data: bool = False
+    hidden: int = 0
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -24,6 +27,10 @@ class Product:
     def flops(self) -> int:
         """Of all of them, forward."""
         return 2 * self.m * self.k * self.n * self.times
+
+    def least(self) -> int:
+        """Without what a mask hides."""
+        return self.flops() - 2 * self.hidden
 
 
 @dataclass(frozen=True)
@@ -67,21 +74,42 @@ class Convolution:
         out; each of the two gradients has exactly as many."""
         return 2 * self.batch * self.taps() ** 2 * self.inputs * self.outputs
 
+    def least(self) -> int:
+        """Nothing is hidden."""
+        return self.flops()
+
 
 Work = Product | Convolution
 
 
-def attention(batch: int, heads: int, positions: int, depth: int) -> tuple[Product, Product]:
+def attention(
+    batch: int, heads: int, positions: int, depth: int, *, causal: bool = False, window: int = 0
+) -> tuple[Product, Product]:
     """The two products of self-attention over the *full* square of positions, as the definition of masked attention
-    forms them: queries by keys, shares by values. ``depth`` is the width of a head."""
+    forms them: queries by keys, shares by values. ``depth`` is the width of a head. Where the mask is ``causal``, what
+    it hides may be left out, block by block (FlashAttention does); a ``window`` hides what lies further back too."""
     times = batch * heads
-    return Product(positions, depth, positions, times), Product(positions, positions, depth, times)
+    seen = sum(min(i + 1, window or positions) for i in range(positions)) if causal else positions**2
+    hidden = times * depth * (positions**2 - seen)
+    return (
+        Product(positions, depth, positions, times, hidden=hidden),
+        Product(positions, positions, depth, times, hidden=hidden),
+    )
 
 
 def flops(work: Iterable[Work], region: str) -> int:
     """FLOPs of one step. ``forward`` costs each piece once; another region as much again for the gradient of each
     operand that has one: two, or one where the left operand is data."""
-    return sum(w.flops() * (1 if region == "forward" else 2 if w.data else 3) for w in work)
+    return sum(w.flops() * _passes(w, region) for w in work)
+
+
+def least_flops(work: Iterable[Work], region: str) -> int:
+    """As ``flops``, without what a mask hides from each product, and from the gradients of its operands."""
+    return sum(w.least() * _passes(w, region) for w in work)
+
+
+def _passes(work: Work, region: str) -> int:
+    return 1 if region == "forward" else 2 if work.data else 3
 
 
 def largest(work: Iterable[Work]) -> tuple[int, int, int]:

@@ -44,6 +44,7 @@ class Workload:
     batch            (size, generator) -> one batch of numpy arrays; float32 and int32 or int64
     flops            (size, region) -> floating-point operations of one step, multiply and add counted apart,
                      products and convolutions only
+    least_flops      (size, region) -> of these, what no implementation may leave out; ``flops`` where it is None
     bytes            (size, region, bytes per parameter element, bytes per activation element) -> compulsory
                      traffic: every input read once, every output written once
     products         (size) -> (m, k, n) of the workload's largest product, one of the peak probe's shapes
@@ -68,6 +69,7 @@ class Workload:
     bytes: Callable[[Size, str, int, int], int]
     products: Callable[[Size], tuple[int, int, int]]
     contracts: tuple[str, ...] = ("train-step", "train-step-sgd", "gradient", "forward")
+    least_flops: Callable[[Size, str], int] | None = None
     batch_gradients: tuple[str, ...] = ()
     layers: Callable[[Size], int] = field(default=lambda size: 0)
     parameters: Callable[[Size], int] = field(default=lambda size: 0)

@@ -6,7 +6,7 @@ import numpy as np
 
 from detente.workloads.batches import tokens
 from detente.workloads.constraints import divides, within
-from detente.workloads.costs import Product, Work, attention, flops, largest
+from detente.workloads.costs import Product, Work, attention, flops, largest, least_flops
 from detente.workloads.overrides import with_layers
 from detente.workloads.traffic import of_tokens, positions_unread
 from detente.workloads.workload import Size, Workload
@@ -52,7 +52,11 @@ def work(size: Size) -> list[Work]:
     shapes = ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h))
     projections = [Product(tokens, k, n, times=layers) for k, n in shapes]
     head = Product(tokens, h, size["vocab"])
-    return [*projections, *(layers * attention(size["batch"], size["heads"], t, h // size["heads"])), head]
+    return [
+        *projections,
+        *(layers * attention(size["batch"], size["heads"], t, h // size["heads"], causal=True)),
+        head,
+    ]
 
 
 WORKLOAD = Workload(
@@ -62,6 +66,7 @@ WORKLOAD = Workload(
     definitions={"torch": "detente.workloads.gpt2.in_torch", "flax": "detente.workloads.gpt2.in_flax"},
     batch=tokens,
     flops=lambda size, region: flops(work(size), region),
+    least_flops=lambda size, region: least_flops(work(size), region),
     bytes=of_tokens(parameters, positions_unread),
     products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],

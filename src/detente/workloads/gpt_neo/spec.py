@@ -6,7 +6,7 @@ import numpy as np
 
 from detente.workloads.batches import tokens
 from detente.workloads.constraints import divides, multiple, within
-from detente.workloads.costs import Product, Work, affine, attention, flops, largest
+from detente.workloads.costs import Product, Work, affine, attention, flops, largest, least_flops
 from detente.workloads.overrides import with_layers
 from detente.workloads.traffic import of_tokens, positions_unread
 from detente.workloads.workload import OptimizerSettings, Size, Workload
@@ -61,7 +61,8 @@ def work(size: Size) -> list[Work]:
         Product(b * t, h, 4 * h, times=layers),
         Product(b * t, 4 * h, h, times=layers),
         Product(b * t, h, h, times=4 * layers),
-        *(layers * attention(b, heads, t, h // heads)),
+        *(layers // 2 * attention(b, heads, t, h // heads, causal=True)),
+        *(layers // 2 * attention(b, heads, t, h // heads, causal=True, window=size["window"])),
     ]
 
 
@@ -72,6 +73,7 @@ WORKLOAD = Workload(
     definitions={"torch": "detente.workloads.gpt_neo.in_torch", "flax": "detente.workloads.gpt_neo.in_flax"},
     batch=tokens,
     flops=lambda size, region: flops(work(size), region),
+    least_flops=lambda size, region: least_flops(work(size), region),
     bytes=of_tokens(parameters, positions_unread),
     products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],

@@ -6,7 +6,7 @@ import numpy as np
 
 from detente.workloads.batches import tokens
 from detente.workloads.constraints import Constraint, at_most, divides
-from detente.workloads.costs import Product, Work, attention, flops, largest
+from detente.workloads.costs import Product, Work, attention, flops, largest, least_flops
 from detente.workloads.overrides import with_layers
 from detente.workloads.traffic import of_tokens
 from detente.workloads.workload import OptimizerSettings, Size, Workload
@@ -89,7 +89,7 @@ def work(size: Size) -> list[Work]:
         Product(b * t, inner, h, times=layers),
         Product(b * t, h, h, times=2 * layers),
         Product(b * t, h, key_width(size), times=2 * layers),
-        *(layers * attention(b, heads, t, h // heads)),
+        *(layers * attention(b, heads, t, h // heads, causal=True)),
     ]
 
 
@@ -105,6 +105,7 @@ WORKLOAD = Workload(
     definitions={"torch": "detente.workloads.llama.in_torch", "flax": "detente.workloads.llama.in_flax"},
     batch=tokens,
     flops=lambda size, region: flops(work(size), region),
+    least_flops=lambda size, region: least_flops(work(size), region),
     bytes=of_tokens(parameters, unread),
     products=lambda size: largest(work(size)),
     layers=lambda size: size["layers"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detente.workloads.batches import hidden_states
 from detente.workloads.constraints import divides
-from detente.workloads.costs import Product, Work, affine, attention, flops, largest
+from detente.workloads.costs import Product, Work, affine, attention, flops, largest, least_flops
 from detente.workloads.traffic import of_hidden_states
 from detente.workloads.workload import Size, Workload
 
@@ -23,7 +23,7 @@ def work(size: Size, region: str) -> list[Work]:
     gradient of x, as inside a network; a train step of this block alone has no use for it."""
     b, t, h, heads = (size[d] for d in ("batch", "sequence", "hidden", "heads"))
     inward = Product(b * t, h, 3 * h, data=region != "gradient")
-    return [inward, Product(b * t, h, h), *attention(b, heads, t, h // heads)]
+    return [inward, Product(b * t, h, h), *attention(b, heads, t, h // heads, causal=True)]
 
 
 WORKLOAD = Workload(
@@ -33,6 +33,7 @@ WORKLOAD = Workload(
     definitions={"torch": "detente.workloads.mha.in_torch", "flax": "detente.workloads.mha.in_flax"},
     batch=hidden_states,
     flops=lambda size, region: flops(work(size, region), region),
+    least_flops=lambda size, region: least_flops(work(size, region), region),
     bytes=of_hidden_states(parameters),
     products=lambda size: largest(work(size, "forward")),
     parameters=parameters,
