@@ -207,7 +207,13 @@ class Step(Readable):
             return value
         lead = () if self.options.accumulate == 1 else (self.options.accumulate,)
         avals = [replace(a, shape=(*lead, *a.shape)) for a in layout.avals]
+        leaves: list[torch.Tensor]
         leaves = [Pending.of(a, lambda x=x: x, x) for a, x in zip(avals, aux, strict=True)]
+        if not lead:  # what is stacked is a copy
+            for one in variant.captured.lasting:
+                if self.weights.tensors[one.name].is_meta:
+                    self.sync_to_torch()
+                leaves[one.leaf] = one.of(self.weights.tensors[one.name])
         return value, layout.build(leaves)
 
     def _read(self, variant: Variant, number: int, loss: Any, word: Any) -> Any:

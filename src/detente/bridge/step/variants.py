@@ -369,7 +369,7 @@ class Variants:
                 return capture(self.model, self.loss, self.example(placed), inputs=True)
 
         with telling(f"two more captures: does {name} only count?", self.options.quiet):
-            return only_counts(captured, lambda a, b: alike(a.graph, b.graph, values=True), table, key, value)
+            return only_counts(captured, lambda a, b: alike(a, b, values=True), table, key, value)
 
     def _check_structure(self, layout: Layout) -> None:
         """A changed shape or dtype is another program; a changed structure is a mistake, said before
