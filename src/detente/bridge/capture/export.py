@@ -60,7 +60,8 @@ class Captured:
     tensors; ``draws`` is how many random calls the program makes in eager order, dead ones included. ``ran`` is the
     code that ran in the capture, and ``writes`` what it wrote to Python's values, as a step of eager would have, too.
     ``outside`` are tensors that the loss holds (a teacher's, class weights): inputs like the module's buffers.
-    ``lasting`` are results beside the loss that are the module's own tensors. ``codes`` are those of the user's
+    ``lasting`` are results beside the loss that are the module's own tensors. ``asked`` is what the user's code asked
+    for outside of Python (a file), and ``again`` what it asks for whenever it runs. ``codes`` are those of the user's
     functions that ran."""
 
     graph: Graph
@@ -72,6 +73,8 @@ class Captured:
     writes: tuple[Write, ...] = ()
     outside: tuple[str, ...] = ()
     lasting: tuple[Lasting, ...] = ()
+    asked: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
     codes: frozenset[CodeType] = field(default=frozenset(), compare=False)
 
 
@@ -125,6 +128,7 @@ class _Program(nn.Module):
                 held.noting_lines(),
                 keep_seeds(),
                 ran.noting(True),
+                ran.outside.listening(),
                 without_torchs_code(ran),
             ):
                 value = self.__dict__["loss"](self.model, self.layout.build(tensors))
@@ -260,15 +264,18 @@ def _settled_draws(run: Callable[[], Captured], before: Sources, ran: Ran) -> Ca
             other = run()
         if not alike(captured, other, values=True):
             raise refuse("generator", f"the step draws from {' and '.join(moved)}")
-    changing = [*ran.changing(), *before.iterators]
-    for _ in range(TURNS if changing else 0):
+    changing, outside = [*ran.changing(), *before.iterators], ran.outside
+    asked = (*outside.asked,)
+    for _ in range(TURNS if changing else bool(asked)):
         before.put_back()
         if not alike(captured, run(), values=True):
             raise refuse(
                 "generator",
-                f"what the step computes with is another number whenever it is asked ({', '.join(changing)})",
+                "what the step computes with is another number whenever it is asked "
+                f"({', '.join([*changing, *asked])})",
             )
-    return captured
+    # What the second capture did not ask for is kept from the first on: a table that is read once.
+    return replace(captured, asked=asked, again=tuple(said for said in asked if said in outside.last))
 
 
 def _twice(
@@ -414,6 +421,7 @@ def _export(
     ran: Ran,
     given: Given | None = None,
 ) -> tuple[Captured, tuple[Left, ...]]:
+    ran.outside.anew()
     program = _Program(model, loss, layout, given, before, ran)
     flat = tuple(t.detach() for t in tensors)
     program.__dict__["leaves"] = [t.requires_grad for t in tensors]
