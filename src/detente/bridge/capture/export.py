@@ -270,7 +270,7 @@ def _settled_draws(run: Callable[[], Captured], before: Sources, ran: Ran) -> Ca
         before.put_back()
         if not alike(captured, run(), values=True):
             raise refuse(
-                "generator",
+                "generator" if changing else "repeat",
                 "what the step computes with is another number whenever it is asked "
                 f"({', '.join([*changing, *asked])})",
             )
