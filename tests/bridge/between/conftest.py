@@ -32,6 +32,12 @@ CORE = (
     "test_what_is_done_to_it_is_done_to_the_step[4-clears]",
     "test_a_write_through_it_is_one_to_the_module[behind the first step-data]",
     "test_a_function_of_a_library_that_is_replaced[torch.nn.functional]",
+    "test_a_tensor_of_the_batch_asks_for_its_gradient_in_some_steps[every third step]",
+    "test_a_dataclass_is_what_it_holds_and_not_what_its_class_makes_of_that[Normalised]",
+    "test_a_tensor_of_the_module_beside_the_loss_is_the_live_one[later-a view]",
+    "test_a_plain_value_beside_the_loss_is_that_of_its_step[a counter]",
+    "test_a_state_dict_is_what_the_module_says[Versioned]",
+    "test_a_seed_before_each_step_is_told_once[<lambda>0]",
 )
 
 

@@ -342,11 +342,11 @@ def _hash(found: bytes) -> str:
 
 
 def _stamp(file: str | None) -> str:
-    """Size and time of a library's file, the hash of a user's."""
+    """Size and time of a library's file and of what was compiled, the hash of a user's source."""
     if file is None:
         return ""
     try:
-        if in_library(file):
+        if in_library(file) or not file.endswith(".py"):
             status = Path(file).stat()
             return f"{status.st_size}.{status.st_mtime_ns}"
         return _hash(Path(file).read_bytes())

@@ -95,7 +95,9 @@ def key(
 
 
 def unnamed(captured: Captured, name: Name) -> str:
-    """What the capture ran that the name does not tell of, in words; empty where there is nothing."""
+    """What the capture ran or read that the name does not tell of, in words; empty where there is nothing."""
+    if captured.asked:
+        return f"{captured.asked[0]}, which another process may find changed"
     for code in sorted(captured.codes, key=lambda c: (c.co_filename, c.co_firstlineno)):
         if code not in name.codes:
             return f"it ran {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}), which nothing leads to"
@@ -105,13 +107,11 @@ def unnamed(captured: Captured, name: Name) -> str:
     return ""
 
 
-# Names of what lies outside of the model and the loss: files, the process, another library's settings.
+# Names of what lies outside of the model and the loss and cannot be seen when it is asked for (``live/outside.py`` sees
+# the rest): the process, another library's settings, a stream that was opened before and is read in C.
 _OUTSIDE = frozenset(
-    {
-        "open", "read_text", "read_bytes", "load", "loadtxt", "read_csv", "urlopen", "argv", "getcwd", "environ",
-        "getenv", "getcontext", "localcontext", "Decimal", "input", "gethostname",
-    }
-)  # fmt: skip
+    {"load", "argv", "environ", "getenv", "getcontext", "localcontext", "Decimal", "input", "gethostname"}
+)
 
 
 def _read_by_its_step(optimizer: Any) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from detente.bridge.graph import Aval
+from detente.bridge.live.places import Slots
 from detente.bridge.private import pytree
-from detente.bridge.refusal import Reason, Refused
+from detente.bridge.refusal import Reason, Refused, refuse
 
 _STATIC = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
@@ -27,7 +28,8 @@ _OWN = "put its tensors into a tuple, a dictionary or a dataclass"
 @dataclass(frozen=True)
 class Layout:
     """How a pytree comes apart: ``spec`` its structure, ``avals`` one ``Aval`` per tensor leaf, ``paths``
-    their names, ``static`` the other leaves as ``(position, value)``. Equal layouts run the same program.
+    their names, ``static`` the other leaves as ``(position, value)``, ``tracked`` which tensors require a gradient (a
+    loss may ask, and does something else with those). Equal layouts run the same program.
 
     Leaves stand in an order that does not depend on that of a dictionary's keys: ``order`` says where each stands in
     ``spec``, and ``shape`` is the structure in words, equal for the same keys in any order. A loss may go through the
@@ -40,6 +42,7 @@ class Layout:
     static: tuple[tuple[int, Any], ...]
     order: tuple[int, ...]
     shape: str
+    tracked: tuple[bool, ...]
 
     def build(self, tensors: Sequence[Any]) -> Any:
         """The pytree again, from one value per tensor leaf."""
@@ -58,7 +61,7 @@ class Layout:
     def key(self) -> tuple[Any, ...]:
         """Hashable, equal for equal layouts (``1``, ``1.0`` and ``True`` are different values here)."""
         static = tuple((i, type(v).__name__, repr(v)) for i, v in self.static)
-        return (self.shape, self.avals, static, self.order)
+        return (self.shape, tuple(zip(self.avals, self.tracked, strict=True)), static, self.order)
 
 
 def kinds(spec: Any) -> list[type]:
@@ -106,9 +109,21 @@ def flatten(tree: Any, name: str = "batch") -> tuple[list[torch.Tensor], Layout]
             )
     if bad:
         raise Refused(bad)
-    return tensors, Layout(
-        spec, tuple(aval(t) for t in tensors), tuple(paths), tuple(static), tuple(order), shape
-    )
+    avals, tracked = tuple(aval(t) for t in tensors), tuple(bool(t.requires_grad) for t in tensors)
+    return tensors, Layout(spec, avals, tuple(paths), tuple(static), tuple(order), shape, tracked)
+
+
+def same_when_built(tensors: Sequence[torch.Tensor], layout: Layout) -> None:
+    """Raises Refused where a container makes other tensors of what it is built from (a class of the user's own that
+    torch was taught, a graph): the program would see them changed once more."""
+    again, other = flatten(layout.build(tensors))
+    if other.key != layout.key or any(a is not b for a, b in zip(again, tensors, strict=True)):
+        names = sorted({kind.__qualname__ for kind in kinds(layout.spec)} - {"tuple", "list", "dict"})
+        raise refuse(
+            "batch",
+            f"a batch that is built again from its tensors holds others ({', '.join(names) or 'its containers'})",
+            hint=_OWN,
+        )
 
 
 def apart(tree: Any) -> tuple[list[tuple[Any, Any]], Any, list[int], str]:
@@ -131,7 +146,7 @@ def _canonical(spec: Any, start: int) -> tuple[str, list[int]]:
     keys = [""] * len(parts)
     # torch calls every named tuple by the function that makes them.
     kind = spec.type if isinstance(spec.type, type) else object
-    unordered = kind is dict or issubclass(kind, UserDict | SimpleNamespace)
+    unordered = kind is dict or issubclass(kind, UserDict | SimpleNamespace) or kind in _OBJECTS
     if unordered:
         keys = [f"{type(key).__name__} {key!r}: " for key in spec.context]
         both = sorted(zip(keys, parts, strict=True), key=lambda pair: pair[0])
@@ -150,7 +165,7 @@ def _register(tree: Any) -> None:
             _teach(kind, lambda d: d.items(), lambda v, k, t=kind: _rebuild(t, v, k))
             _register(list(leaf.values()))
         elif isinstance(leaf, SimpleNamespace):
-            _teach(kind, lambda n: vars(n).items(), lambda v, k, t=kind: t(**dict(zip(k, v, strict=True))))
+            _teach(kind, lambda n: vars(n).items(), lambda v, k, t=kind: _again(t, v, k))
             _register(list(vars(leaf).values()))
         elif _is_graph(leaf):
             _teach(
@@ -159,12 +174,40 @@ def _register(tree: Any) -> None:
                 lambda v, k, t=kind: t.from_dict(dict(zip(k, v, strict=True))),
             )
             _register(list(leaf.to_dict().values()))
-        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            pytree.register_dataclass(kind)
-            _register([getattr(leaf, f.name) for f in dataclasses.fields(leaf)])
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and _in_c(kind) is object:
+            _OBJECTS.add(kind)
+            _teach(kind, _state, lambda v, k, t=kind: _again(t, v, k), pytree.GetAttrKey)
+            _register([value for _, value in _state(leaf)])
 
 
-def _teach(kind: type, items: Any, build: Any) -> None:
+_HEAP = 1 << 9  # of a class's flags: it was made by Python code
+_OBJECTS: set[type] = set()  # dataclasses that torch's pytree was taught here
+
+
+def _state(holder: Any) -> list[tuple[str, Any]]:
+    """What an object holds, whether it has a field for it or not: in its table, and in its slots."""
+    return [*getattr(holder, "__dict__", {}).items(), *Slots(holder).items()]
+
+
+def _in_c(kind: type) -> Any:
+    """The nearest class of Python's own that a class is made from: what it holds beside attributes, that one makes."""
+    return next(base for base in kind.__mro__ if not base.__flags__ & _HEAP)
+
+
+def _again(kind: type, values: Sequence[Any], names: Sequence[str]) -> Any:
+    """An object that holds these, as a copy would: its class is not called, whose ``__post_init__`` would change them a
+    second time, and which takes no field with ``init=False``."""
+    made: Any = _in_c(kind).__new__(kind)
+    slots, table = Slots(made), getattr(made, "__dict__", None)
+    for name, value in zip(names, values, strict=True):
+        if table is None or name in slots.names:
+            slots[name] = value
+        else:
+            table[name] = value
+    return made
+
+
+def _teach(kind: type, items: Any, build: Any, key: Any = pytree.MappingKey) -> None:
     """``items`` gives (name, value) pairs of a container, and ``build`` makes it again from values and names."""
 
     def flat(container: Any) -> tuple[list[Any], list[Any]]:
@@ -173,7 +216,7 @@ def _teach(kind: type, items: Any, build: Any) -> None:
 
     def named(container: Any) -> tuple[list[Any], list[Any]]:
         pairs = list(items(container))
-        return [(pytree.MappingKey(name), value) for name, value in pairs], [name for name, _ in pairs]
+        return [(key(name), value) for name, value in pairs], [name for name, _ in pairs]
 
     pytree.register_pytree_node(kind, flat, build, flatten_with_keys_fn=named)
 

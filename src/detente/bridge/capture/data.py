@@ -21,9 +21,14 @@ from detente.bridge.private import FakeTensor
 from detente.bridge.refusal import refuse
 
 
+def one_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the two show the same memory, or parts of it; those of a trace, which have none, too."""
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+
+
 def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return (
-        one.untyped_storage()._cdata == other.untyped_storage()._cdata
+        one_memory(one, other)
         and one.storage_offset() == other.storage_offset()
         and (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
     )

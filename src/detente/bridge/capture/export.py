@@ -24,6 +24,7 @@ from detente.bridge.capture.functions import keep_functions, unkept
 from detente.bridge.capture.generators import Generators
 from detente.bridge.capture.held import Held, Left, left_in_python, standing_in
 from detente.bridge.capture.hooks import keep_hooks, rewire
+from detente.bridge.capture.lasting import Lasting, lasting
 from detente.bridge.capture.mapped import keep_maps
 from detente.bridge.capture.markers import capturing, leaf
 from detente.bridge.capture.neutral import convert
@@ -60,7 +61,9 @@ class Captured:
     tensors; ``draws`` is how many random calls the program makes in eager order, dead ones included. ``ran`` is the
     code that ran in the capture, and ``writes`` what it wrote to Python's values, as a step of eager would have, too.
     ``outside`` are tensors that the loss holds (a teacher's, class weights): inputs like the module's buffers.
-    ``codes`` are those of the user's functions that ran."""
+    ``lasting`` are results beside the loss that are the module's own tensors. ``asked`` is what the user's code asked
+    for outside of Python (a file), and ``again`` what it asks for whenever it runs. ``codes`` are those of the user's
+    functions that ran."""
 
     graph: Graph
     batch: batches.Layout
@@ -70,6 +73,9 @@ class Captured:
     ran: Names = Names()
     writes: tuple[Write, ...] = ()
     outside: tuple[str, ...] = ()
+    lasting: tuple[Lasting, ...] = ()
+    asked: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
     codes: frozenset[CodeType] = field(default=frozenset(), compare=False)
 
 
@@ -77,6 +83,7 @@ class _Told:
     """The aux layout of the last trace, and the tensors that it left in attributes."""
 
     aux: batches.Layout | None = None
+    lasting: Sequence[Lasting] = ()
     left: tuple[Left, ...] = ()
     writes: Sequence[Write] = ()
     unreached: frozenset[str] = frozenset()
@@ -113,6 +120,8 @@ class _Program(nn.Module):
         held = Held(self.model)
         same = _same_tensors(*self.__dict__["own"])
         told, ran = self.__dict__["told"], self.__dict__["ran"]
+        # Before the loss, which may bind another tensor to a name: what it gives back of that is of this step.
+        own = (*self.model.named_parameters(), *self.model.named_buffers())
         try:
             with (
                 nullcontext() if given is None else given,
@@ -120,6 +129,7 @@ class _Program(nn.Module):
                 held.noting_lines(),
                 keep_seeds(),
                 ran.noting(True),
+                ran.outside.listening(),
                 without_torchs_code(ran),
             ):
                 value = self.__dict__["loss"](self.model, self.layout.build(tensors))
@@ -138,7 +148,8 @@ class _Program(nn.Module):
             if len(value) != 2:
                 raise refuse("loss", f"the loss function returned a tuple of {len(value)}; (loss, aux) has 2")
             value, aux = value
-            extra, self.__dict__["told"].aux = batches.flatten(aux, "aux")
+            extra, told.aux = batches.flatten(aux, "aux")
+            told.lasting = lasting(extra, own)
         if not isinstance(value, torch.Tensor):
             raise refuse("loss", f"the loss function returned a {type(value).__name__}, not a tensor")
         if value.ndim != 0 or not value.is_floating_point():
@@ -252,17 +263,20 @@ def _settled_draws(run: Callable[[], Captured], before: Sources, ran: Ran) -> Ca
         before.put_back()
         with generators.elsewhere(turn):
             other = run()
-        if not alike(captured.graph, other.graph, values=True):
+        if not alike(captured, other, values=True):
             raise refuse("generator", f"the step draws from {' and '.join(moved)}")
-    changing = [*ran.changing(), *before.iterators]
-    for _ in range(TURNS if changing else 0):
+    changing, outside = [*ran.changing(), *before.iterators], ran.outside
+    asked = (*outside.asked,)
+    for _ in range(TURNS if changing else bool(asked)):
         before.put_back()
-        if not alike(captured.graph, run().graph, values=True):
+        if not alike(captured, run(), values=True):
             raise refuse(
-                "generator",
-                f"what the step computes with is another number whenever it is asked ({', '.join(changing)})",
+                "generator" if changing else "repeat",
+                "what the step computes with is another number whenever it is asked "
+                f"({', '.join([*changing, *asked])})",
             )
-    return captured
+    # What the second capture did not ask for is kept from the first on: a table that is read once.
+    return replace(captured, asked=asked, again=tuple(said for said in asked if said in outside.last))
 
 
 def _twice(
@@ -285,21 +299,29 @@ def _twice(
             try:
                 found, written = _capture(model, loss, batch, outside, before, ran, settle, again)
                 anew = {(id(one.table), one.key) for one in written if one.mark not in standing}
-                second = found.graph
+                second = found
             except Refused:
                 pass
         # What was put where nothing was, and is found there the next time, is a cache.
         moving = [one for one in left if not one.fresh or (id(one.table), one.key) in anew]
-        if moving and (second is None or not alike(captured.graph, second)):
+        if moving and (second is None or not alike(captured, second)):
             raise Refused([one.reason for one in moving])
     return captured
 
 
-def alike(one: Graph, other: Graph, *, values: bool = False) -> bool:
-    """Whether two captures are one program, and read the same constants; ``values``: that hold the same."""
-    if one != other or one.constants.keys() != other.constants.keys():
+def alike(one: Captured, other: Captured, *, values: bool = False) -> bool:
+    """Whether two captures are one program, give back the same plain values beside the loss, and read the same
+    constants; ``values``: that hold the same."""
+    if one.graph != other.graph or _given_back(one) != _given_back(other):
         return False
-    return not values or all(a.tobytes() == other.constants[n].tobytes() for n, a in one.constants.items())
+    held, others = one.graph.constants, other.graph.constants
+    if held.keys() != others.keys():
+        return False
+    return not values or all(a.tobytes() == others[n].tobytes() for n, a in held.items())
+
+
+def _given_back(captured: Captured) -> Any:
+    return captured.lasting, None if captured.aux is None else captured.aux.key
 
 
 def _has_tensors(part: Any, known: set[int]) -> bool:
@@ -348,6 +370,7 @@ def _capture(
     reasons: list[Reason] = list(unkept(model))
     held = weights(model)
     tensors, layout = batches.flatten(batch)
+    batches.same_when_built(tensors, layout)
     if any(t.device.type == "meta" for t in held.tensors.values()):
         name = next(n for n, t in held.tensors.items() if t.device.type == "meta")
         reasons.append(Reason("meta", f"the parameters have no values ({name} is on the meta device)"))
@@ -399,6 +422,7 @@ def _export(
     ran: Ran,
     given: Given | None = None,
 ) -> tuple[Captured, tuple[Left, ...]]:
+    ran.outside.anew()
     program = _Program(model, loss, layout, given, before, ran)
     flat = tuple(t.detach() for t in tensors)
     program.__dict__["leaves"] = [t.requires_grad for t in tensors]
@@ -439,7 +463,9 @@ def _export(
     graph, left = _without_left(graph, told.left)
     if told.unreached:
         graph = replace(graph, unreached=told.unreached)
-    return Captured(graph, layout, told.aux, held, tags.draws, writes=tuple(told.writes)), left
+    ours = tuple(replace(one, name=held.canonical(one.name)) for one in told.lasting)
+    found = Captured(graph, layout, told.aux, held, tags.draws, writes=tuple(told.writes), lasting=ours)
+    return found, left
 
 
 def _without_left(graph: Graph, left: Sequence[Left]) -> tuple[Graph, tuple[Left, ...]]:

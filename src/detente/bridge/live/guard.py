@@ -370,6 +370,14 @@ def _show(alias: torch.Tensor, tensor: torch.Tensor) -> None:
         shown.__dict__.setdefault(_SHOWN, weakref.WeakSet()).add(token)
 
 
+def shown_by(tensor: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """What ``make`` gives shows the tensor's memory, and tells who is told of it. Nobody is asked for making it."""
+    found = plainly(make, tensor)
+    if type(tensor) in _OWN:
+        _show(found, tensor)
+    return found
+
+
 def follow_strangers(tensors: Iterable[torch.Tensor]) -> None:
     """Whoever took the memory of one of these in C, where nobody is asked (``other.p.data = p.data``), tells from now
     on, too. Found among all objects, which takes a tenth of a second, and so only where the memory has more holders

@@ -3,9 +3,11 @@ and whether a file is a library's."""
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,30 @@ PLAIN = (
     range,
 )
 MADE_BY_FX = "<eval_with_key>"  # the file of code that torch.fx, and so a capture, writes
-_LIBRARIES = (
-    "site-packages",
-    "dist-packages",
-    str(Path(torch.__file__ or "torch").parent),
-    str(Path(types.__file__ or "types").parent),
-)
+_LIBRARIES = (str(Path(torch.__file__ or "torch").parent), str(Path(types.__file__ or "types").parent))
+_INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
+# Installed packages whose code and globals are a library's: torch, JAX, what they stand on, and what models and loops
+# are usually made of. A release of one is told by its files' sizes and times. Any other that is installed counts like
+# the user's own: research code is installed as well, and its settings move.
+_KNOWN = frozenset(
+    {
+        # what computes
+        "torch", "torchgen", "functorch", "torchvision", "torchaudio", "torchtext", "torch_xla", "torchax", "triton",
+        "jax", "jaxlib", "jax_plugins", "flax", "optax", "haiku", "equinox", "chex", "orbax", "etils", "jmp",
+        "jaxtyping", "optree", "ml_dtypes", "opt_einsum", "tensorstore", "keras", "tensorflow", "numpy", "scipy",
+        "sympy", "mpmath", "pandas", "pyarrow", "networkx", "sklearn", "PIL",
+        "cv2", "h5py", "numba", "einops", "nvidia",
+        # what models and loops are made of
+        "detente", "transformers", "tokenizers", "huggingface_hub", "safetensors", "accelerate", "peft", "diffusers",
+        "datasets", "timm", "sentence_transformers", "lightning", "lightning_fabric", "pytorch_lightning",
+        "lightning_utilities", "torchmetrics", "torch_geometric", "ignite", "bitsandbytes", "xformers", "wandb",
+        # what runs Python, configures and tells
+        "pytest", "_pytest", "pluggy", "xdist", "execnet", "hypothesis", "_hypothesis_pytestplugin", "IPython",
+        "ipykernel", "traitlets", "matplotlib", "tqdm", "rich", "click", "absl", "yaml", "regex", "jinja2", "packaging",
+        "filelock", "fsspec", "requests", "attr", "attrs", "pydantic", "pydantic_core", "omegaconf", "hydra", "msgpack",
+        "setuptools", "pkg_resources", "_distutils_hack", "pip", "typing_extensions", "annotated_types", "psutil",
+    }
+)  # fmt: skip
 
 
 def names_in(code: types.CodeType) -> Iterator[str]:
@@ -43,7 +63,16 @@ def names_in(code: types.CodeType) -> Iterator[str]:
 
 
 def in_library(file: str | None) -> bool:
-    return file is None or any(part in file for part in _LIBRARIES)
+    """Whether code of this file is a library's: Python's own, or that of an installed package which is known."""
+    return file is None or _in_library(file)
+
+
+@lru_cache(maxsize=8192)
+def _in_library(file: str) -> bool:
+    installed = _INSTALLED.match(file)
+    if installed is not None:
+        return installed[1].partition(".")[0] in _KNOWN
+    return file.startswith("<frozen ") or any(part in file for part in _LIBRARIES)
 
 
 def of_library(name: str) -> bool:

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 import torch
 
+from detente.bridge.live.outside import Outside
 from detente.bridge.live.python import MADE_BY_FX, in_library, of_library
 
 
@@ -47,6 +48,7 @@ class Ran:
         self._typed: dict[types.CodeType, str | None] = {}
         self._begun = self._on = False
         self._before: Any = None
+        self.outside = Outside()
 
     def __enter__(self) -> Ran:
         self._before, self._begun = sys.getprofile(), True
@@ -81,6 +83,8 @@ class Ran:
             self._codes.add(code)
             if code.co_filename[:1] == "<":
                 self._typed[code] = frame.f_globals.get("__name__")
+        elif event == "c_call":
+            self.outside.called(frame, argument)
 
     def changing(self) -> list[str]:
         """What a user's function among it asks for by a name of the clock's or of chance's."""

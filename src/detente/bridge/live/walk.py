@@ -275,6 +275,8 @@ class Walk:
                 continue
             self.found.cells.append((cell, held, f"{variable} of {function.__qualname__}"))
             self.value(held, f"{variable} of {function.__qualname__}")
+            if isinstance(held, types.ModuleType) and not in_library(function.__code__.co_filename):
+                self._of_module(held, variable, function.__code__)
         for part in (function.__defaults__, function.__kwdefaults__):
             self.value(part, f"{name}'s default")
         if in_library(function.__code__.co_filename):

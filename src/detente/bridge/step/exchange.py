@@ -89,9 +89,11 @@ class Exchange(Certified):
         filled = self._guard.behind or (optimizer and any(t.is_meta for t in self.weights.tensors.values()))
         mine = {name: live for name, live in self.weights.tensors.items() if name not in self._held}
         if filled:
+            born = [live for live in mine.values() if live.is_meta]
             with torch.no_grad():
                 for name, live in mine.items():
                     fill(live, from_jax(self._state.value(name)))
+            self._attend(born)
         # What was loaded into the optimizer since, or may have been written to it, is newer than what was trained.
         if optimizer and not self._rewritten and (self._moments.behind or not self._live):
             state = self._state.by_torch_names()[1]
@@ -198,9 +200,14 @@ class Exchange(Certified):
         self._watch = Watch(self.model, self._held)
         self._memory = plainly(self._watch.memory)
         seen = [*self.weights.tensors.values(), *tensors_of(self.model)]
-        watch(seen, self._guard)
+        self._attend(seen)
         self._ask_nobody(seen)
-        weakref.finalize(self, release, seen, self._guard).atexit = False
+
+    def _attend(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Hear of every operation on these; on those of the meta device from when they have memory on."""
+        if tensors:
+            watch(tensors, self._guard)
+            weakref.finalize(self, release, tensors, self._guard).atexit = False
 
     def _ask_nobody(self, tensors: Iterable[torch.Tensor]) -> None:
         """Where somebody may read and write the live tensors without a question, they are filled behind every step."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from detente.bridge.copies import copied
 from detente.bridge.live.guard import plain, tensors_of
 from detente.bridge.private import pytree
 from detente.bridge.program.program import exported
@@ -77,23 +78,52 @@ class Readable(Exchange):
             self._guard.exposed |= {id(t) for t in self.weights.tensors.values()}
             self._rewritten = True
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The weights and persistent buffers now, under torch's ``state_dict`` names, tied names included."""
-        self._now()
-        names = self.model.state_dict(keep_vars=True)
-        canonical = {name: self.weights.canonical(name) for name in names}
-        host = {name: from_jax(self._state.value(name)) for name in set(canonical.values())}
-        return {name: host[canonical[name]] for name in names}
+    def state_dict(self) -> dict[str, Any]:
+        """The module's own ``state_dict`` now, as a copy: weights and persistent buffers under torch's names, tied ones
+        included, and whatever its hooks and ``get_extra_state`` make of it."""
+        return self._stated({})
 
-    def averages(self) -> dict[str, torch.Tensor]:
+    def averages(self) -> dict[str, Any]:
         """As ``state_dict``, with the moving average of every parameter that the optimizer holds in its place; other
         parameters and buffers as they are now. A copy of the module takes it by ``load_state_dict``.
 
         Raises ValueError where the step was compiled without ``ema``.
         """
-        found = self._rule.averages(self._state.by_torch_names()[1])
-        means = {name: from_jax(average) for name, average in found.items()}
-        return {n: means.get(self.weights.canonical(n), t) for n, t in self.state_dict().items()}
+        self._now()
+        return self._stated(self._rule.averages(self._state.by_torch_names()[1]))
+
+    def _stated(self, instead: Mapping[str, Any]) -> dict[str, Any]:
+        """The module's ``state_dict`` with the values of now, and in the place of some, by canonical name, others."""
+        self._now()
+        with self._away():
+            if own_words(self.model):
+                return self._said_by_the_module(instead)
+            names = self.model.state_dict(keep_vars=True)
+        canonical = {name: self.weights.canonical(name) for name in names}
+        host = {n: from_jax(instead.get(n, self._state.value(n))) for n in {*canonical.values()}}
+        return {name: host[canonical[name]] for name in names}
+
+    def _said_by_the_module(self, instead: Mapping[str, Any]) -> dict[str, Any]:
+        """What the live module says of itself, whose code reads the values and gives what it likes."""
+        self._trusted()
+        self._write_back(optimizer=any(t.is_meta for t in self.weights.tensors.values()))
+        lent = {name: self.weights.tensors[name] for name in instead}
+        own = {name: tensor.detach().clone() for name, tensor in lent.items()}
+        try:
+            self._put(lent, {name: from_jax(value) for name, value in instead.items()})
+            with plain(tensors_of(self.model)):
+                return copied(self.model.state_dict())
+        finally:
+            self._put(lent, own)
+
+    def _put(self, live: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
+        """For a moment: no step takes it for a write of the user's."""
+        with torch.no_grad():
+            for name, tensor in live.items():
+                tensor.copy_(values[name])
+        self._wrote(live.values())
+        for stranger in self.sharing.apart:
+            stranger._watch.wrote(live.values())
 
     def save(self, path: str | Path) -> None:
         """Write weights, buffers, optimizer state and the position of the random numbers to one safetensors file."""
@@ -149,6 +179,22 @@ class Readable(Exchange):
         """Everything the next step would donate or read, as a pytree of JAX arrays (to wait for, to measure)."""
         self._book()
         return self._state.values, self._state.optimizer
+
+
+def own_words(model: nn.Module) -> bool:
+    """Whether code that is not torch's has a say in the module's ``state_dict``: hooks, ``get_extra_state``, a method
+    of its own."""
+    return any(
+        any(vars(part).get(table) for table in _HOOKS)
+        or any(
+            getattr(type(part), name) is not getattr(nn.Module, name) or name in vars(part) for name in _SAY
+        )
+        for part in model.modules()
+    )
+
+
+_HOOKS = ("_state_dict_hooks", "_state_dict_pre_hooks")
+_SAY = ("state_dict", "_save_to_state_dict", "get_extra_state")
 
 
 def _without_own(leaves: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from detente.bridge.choose.memory import available_bytes, memory
 from detente.bridge.graph import Aval, Ref
 from detente.bridge.live.around import Surroundings, ambient
 from detente.bridge.live.guard import Guard
+from detente.bridge.live.seeded import Seeded
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.state.kept import ALONE, settle_down
 from detente.bridge.state.meta import Source, on_meta, source, stand_ins
@@ -84,6 +85,7 @@ class Step(Readable):
         self._held_moments: list[tuple[torch.Tensor, int]] = []  # handed out, with their versions
         self._around = Surroundings(model, loss)
         self._moving = Moving(self._variants, self._around)
+        self._seeded = Seeded()
         self._float_inputs: bool | None = None  # whether floats of a batch are inputs; None: not asked yet
         self._caller: int | None = None  # the thread that is inside of a call
         self._told_reads = 0  # how often what the optimizer's step reads in Python moved
@@ -130,8 +132,10 @@ class Step(Readable):
                 return self._step(batch, placed)
             finally:
                 self._caller = None
+                self._seeded.stepped()
 
     def _step(self, batch: Any, placed: Placed) -> Any:
+        seeded = self._seeded.moved
         ambient()
         self._take_over()
         self._settle()
@@ -142,6 +146,8 @@ class Step(Readable):
             self._rule.taken()
             return self.eager(batch)
         variant, placed = self._variant_of(placed, hyper)
+        if seeded and variant.captured.draws:
+            self._seeded.warn()
         if variant.later is not None:
             variant = self._other_form(variant, batch, placed, hyper)
         if self.options.certificate != "none" and self._variants.certificate(variant) is None:
@@ -210,7 +216,13 @@ class Step(Readable):
             return value
         lead = () if self.options.accumulate == 1 else (self.options.accumulate,)
         avals = [replace(a, shape=(*lead, *a.shape)) for a in layout.avals]
+        leaves: list[torch.Tensor]
         leaves = [Pending.of(a, lambda x=x: x, x) for a, x in zip(avals, aux, strict=True)]
+        if not lead:  # what is stacked is a copy
+            for one in variant.captured.lasting:
+                if self.weights.tensors[one.name].is_meta:
+                    self.sync_to_torch()
+                leaves[one.leaf] = one.of(self.weights.tensors[one.name])
         return value, layout.build(leaves)
 
     def _read(self, variant: Variant, number: int, loss: Any, word: Any) -> Any:

@@ -107,6 +107,8 @@ class Variants:
         self.parked: list[tuple[Any, dict[Any, Variant], dict[Any, Certificate]]] = []  # of other branches
         self.captured: dict[Any, tuple[Captured, float]] = {}  # survives a change of the optimizer's rule
         self.assumed: dict[str, str] = {}  # buffers whose values are in the programs, by hash
+        # What captures asked for outside of Python, and whether to tell of it yet.
+        self.outside: dict[str, bool] = {}
         self.asks: dict[int, Ahead] = {}  # what each captured program asks, by its graph's id
 
     def weights(self, placed: Placed) -> Weights:
@@ -188,6 +190,19 @@ class Variants:
             f"every new answer is captured and compiled again, about {took:.1f} s each; torch.where asks nothing",
             stacklevel=7,
         )
+
+    def _warn_of_outside(self, captured: Captured) -> None:
+        """Where the step would ask for a file again in eager, and no program does. One that forward keeps (it writes to
+        a value of Python's) is told where a second capture asks for it, too."""
+        fresh = [said for said in captured.again if self.outside.get(said, not captured.writes)]
+        self.outside |= {said: said not in fresh for said in captured.again}
+        if fresh:
+            warnings.warn(
+                f"{'; '.join(fresh)}: a compiled step keeps what was found there when it was captured, and PyTorch "
+                "would look again in every step; look before detente.compile, and hand over what may change in the "
+                "batch, a buffer or an attribute",
+                stacklevel=8,
+            )
 
     def example(self, placed: Placed) -> Any:
         """What one pass through the model sees: the batch, or its first micro-batch."""
@@ -363,6 +378,7 @@ class Variants:
                     inputs=True,
                     again=None if self.options.accumulate > 1 else self.catch_up,
                 )
+            self._warn_of_outside(captured)
             captured = lowerable(replace(captured, weights=held))
             self.captured[key] = (captured, perf_counter() - start)
             safe()
@@ -380,7 +396,7 @@ class Variants:
                 return capture(self.model, self.loss, self.example(placed), inputs=True)
 
         with telling(f"two more captures: does {name} only count?", self.options.quiet):
-            return only_counts(captured, lambda a, b: alike(a.graph, b.graph, values=True), table, key, value)
+            return only_counts(captured, lambda a, b: alike(a, b, values=True), table, key, value)
 
     def _check_structure(self, layout: Layout) -> None:
         """A changed shape or dtype is another program; a changed structure is a mistake, said before
