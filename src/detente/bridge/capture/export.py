@@ -344,7 +344,7 @@ def _capture(
     settle: bool,
     again: Again,
 ) -> tuple[Captured, tuple[Left, ...]]:
-    reasons: list[Reason] = list(unkept(model))
+    reasons: list[Reason] = list(unkept(model, before.modules))
     held = weights(model)
     tensors, layout = batches.flatten(batch)
     if any(t.device.type == "meta" for t in held.tensors.values()):
