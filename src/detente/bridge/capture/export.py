@@ -15,6 +15,7 @@ from torch import nn
 
 from detente.bridge.capture import batch as batches
 from detente.bridge.capture.ahead import Ahead
+from detente.bridge.capture.cached import Caches
 from detente.bridge.capture.causal import without_mask_hints
 from detente.bridge.capture.ctc import keep_ctc
 from detente.bridge.capture.data import keep_data
@@ -92,12 +93,14 @@ class _Program(nn.Module):
         given: Given | None,
         before: Sources,
         ran: Ran,
+        caches: Caches,
     ) -> None:
         super().__init__()
         self.model = model
         self.__dict__["loss"] = loss  # not a submodule, even when it is a Module: its tensors are constants
         self.layout = layout
         self.__dict__["given"], self.__dict__["before"], self.__dict__["ran"] = given, before, ran
+        self.__dict__["caches"] = caches
         self.__dict__["own"] = before, {id(tensor): place for tensor, *place in _places(model)}
         # what forward found out; not an attribute, because export takes attribute writes back
         self.__dict__["told"] = _Told()
@@ -117,6 +120,7 @@ class _Program(nn.Module):
                 nullcontext() if given is None else given,
                 same,
                 held.noting_lines(),
+                self.__dict__["caches"].standing_in(),
                 keep_seeds(),
                 ran.noting(True),
                 without_torchs_code(ran),
@@ -168,12 +172,15 @@ def capture(
     """
     whole(model)
     before = sources(model, loss)
+    caches = Caches(before)
     held = before.tensors.items() if inputs else ()
     outside = {identity(tensor): name for name, tensor in held if _plain(tensor)}
     try:
         with _same_parts(model) as parts, plain([*tensors_of(model), *before.tensors.values()]), Ran() as ran:
             captured = _settled_draws(
-                lambda: _twice(model, loss, batch, outside, before, ran, settle, again), before, ran
+                lambda: _twice(model, loss, batch, outside, before, ran, caches, settle, again),
+                before,
+                ran,
             )
     finally:
         before.put_back()
@@ -271,18 +278,19 @@ def _twice(
     outside: Outside,
     before: Sources,
     ran: Ran,
+    caches: Caches,
     settle: bool,
     again: Again,
 ) -> Captured:
     """The program, once more where a trace left tensors behind: the next step would find them there, and must be the
     same program."""
-    captured, left = _capture(model, loss, batch, outside, before, ran, settle, again)
+    captured, left = _capture(model, loss, batch, outside, before, ran, caches, settle, again)
     if left:
         before.put_back()
         second, anew = None, {(id(one.table), one.key) for one in left}
         with standing_in(left) as standing:
             try:
-                found, written = _capture(model, loss, batch, outside, before, ran, settle, again)
+                found, written = _capture(model, loss, batch, outside, before, ran, caches, settle, again)
                 anew = {(id(one.table), one.key) for one in written if one.mark not in standing}
                 second = found.graph
             except Refused:
@@ -341,6 +349,7 @@ def _capture(
     outside: Outside,
     before: Sources,
     ran: Ran,
+    caches: Caches,
     settle: bool,
     again: Again,
 ) -> tuple[Captured, tuple[Left, ...]]:
@@ -357,7 +366,10 @@ def _capture(
     def made(given: Given | None) -> tuple[Captured, tuple[Left, ...]]:
         if given is not None:
             before.put_back()
-        return _export(model, loss, layout, tensors, held, outside, before, ran, given)
+        try:
+            return _export(model, loss, layout, tensors, held, outside, before, ran, caches, given)
+        finally:
+            caches.forget()
 
     def ask() -> Answers:
         before.put_back()  # a capture that failed leaves its tensors behind
@@ -396,9 +408,10 @@ def _export(
     outside: Outside,
     before: Sources,
     ran: Ran,
+    caches: Caches,
     given: Given | None = None,
 ) -> tuple[Captured, tuple[Left, ...]]:
-    program = _Program(model, loss, layout, given, before, ran)
+    program = _Program(model, loss, layout, given, before, ran, caches)
     flat = tuple(t.detach() for t in tensors)
     program.__dict__["leaves"] = [t.requires_grad for t in tensors]
     if not flat:

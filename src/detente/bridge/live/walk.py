@@ -463,7 +463,8 @@ class Walk:
             self.found.slots.append((table, name, value, where))
             self.value(inner, where)
         elif not name.startswith("__") and (isinstance(value, dict | list) or self._asked_for(name)):
-            self._slot(table, name, inner if isinstance(value, staticmethod) else value, where)
+            self.found.slots.append((table, name, value, where))
+            self.value(inner if isinstance(value, staticmethod | classmethod) else value, where)
 
     def _object(self, value: Any, name: str) -> None:
         """Any other object: its own table, and its slots."""
