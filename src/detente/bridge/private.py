@@ -160,7 +160,12 @@ def active_modes() -> int:
 
 def packs_saved_tensors() -> bool:
     """Whether ``torch.autograd.graph.saved_tensors_hooks`` are active, which operators call."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return saved_tensors_hooks() is not None
+
+
+def saved_tensors_hooks() -> Any:
+    """The innermost (pack, unpack) of ``torch.autograd.graph.saved_tensors_hooks`` that is active, or None."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
 _NAMESPACES = ("aten", "prims", "prim")

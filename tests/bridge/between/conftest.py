@@ -32,6 +32,11 @@ CORE = (
     "test_what_is_done_to_it_is_done_to_the_step[4-clears]",
     "test_a_write_through_it_is_one_to_the_module[behind the first step-data]",
     "test_a_function_of_a_library_that_is_replaced[torch.nn.functional]",
+    "test_what_a_schedule_moves[the_rate_of_the_optimizer]",
+    "test_what_stands_beside_a_long_container[a dictionary-hot]",
+    "test_a_field_that_moves[as_keywords-Config]",
+    "test_a_table_that_the_capture_fills[a global]",
+    "test_it_is_refused_and_gone_again_the_training_goes_on[at_its_node]",
 )
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
+from detente import bridge
 from tests.bridge.between import settings
 from tests.bridge.between.loops import Net, World, batches, cross_entropy, equal, run
 
@@ -108,6 +109,35 @@ def test_a_learning_rate_is_an_input_whatever_else_is_scheduled(loss: Any) -> No
         warnings.simplefilter("error")
         world = equal(steps(change), loss=loss, optimizer=sgd)
     assert len(world.more["compiled"].programs) <= 3
+
+
+def test_a_penalty_over_the_parameters_of_the_groups() -> None:
+    def loss(world: World) -> Any:
+        optimizer = world.optimizer
+
+        def value(model: Any, batch: Any) -> torch.Tensor:
+            squares = [p.square().sum() for group in optimizer.param_groups for p in group["params"]]
+            return cross_entropy(model, batch) + 0.1 * torch.stack(squares).sum()
+
+        return value
+
+    equal(steps(lambda world, i: None), loss=loss, optimizer=sgd)
+
+
+@pytest.mark.parametrize("how", ["an entry", "whether there is one"])
+def test_the_state_of_the_optimizer_is_refused(how: str) -> None:
+    def loss(world: World) -> Any:
+        optimizer = world.optimizer
+
+        def value(model: Any, batch: Any) -> torch.Tensor:
+            if how == "an entry":
+                return cross_entropy(model, batch) + len(optimizer.state[model.last.weight]) * penalty(model)
+            return cross_entropy(model, batch) * (2.0 if model.last.weight in optimizer.state else 1.0)
+
+        return value
+
+    with pytest.raises(bridge.Refused, match="reads the optimizer's state"):
+        run(steps(lambda world, i: None), bridge=True, loss=loss, optimizer=sgd)
 
 
 def test_a_schedule_that_nobody_asks_compiles_nothing() -> None:

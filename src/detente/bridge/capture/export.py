@@ -22,7 +22,7 @@ from detente.bridge.capture.data import keep_data
 from detente.bridge.capture.derivative import Derivatives, keep_derivatives
 from detente.bridge.capture.functional import functional
 from detente.bridge.capture.functions import keep_functions, unkept
-from detente.bridge.capture.generators import Generators
+from detente.bridge.capture.generators import Generators, of_the_system
 from detente.bridge.capture.held import Held, Left, left_in_python, standing_in
 from detente.bridge.capture.hooks import keep_hooks, rewire
 from detente.bridge.capture.mapped import keep_maps
@@ -43,6 +43,7 @@ from detente.bridge.graph import Graph, node_refs, refs, without_dead
 from detente.bridge.live.guard import plain, tensors_of
 from detente.bridge.live.ran import Names, Ran
 from detente.bridge.live.sources import Sources
+from detente.bridge.live.trains import without_state
 from detente.bridge.live.walk import sources
 from detente.bridge.live.writes import Write
 from detente.bridge.refusal import Reason, Refused, refuse
@@ -121,6 +122,7 @@ class _Program(nn.Module):
                 same,
                 held.noting_lines(),
                 self.__dict__["caches"].standing_in(),
+                without_state(self.__dict__["before"].optimizers),
                 keep_seeds(),
                 ran.noting(True),
                 without_torchs_code(ran),
@@ -260,6 +262,12 @@ def _settled_draws(run: Callable[[], Captured], before: Sources, ran: Ran) -> Ca
             other = run()
         if not alike(captured.graph, other.graph, values=True):
             raise refuse("generator", f"the step draws from {' and '.join(moved)}")
+    for given in of_the_system() if ran.of_the_system else ():
+        before.put_back()
+        with given:
+            other = run()
+        if not alike(captured.graph, other.graph, values=True):
+            raise refuse("generator", "the step draws from random.SystemRandom")
     changing = [*ran.changing(), *before.iterators]
     for _ in range(TURNS if changing else 0):
         before.put_back()

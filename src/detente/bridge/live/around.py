@@ -15,6 +15,7 @@ from detente.bridge.live.python import PLAIN
 from detente.bridge.live.ran import Names
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.walk import sources
+from detente.bridge.private import saved_tensors_hooks
 from detente.bridge.refusal import refuse
 
 
@@ -31,6 +32,14 @@ def ambient() -> tuple[str, ...]:
             "gradients are switched off around the call of the step (torch.no_grad or inference_mode), where eager has "
             "nothing to train",
             hint="call the step outside of it; step.evaluate(batch) computes without gradients",
+        )
+    hooks = saved_tensors_hooks()
+    if hooks is not None and not any((hook.__module__ or "").startswith("torch.") for hook in hooks[:1]):
+        raise refuse(
+            "around",
+            "torch.autograd.graph.saved_tensors_hooks are on around the call of the step, which packs nothing: eager's "
+            "backward would compute with what they give back",
+            hint="call the step outside of them",
         )
     return (str(torch.get_default_dtype()),)
 

@@ -7,6 +7,7 @@ import dataclasses
 import dis
 import inspect
 import os
+import random
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -91,6 +92,11 @@ class Ran:
         ran = self._codes.copy()  # it may still be growing
         users = (c for c in ran if not in_library(c.co_filename) and _may_ask(c))
         return sorted(_CHANGING & {name for code in users for name in code.co_names})
+
+    @property
+    def of_the_system(self) -> bool:
+        """Whether something drew from what the system calls random, whoever holds that."""
+        return not _OF_THE_SYSTEM.isdisjoint(self._codes.copy())
 
     def users(self) -> frozenset[types.CodeType]:
         """The code of functions that are neither a library's nor ours, nor written by the capture itself."""
@@ -228,6 +234,9 @@ _CHANGING = frozenset(
         "token_bytes", "token_hex", "uuid1", "uuid4", "getrandbits",
     }
 )  # fmt: skip
+_OF_THE_SYSTEM = frozenset(
+    vars(random.SystemRandom)[name].__code__ for name in ("random", "getrandbits", "randbytes")
+)
 # Code that asks for nothing of a user's objects: Python's own, numpy's, JAX's and ours, and of torch's all but its
 # modules, schedulers and data sets.
 _PYTHON = (str(Path(types.__file__ or "types").parent), "<frozen")

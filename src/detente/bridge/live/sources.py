@@ -85,7 +85,7 @@ class Sources:
     ``counted`` which of its names count, and those that it held of them; ``iterators`` are names of what says another
     thing whenever it is asked for its next; ``wholes`` are containers too long to be remembered value by value, and
     ``partly`` the names of those of which not everything is remembered (as keys, in order); ``modules`` are those that
-    are no part of the model, by name."""
+    are no part of the model, by name, ``optimizers`` whatever trains."""
 
     slots: list[tuple[Any, Any, Any, str]] = field(default_factory=list)
     sizes: list[tuple[Any, int, str]] = field(default_factory=list)
@@ -103,6 +103,7 @@ class Sources:
     wholes: list[Whole] = field(default_factory=list)
     partly: dict[str, None] = field(default_factory=dict)
     modules: list[tuple[str, torch.nn.Module]] = field(default_factory=list)
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     replaced: bool = False  # whether a list was found in the place of another, with places of its own
 
     def ready(self) -> Sources:

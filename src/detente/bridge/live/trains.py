@@ -7,10 +7,13 @@ of an optimizer its groups' numbers alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from detente.bridge.refusal import refuse
 
 TRAINS = (
     torch.optim.Optimizer,
@@ -27,6 +30,32 @@ OF_OPTIMIZERS = frozenset(
         "_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured",
     }
 )  # fmt: skip
+
+
+class _Untold:
+    """Stands where an optimizer's state is: whoever asks for anything of it is refused."""
+
+    def _refused(self, *asked: Any) -> Any:
+        raise refuse(
+            "optimizer",
+            "forward or the loss reads the optimizer's state, which every step moves and no program has",
+            hint="keep what it needs of it in a buffer, or hand it over in the batch",
+        )
+
+    __getattr__ = __getitem__ = __setitem__ = __contains__ = __iter__ = __len__ = __bool__ = _refused
+
+
+@contextmanager
+def without_state(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
+    """While forward runs: what it would read there would be the moments of now for good."""
+    before = [(vars(one), vars(one)["state"]) for one in optimizers if "state" in vars(one)]
+    try:
+        for table, _ in before:
+            table["state"] = _Untold()
+        yield
+    finally:
+        for table, state in before:
+            table["state"] = state
 
 
 def numbers_of(group: Mapping[str, Any], asked: Callable[[str], bool]) -> list[str]:

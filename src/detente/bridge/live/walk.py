@@ -201,6 +201,8 @@ class Walk:
         self.small = True
         while self.later:
             value, name = self.later.pop(0)
+            if isinstance(value, torch.optim.Optimizer):
+                self.found.optimizers.append(value)
             with self._within(FEW, name):
                 self._object(value, name)
 
@@ -237,11 +239,17 @@ class Walk:
 
     def _groups(self, optimizer: torch.optim.Optimizer, name: str) -> None:
         """The numbers of an optimizer's groups; its state and what stands in the groups are looked after elsewhere."""
-        groups = optimizer.param_groups
-        self.found.slots.append((vars(optimizer), "param_groups", groups, name))
+        groups, own = getattr(optimizer, "param_groups", []), vars(optimizer)
+        if own.get("param_groups") is groups:  # a wrapper's may be those of the one inside
+            self.found.slots.append((own, "param_groups", groups, name))
         self._size(groups, name)
         for i, group in enumerate(groups):
             self.found.slots.append((groups, i, group, f"{name}[{i}]"))
+            if self.ran is None:  # a penalty over these is one over the program's parameters
+                params = group.get("params", [])
+                self.found.slots += [
+                    (params, j, p, f"{name}[{i}]['params'][{j}]") for j, p in enumerate(params)
+                ]
             for key in numbers_of(group, self._asked_for):
                 self._slot(group, key, group[key], f"{name}[{i}][{key!r}]")
 
@@ -295,7 +303,8 @@ class Walk:
         elif isinstance(value, _NUMBERS):
             self.value(np.frombuffer(value, np.uint8), name)  # type: ignore[call-overload]
         elif isinstance(value, random.Random | np.random.Generator | np.random.RandomState):
-            if not any(value is shared for shared in _SHARED):
+            # (the system's has no state, and who draws from it is seen in the code that ran)
+            if not isinstance(value, random.SystemRandom) and not any(value is shared for shared in _SHARED):
                 self.found.generators.append((name, value))
         elif isinstance(value, dict | list | deque | UserDict | UserList):
             self._container(value, name)
