@@ -33,6 +33,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.fx.node import _side_effectful_functions
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.utils.hooks import RemovableHandle
 
 # A lowered program, as objects that can be changed, and its dialect.
 mlir: Any = ir
@@ -99,6 +100,30 @@ def plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return torch._C._disabled_torch_function_impl(function, (), args, kwargs)
 
 
+def hooks_at_node(leaf: torch.Tensor) -> list[Callable[..., Any]]:
+    """Hooks at the node that adds up a leaf's gradient, which no table of the leaf's shows (those of DDP, of Horovod).
+    They are asked for by a hook of our own: torch gives its handle the table that the others are in."""
+    try:
+        node = plainly(torch.autograd.graph.get_gradient_edge, leaf).node
+    except RuntimeError:  # it takes no gradient
+        return []
+    found, before, asked = [], RemovableHandle.next_id, 0
+    for register in (node.register_hook, node.register_prehook):
+        handle = register(_nothing)
+        asked += 1
+        table = handle.hooks_dict_ref() or {}
+        found += [hook for key, hook in table.items() if key != handle.id]
+        handle.remove()
+    # Who counts what was registered (live/sources.py) is not to find that something was.
+    if RemovableHandle.next_id == before + asked:
+        RemovableHandle.next_id = before
+    return found
+
+
+def _nothing(*given: Any) -> None:
+    """A hook that is gone before it runs."""
+
+
 def holders(tensor: torch.Tensor) -> int:
     """How many tensors hold the memory of this one, itself among them."""
     storage = tensor.untyped_storage()
@@ -142,7 +167,12 @@ def active_modes() -> int:
 
 def packs_saved_tensors() -> bool:
     """Whether ``torch.autograd.graph.saved_tensors_hooks`` are active, which operators call."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return saved_tensors_hooks() is not None
+
+
+def saved_tensors_hooks() -> Any:
+    """The innermost (pack, unpack) of ``torch.autograd.graph.saved_tensors_hooks`` that is active, or None."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
 _NAMESPACES = ("aten", "prims", "prim")

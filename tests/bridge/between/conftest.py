@@ -38,6 +38,14 @@ CORE = (
     "test_a_plain_value_beside_the_loss_is_that_of_its_step[a counter]",
     "test_a_state_dict_is_what_the_module_says[Versioned]",
     "test_a_seed_before_each_step_is_told_once[<lambda>0]",
+    "test_the_model_has_what_was_trained",
+    "test_another_mask_is_another_program[causal, then a window-copy_]",
+    "test_a_larger_vocabulary_through_data_is_another_program",
+    "test_what_a_schedule_moves[the_rate_of_the_optimizer]",
+    "test_what_stands_beside_a_long_container[a dictionary-hot]",
+    "test_a_field_that_moves[as_keywords-Config]",
+    "test_a_table_that_the_capture_fills[a global]",
+    "test_it_is_refused_and_gone_again_the_training_goes_on[at_its_node]",
 )
 
 

@@ -431,11 +431,17 @@ def test_a_default_of_the_loss_is_changed() -> None:
     equal(loop, loss=loss)
 
 
-@pytest.mark.parametrize("how", ["autocast", "no_grad", "inference_mode"])
+def halved(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.half()
+
+
+@pytest.mark.parametrize("how", ["autocast", "no_grad", "inference_mode", "saved_tensors_hooks"])
 def test_what_is_switched_around_the_call_is_refused_and_nothing_is_lost(how: str) -> None:
     def around() -> Any:
         if how == "autocast":
             return torch.autocast("cpu", torch.bfloat16)
+        if how == "saved_tensors_hooks":
+            return torch.autograd.graph.saved_tensors_hooks(halved, torch.Tensor.float)
         return torch.no_grad() if how == "no_grad" else torch.inference_mode()
 
     def loop(world: World) -> list[float]:
@@ -445,6 +451,17 @@ def test_what_is_switched_around_the_call_is_refused_and_nothing_is_lost(how: st
                 with around(), pytest.raises(bridge.Refused, match=r"\[around\]"):
                     world.step(batch)
             losses.append(world.step(batch))
+        return losses
+
+    equal(loop)
+
+
+def test_torchs_own_hooks_on_saved_tensors_change_no_value() -> None:
+    def loop(world: World) -> list[float]:
+        losses = []
+        for batch in batches(4):
+            with torch.autograd.graph.save_on_cpu():
+                losses.append(world.step(batch))
         return losses
 
     equal(loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Callable
 from random import random as drawn
 from typing import Any
@@ -20,6 +21,7 @@ X = torch.ones(4, 3)
 OWN = np.random.default_rng(0)
 TWISTER = np.random.RandomState(0)
 LISTS = random.Random(0)
+SYSTEM = random.SystemRandom()
 
 DECIDES: dict[str, Callable[[], float]] = {
     "half": lambda: 2.0 if drawn() < 0.5 else 1.0,
@@ -32,11 +34,16 @@ DECIDES: dict[str, Callable[[], float]] = {
     "numpy's generator": lambda: 2.0 if OWN.random() < 0.5 else 1.0,
     "mixup": lambda: float(np.random.beta(0.2, 0.2)),
     "choice": lambda: random.choice([1.0, 2.0, 1.0]),
+    "the system's": lambda: 2.0 if SYSTEM.random() < 1e-4 else 1.0,
+    "the system's choice": lambda: SYSTEM.choice([1.0, 2.0, 1.0]),
+    "secrets": lambda: secrets.choice([1.0, 2.0]),
     "normal": lambda: 2.0 if np.random.randn() > 0 else 1.0,
 }
 DECIDES_NOTHING: dict[str, Callable[[], float]] = {
     "layer drop of nothing": lambda: 2.0 if drawn() < 0.0 else 1.0,
     "more than nothing": lambda: 1.0 if np.random.uniform(0, 1) > 0.0 else 2.0,
+    "the system's, of nothing": lambda: 2.0 if SYSTEM.random() <= 0.0 else 1.0,
+    "held and not asked": lambda: 1.0 if SYSTEM else 2.0,
     "unused": lambda: 0.0 * len(str(drawn())) + 1.0,
 }
 

@@ -31,7 +31,7 @@ from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
 from detente.bridge.folder import trusted
 from detente.bridge.kernels.build import kernels, known
-from detente.bridge.live.optimizer_reads import ELSEWHERE
+from detente.bridge.live.trains import OF_OPTIMIZERS
 from detente.bridge.private import executables as serialize_executable
 from detente.bridge.program.program import Compiled
 from detente.bridge.roll.stacks import Stacks
@@ -118,7 +118,7 @@ def _read_by_its_step(optimizer: Any) -> dict[str, Any]:
     """What the step of a user's own optimizer may read of it besides its groups: ``self.rho``."""
     if type(optimizer).__module__.startswith("torch.optim"):
         return {}
-    return {k: v for k, v in sorted(vars(optimizer).items()) if k not in (*ELSEWHERE, "defaults")}
+    return {k: v for k, v in sorted(vars(optimizer).items()) if k not in (*OF_OPTIMIZERS, "defaults")}
 
 
 def _flags(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,13 +15,14 @@ from torch import nn
 
 from detente.bridge.capture import batch as batches
 from detente.bridge.capture.ahead import Ahead
+from detente.bridge.capture.cached import Caches
 from detente.bridge.capture.causal import without_mask_hints
 from detente.bridge.capture.ctc import keep_ctc
 from detente.bridge.capture.data import keep_data
 from detente.bridge.capture.derivative import Derivatives, keep_derivatives
 from detente.bridge.capture.functional import functional
 from detente.bridge.capture.functions import keep_functions, unkept
-from detente.bridge.capture.generators import Generators
+from detente.bridge.capture.generators import Generators, of_the_system
 from detente.bridge.capture.held import Held, Left, left_in_python, standing_in
 from detente.bridge.capture.hooks import keep_hooks, rewire
 from detente.bridge.capture.lasting import Lasting, lasting
@@ -43,6 +44,7 @@ from detente.bridge.graph import Graph, node_refs, refs, without_dead
 from detente.bridge.live.guard import plain, tensors_of
 from detente.bridge.live.ran import Names, Ran
 from detente.bridge.live.sources import Sources
+from detente.bridge.live.trains import without_state
 from detente.bridge.live.walk import sources
 from detente.bridge.live.writes import Write
 from detente.bridge.private import left_of_export
@@ -100,12 +102,14 @@ class _Program(nn.Module):
         given: Given | None,
         before: Sources,
         ran: Ran,
+        caches: Caches,
     ) -> None:
         super().__init__()
         self.model = model
         self.__dict__["loss"] = loss  # not a submodule, even when it is a Module: its tensors are constants
         self.layout = layout
         self.__dict__["given"], self.__dict__["before"], self.__dict__["ran"] = given, before, ran
+        self.__dict__["caches"] = caches
         self.__dict__["own"] = before, {id(tensor): place for tensor, *place in _places(model)}
         # what forward found out; not an attribute, because export takes attribute writes back
         self.__dict__["told"] = _Told()
@@ -127,6 +131,8 @@ class _Program(nn.Module):
                 nullcontext() if given is None else given,
                 same,
                 held.noting_lines(),
+                self.__dict__["caches"].standing_in(),
+                without_state(self.__dict__["before"].optimizers),
                 keep_seeds(),
                 ran.noting(True),
                 ran.outside.listening(),
@@ -180,12 +186,15 @@ def capture(
     """
     whole(model)
     before = sources(model, loss)
+    caches = Caches(before)
     held = before.tensors.items() if inputs else ()
     outside = {identity(tensor): name for name, tensor in held if _plain(tensor)}
     try:
         with _same_parts(model) as parts, plain([*tensors_of(model), *before.tensors.values()]), Ran() as ran:
             captured = _settled_draws(
-                lambda: _twice(model, loss, batch, outside, before, ran, settle, again), before, ran
+                lambda: _twice(model, loss, batch, outside, before, ran, caches, settle, again),
+                before,
+                ran,
             )
     finally:
         before.put_back()
@@ -265,6 +274,12 @@ def _settled_draws(run: Callable[[], Captured], before: Sources, ran: Ran) -> Ca
             other = run()
         if not alike(captured, other, values=True):
             raise refuse("generator", f"the step draws from {' and '.join(moved)}")
+    for given in of_the_system() if ran.of_the_system else ():
+        before.put_back()
+        with given:
+            other = run()
+        if not alike(captured, other, values=True):
+            raise refuse("generator", "the step draws from random.SystemRandom")
     changing, outside = [*ran.changing(), *before.iterators], ran.outside
     asked = (*outside.asked,)
     for _ in range(TURNS if changing else bool(asked)):
@@ -286,18 +301,19 @@ def _twice(
     outside: Outside,
     before: Sources,
     ran: Ran,
+    caches: Caches,
     settle: bool,
     again: Again,
 ) -> Captured:
     """The program, once more where a trace left tensors behind: the next step would find them there, and must be the
     same program."""
-    captured, left = _capture(model, loss, batch, outside, before, ran, settle, again)
+    captured, left = _capture(model, loss, batch, outside, before, ran, caches, settle, again)
     if left:
         before.put_back()
         second, anew = None, {(id(one.table), one.key) for one in left}
         with standing_in(left) as standing:
             try:
-                found, written = _capture(model, loss, batch, outside, before, ran, settle, again)
+                found, written = _capture(model, loss, batch, outside, before, ran, caches, settle, again)
                 anew = {(id(one.table), one.key) for one in written if one.mark not in standing}
                 second = found
             except Refused:
@@ -364,10 +380,11 @@ def _capture(
     outside: Outside,
     before: Sources,
     ran: Ran,
+    caches: Caches,
     settle: bool,
     again: Again,
 ) -> tuple[Captured, tuple[Left, ...]]:
-    reasons: list[Reason] = list(unkept(model))
+    reasons: list[Reason] = list(unkept(model, before.modules))
     held = weights(model)
     tensors, layout = batches.flatten(batch)
     batches.same_when_built(tensors, layout)
@@ -381,7 +398,10 @@ def _capture(
     def made(given: Given | None) -> tuple[Captured, tuple[Left, ...]]:
         if given is not None:
             before.put_back()
-        return _export(model, loss, layout, tensors, held, outside, before, ran, given)
+        try:
+            return _export(model, loss, layout, tensors, held, outside, before, ran, caches, given)
+        finally:
+            caches.forget()
 
     def ask() -> Answers:
         before.put_back()  # a capture that failed leaves its tensors behind
@@ -420,10 +440,11 @@ def _export(
     outside: Outside,
     before: Sources,
     ran: Ran,
+    caches: Caches,
     given: Given | None = None,
 ) -> tuple[Captured, tuple[Left, ...]]:
     ran.outside.anew()
-    program = _Program(model, loss, layout, given, before, ran)
+    program = _Program(model, loss, layout, given, before, ran, caches)
     flat = tuple(t.detach() for t in tensors)
     program.__dict__["leaves"] = [t.requires_grad for t in tensors]
     if not flat:

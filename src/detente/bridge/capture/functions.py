@@ -19,7 +19,13 @@ import torch.utils.checkpoint
 from detente.bridge.capture.draws import INSIDE, draws
 from detente.bridge.capture.regions import checkpoint_region
 from detente.bridge.capture.where import code_place
-from detente.bridge.private import FakeTensorMode, TorchDispatchMode, forward_has_context, pytree
+from detente.bridge.private import (
+    FakeTensorMode,
+    TorchDispatchMode,
+    forward_has_context,
+    hooks_at_node,
+    pytree,
+)
 from detente.bridge.refusal import Reason, refuse
 
 _numbers = itertools.count(1)  # operator names live as long as the process
@@ -287,15 +293,26 @@ def trace(
         ) from error
 
 
-def unkept(module: torch.nn.Module) -> list[Reason]:
+# Tables of hooks on the gradients of every module.
+_OF_ALL_MODULES = ("_global_backward_hooks", "_global_backward_pre_hooks")
+
+
+def unkept(module: torch.nn.Module, beside: Sequence[tuple[str, torch.nn.Module]] = ()) -> list[Reason]:
     """Hooks on parameters and modules, which would run on gradients that the program never shows to
-    Python."""
+    Python. ``beside``: modules that are no part of this one, by name (a criterion)."""
     found = []
     for name, parameter in module.named_parameters():
         tables = (getattr(parameter, t, None) for t in ("_backward_hooks", "_post_accumulate_grad_hooks"))
         for hook in (h for table in tables if table for h in table.values()):
             found.append(Reason("hook", f"parameter {name} has a gradient hook", code_place(hook)))
-    for name, part in module.named_modules():
+        for hook in hooks_at_node(parameter) if parameter.requires_grad else ():
+            found.append(
+                Reason("hook", f"the node of parameter {name}'s gradient has a hook", code_place(hook))
+            )
+    for name, part in (*module.named_modules(), *beside):
         for hook in (*part._backward_hooks.values(), *part._backward_pre_hooks.values()):
             found.append(Reason("hook", f"module {name or 'itself'} has a backward hook", code_place(hook)))
+    for table in _OF_ALL_MODULES:
+        for hook in vars(torch.nn.modules.module)[table].values():
+            found.append(Reason("hook", "every module has a backward hook", code_place(hook)))
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,31 @@ class Generators:
     def places(self, moved: list[str]) -> int:
         """How many places show whether those that ``moved`` matter."""
         return max(len(places) for name, _, _, places in self._all if name in moved)
+
+
+def of_the_system() -> Iterator[AbstractContextManager[None]]:
+    """Blocks in which ``random.SystemRandom``, which has no state, is given the least and the greatest: as often as a
+    twister gives them, because what asks for a number below another one asks until it has one."""
+    for first, rest in ((0x00, 0x08), (0xFF, 0xFF)):
+        yield _system_gives(first, rest)
+
+
+@contextmanager
+def _system_gives(first: int, last: int) -> Iterator[None]:
+    """All bytes but the last are ``first``."""
+    holder: Any = random
+    plain, asked = holder._urandom, 0
+
+    def gives(count: int) -> bytes:
+        nonlocal asked
+        asked += 1
+        return bytes((*(first,) * (count - 1), last)) if asked <= 624 else plain(count)
+
+    holder._urandom = gives
+    try:
+        yield
+    finally:
+        holder._urandom = plain
 
 
 def _of_python() -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from detente.bridge.live.python import PLAIN
 from detente.bridge.live.ran import Names
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.walk import sources
+from detente.bridge.private import saved_tensors_hooks
 from detente.bridge.refusal import refuse
 
 
@@ -31,6 +33,14 @@ def ambient() -> tuple[str, ...]:
             "nothing to train",
             hint="call the step outside of it; step.evaluate(batch) computes without gradients",
         )
+    hooks = saved_tensors_hooks()
+    if hooks is not None and not any((hook.__module__ or "").startswith("torch.") for hook in hooks[:1]):
+        raise refuse(
+            "around",
+            "torch.autograd.graph.saved_tensors_hooks are on around the call of the step, which packs nothing: eager's "
+            "backward would compute with what they give back",
+            hint="call the step outside of them",
+        )
     return (str(torch.get_default_dtype()),)
 
 
@@ -44,12 +54,21 @@ class Surroundings:
         self._now: dict[str, str] = {}
         self._first: dict[str, str] = {}  # what the first programs were captured with
         self._others = 0
+        self._told: set[str] = set()  # names of what is not looked at as a whole
         self.inputs: set[str] = set()  # names of numbers that programs take as inputs
 
     def captured(self, ran: Names) -> None:
         """A program was captured; ``ran`` is the code that did it."""
         self._ran |= ran
         self._sources = sources(self.model, self.loss, self._ran)
+        fresh = [name for name in self._sources.partly if name not in self._told]
+        self._told.update(fresh)
+        if fresh:
+            warnings.warn(
+                f"{', '.join(fresh)} is more than a step looks at, and a value that moves in it may not be noticed: "
+                "hold what the step reads of it in an attribute of its own, a tensor or the batch",
+                stacklevel=6,
+            )
 
     def look(self) -> dict[str, tuple[Any, Any]]:
         """What moved since the last look: name -> (then, now). Nothing but flat passes where nothing did."""
@@ -57,7 +76,10 @@ class Surroundings:
             return {}
         found = self._sources.changes()
         if not found:
-            self._sources.refresh()
+            if self._sources.replaced:
+                self._sources = sources(self.model, self.loss, self._ran)
+            else:
+                self._sources.refresh()
             return {}
         for name, (then, now) in found.items():
             self._first.setdefault(name, self._said(name, then))
@@ -92,7 +114,8 @@ class Surroundings:
         moved = self._sources.changes() if self._sources.moved() else {}
         slots = [s for s in self._sources.slots if s[3] in moved]
         cells = [c for c in self._sources.cells if c[2] in moved]
-        whole = {name for *_, name in (*slots, *cells)} == moved.keys() and all(
+        same_places = not self._sources.replaced and {n for *_, n in (*slots, *cells)} == moved.keys()
+        whole = same_places and all(
             isinstance(table, dict | list | OfClass)
             and key in (range(len(table)) if isinstance(table, list) else table)
             for table, key, *_ in slots

@@ -17,20 +17,11 @@ from torch import nn
 from detente.bridge.live.python import PLAIN
 from detente.bridge.live.ran import Names, Ran
 from detente.bridge.live.sources import Sources, named
+from detente.bridge.live.trains import OF_OPTIMIZERS
 from detente.bridge.live.walk import Walk
 from detente.bridge.live.writes import same
 from detente.bridge.private import plainly
 from detente.bridge.refusal import refuse
-
-# Looked after by themselves, or torch's own.
-ELSEWHERE = frozenset(
-    {
-        "param_groups", "state", "step", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks",
-        "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks",
-        "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks", "_opt_called", "_step_count",
-        "_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured",
-    }
-)  # fmt: skip
 
 
 @dataclass
@@ -47,7 +38,7 @@ class Reads:
             return True
         if not self.sources.moved():
             return False
-        if self.sources.changes():
+        if self.sources.changes() or self.sources.replaced:
             return True
         self.sources.refresh()
         return False
@@ -61,12 +52,12 @@ def reads(model: nn.Module, optimizer: Any, ran: Names, *, attributes: bool) -> 
     parameters together (bridge/optim/joint_rule.py) has as inputs and counts."""
     if type(optimizer).__module__.startswith("torch.optim"):
         return Reads()
-    walk = Walk(model, ran)
+    walk = Walk(model, ran, trains=False)  # what trains inside of it has the rule's own inputs
     if attributes:
         table = vars(optimizer)
 
         def counts(key: str) -> bool:
-            return key in ran and key not in ELSEWHERE
+            return key in ran and key not in OF_OPTIMIZERS
 
         walk.found.sizes.append((table, len(table), "optimizer"))
         walk.found.keys[id(table)] = frozenset(table)

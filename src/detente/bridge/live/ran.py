@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import _lsprof
+import dataclasses
 import dis
+import inspect
 import os
+import random
 import sys
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +29,15 @@ from detente.bridge.live.python import MADE_BY_FX, in_library, of_library
 @dataclass(frozen=True)
 class Names:
     """The names in the code that ran while a program was captured. ``any`` where a user's function among it makes up
-    names of attributes itself."""
+    names of attributes itself; ``fields`` where something takes an object apart by what its class says are its fields
+    (``dataclasses.asdict``, a ``match``)."""
 
     names: frozenset[str] = frozenset()
     any: bool = False
+    fields: bool = False
 
     def __or__(self, other: Names) -> Names:
-        return Names(self.names | other.names, self.any or other.any)
+        return Names(self.names | other.names, self.any or other.any, self.fields or other.fields)
 
     def __contains__(self, name: object) -> bool:
         return self.any or name in self.names
@@ -92,6 +97,11 @@ class Ran:
         users = (c for c in ran if not in_library(c.co_filename) and _may_ask(c))
         return sorted(_CHANGING & {name for code in users for name in code.co_names})
 
+    @property
+    def of_the_system(self) -> bool:
+        """Whether something drew from what the system calls random, whoever holds that."""
+        return not _OF_THE_SYSTEM.isdisjoint(self._codes.copy())
+
     def users(self) -> frozenset[types.CodeType]:
         """The code of functions that are neither a library's nor ours, nor written by the capture itself."""
         return frozenset(
@@ -106,13 +116,16 @@ class Ran:
 
     def names(self) -> Names:
         """Everything that the code calls by a name, and every string in it (``getattr(self, "beta")``)."""
+        ran = self._codes.copy()
+        asking = list(filter(_may_ask, ran))
         found = frozenset(
             name
-            for code in filter(_may_ask, self._codes)
-            for name in (*_loaded(code), *(c for c in code.co_consts if isinstance(c, str)))
+            for code in asking
+            for name in (*_loaded(code), *_matched(code), *(c for c in code.co_consts if isinstance(c, str)))
         )
-        users = (c for c in self._codes if not in_library(c.co_filename) and _may_ask(c))
-        return Names(found, any(map(_makes_names, users)))
+        users = (c for c in asking if not in_library(c.co_filename))
+        fields = any(map(_takes_apart, ran)) or any(map(_matches_by_place, asking))
+        return Names(found, any(map(_makes_names, users)) or any(map(_makes_members, ran)), fields)
 
 
 def _put_back(profiler: Any) -> None:
@@ -125,10 +138,15 @@ def _put_back(profiler: Any) -> None:
         sys.setprofile(profiler if callable(profiler) else None)
 
 
+_ANY = frozenset(
+    {"vars", "__dict__", "attrgetter", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__"}
+)
+
+
 @cache
 def _makes_names(code: types.CodeType) -> bool:
     """Whether it asks by names that do not stand in it. ``getattr(self, "beta", 1.0)`` has its name there."""
-    if not {"vars", "__dict__", "attrgetter", "__getattribute__"}.isdisjoint(code.co_names):
+    if not _ANY.isdisjoint(code.co_names):
         return True
     if "getattr" not in code.co_names:
         return False
@@ -146,6 +164,54 @@ def _by_a_constant(steps: Sequence[dis.Instruction]) -> bool:
     ends = len(loads) < len(steps) and steps[len(loads)].opname in ("PRECALL", "CALL")
     values = [step for step in loads if not step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD"))]
     return ends and len(values) > 1 and isinstance(values[1].argval, str) and values[1].opname == "LOAD_CONST"
+
+
+# Python's own that reads every attribute of what it is given, and the ends of files of libraries with their functions
+# that read every field.
+_MEMBERS = frozenset(function.__code__ for function in (inspect.getmembers, inspect.getmembers_static))
+_FIELDS = frozenset(
+    function.__code__
+    for function in (dataclasses.asdict, dataclasses.astuple, dataclasses.replace, dataclasses.fields)
+)
+_FIELDS_OF = {
+    os.path.join("attr", "_funcs.py"): frozenset({"asdict", "astuple", "evolve"}),
+    os.path.join("attr", "_make.py"): frozenset({"fields", "fields_dict"}),
+    os.path.join("pydantic", "main.py"): frozenset(
+        {"model_dump", "model_dump_json", "model_copy", "__iter__", "__eq__", "__copy__", "__deepcopy__", "dict"}
+    ),
+}  # fmt: skip
+
+
+def _makes_members(code: types.CodeType) -> bool:
+    return code in _MEMBERS
+
+
+@cache
+def _takes_apart(code: types.CodeType) -> bool:
+    """Whether it reads the fields of an object by what its class says they are."""
+    return code in _FIELDS or any(
+        code.co_name in names for end, names in _FIELDS_OF.items() if code.co_filename.endswith(end)
+    )
+
+
+@cache
+def _matches_by_place(code: types.CodeType) -> bool:
+    """``case Config(rate, gain)``: the class says in ``__match_args__`` which attributes those are."""
+    return any(step.opname == "MATCH_CLASS" and step.arg for step in dis.get_instructions(code))
+
+
+@cache
+def _matched(code: types.CodeType) -> frozenset[str]:
+    """The names in its patterns, which stand in tuples: ``case Config(rate=r)``, ``case {"rate": r}``."""
+    steps = list(dis.get_instructions(code))
+    before = (one for one, step in pairwise(steps) if step.opname in ("MATCH_CLASS", "MATCH_KEYS"))
+    return frozenset(
+        name
+        for one in before
+        if one.opname == "LOAD_CONST" and isinstance(one.argval, tuple)
+        for name in one.argval
+        if isinstance(name, str)
+    )
 
 
 @cache
@@ -172,14 +238,20 @@ _CHANGING = frozenset(
         "token_bytes", "token_hex", "uuid1", "uuid4", "getrandbits",
     }
 )  # fmt: skip
+_OF_THE_SYSTEM = frozenset(
+    vars(random.SystemRandom)[name].__code__ for name in ("random", "getrandbits", "randbytes")
+)
 # Code that asks for nothing of a user's objects: Python's own, numpy's, JAX's and ours, and of torch's all but its
-# modules.
+# modules, schedulers and data sets.
 _PYTHON = (str(Path(types.__file__ or "types").parent), "<frozen")
 _OTHERS = tuple(
     str(Path(file or "").parent) + os.sep
     for file in (torch.__file__, np.__file__, jax.__file__, str(Path(__file__).parents[1]))
 )
-_MODULES = tuple(str(Path(part.__file__ or "").parent) + os.sep for part in (torch.nn, torch.distributions))
+_MODULES = (
+    *(str(Path(p.__file__ or "").parent) + os.sep for p in (torch.nn, torch.distributions, torch.utils.data)),
+    str(torch.optim.lr_scheduler.__file__),
+)
 
 
 def _may_ask(code: types.CodeType) -> bool:

@@ -14,7 +14,7 @@ import hashlib
 import operator
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import CellType, FunctionType, ModuleType
 from typing import Any
@@ -33,6 +33,49 @@ OF_A_TRACE = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
 _MADE_OF = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A long list or dictionary, which is compared with what it held in one go. In C, and by identity first: equal
+    values in other objects are looked at where something has moved. ``keys``: None of a list."""
+
+    table: Any
+    keys: list[Any] | None
+    values: list[Any]
+    name: str
+
+    @classmethod
+    def of(cls, table: Any, name: str) -> Whole:
+        if isinstance(table, dict):
+            return cls(table, list(table), list(table.values()), name)
+        return cls(table, None, list(table), name)
+
+    @property
+    def moved(self) -> bool:
+        now = Whole.of(self.table, "")
+        try:
+            return now.values != self.values or now.keys != self.keys
+        except (RuntimeError, ValueError):  # two tensors, or two arrays, were asked whether they are equal
+            return True
+
+    @property
+    def changed(self) -> bool:
+        """The same of values, one by one: 1 is not True."""
+        now = Whole.of(self.table, "")
+        return (
+            now.keys != self.keys
+            or len(now.values) != len(self.values)
+            or any(a is not b and not same(a, b) for a, b in zip(now.values, self.values, strict=True))
+        )
+
+    def put_back(self) -> None:
+        if self.keys is None:
+            self.table.clear()
+            self.table.extend(self.values)
+        else:
+            self.table.clear()
+            self.table.update(zip(self.keys, self.values, strict=True))
+
+
 @dataclass
 class Sources:
     """``slots`` are (table, key, value, name); ``sizes`` are tables with their length; ``empty`` are tables that held
@@ -40,7 +83,9 @@ class Sources:
     with their bytes, ``sets`` are sets with a copy; ``functions`` are users' functions with what they are made of;
     ``tensors`` are those that are no parameter and no buffer, by name. ``keys`` are what a table held, by its id;
     ``counted`` which of its names count, and those that it held of them; ``iterators`` are names of what says another
-    thing whenever it is asked for its next."""
+    thing whenever it is asked for its next; ``wholes`` are containers too long to be remembered value by value, and
+    ``partly`` the names of those of which not everything is remembered (as keys, in order); ``modules`` are those that
+    are no part of the model, by name, ``optimizers`` whatever trains."""
 
     slots: list[tuple[Any, Any, Any, str]] = field(default_factory=list)
     sizes: list[tuple[Any, int, str]] = field(default_factory=list)
@@ -55,6 +100,11 @@ class Sources:
     counted: dict[int, tuple[Callable[[Any], bool], frozenset[Any]]] = field(default_factory=dict)
     generators: list[tuple[str, Any]] = field(default_factory=list)
     iterators: list[str] = field(default_factory=list)
+    wholes: list[Whole] = field(default_factory=list)
+    partly: dict[str, None] = field(default_factory=dict)
+    modules: list[tuple[str, torch.nn.Module]] = field(default_factory=list)
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    replaced: bool = False  # whether a list was found in the place of another, with places of its own
 
     def ready(self) -> Sources:
         """A name of its own for each place, and flat lists."""
@@ -82,6 +132,10 @@ class Sources:
                 seen[name] += 1
                 if seen[name] > 1:
                     places[i] = (*rest, f"{name} ({seen[name]})")  # type: ignore[call-overload]
+        for i, whole in enumerate(self.wholes):
+            seen[whole.name] += 1
+            if seen[whole.name] > 1:
+                self.wholes[i] = replace(whole, name=f"{whole.name} ({seen[whole.name]})")
 
     def moved(self) -> bool:
         """Whether anything is not what it was. Equal values that are other objects count here; ``changes`` knows.
@@ -99,6 +153,7 @@ class Sources:
                 or not all(map(operator.is_, self._made_of_now(), self._made_of))
                 or any(a.tobytes() != b for a, b, _ in self.arrays)
                 or any(s != then for s, then, _ in self.sets)
+                or any(whole.moved for whole in self.wholes)
             )
         except (KeyError, IndexError, ValueError):
             return True
@@ -125,7 +180,12 @@ class Sources:
             except (KeyError, IndexError):
                 now = ABSENT
             if now is not then and not same(then, now):
-                found[name] = (then, None if now is ABSENT else now)
+                items = self._items(then, now)
+                if items is None:
+                    found[name] = (then, None if now is ABSENT else now)
+                else:
+                    found |= items
+                    self.replaced = True
         for table, length, name in self.sizes:
             if self._grown(table, length):
                 found[f"the size of {name}"] = (length, len(table))
@@ -154,10 +214,29 @@ class Sources:
         for now_set, then_set, name in self.sets:
             if now_set != then_set:
                 found[name] = (_members(then_set), _members(now_set))
+        for whole in self.wholes:
+            if whole.changed:
+                found[whole.name] = (whole.values, whole.table)
         return found
 
+    def _items(self, then: Any, now: Any) -> dict[str, tuple[Any, Any]] | None:
+        """What moved of a list of numbers in whose place another of that length stands, by the names of its places;
+        None where it is no such list. (A schedule makes a new list of its learning rates in every step.)"""
+        if not (type(then) is type(now) is list and len(then) == len(now)):
+            return None
+        if not all(isinstance(value, PLAIN) for value in (*then, *now)):
+            return None
+        names = {key: name for table, key, _, name in self.slots if table is then}
+        if len(names) != len(then):
+            return None
+        pairs = enumerate(zip(then, now, strict=True))
+        return {names[i]: (was, value) for i, (was, value) in pairs if not same(was, value)}
+
     def are_values(self, changes: Mapping[str, tuple[Any, Any]]) -> bool:
-        """Whether these are plain values in the places of plain values, and nothing else."""
+        """Whether these are plain values in the places of plain values, and nothing else: not in a list that has taken
+        another's place."""
+        if self.replaced:
+            return False
         places = {name for *_, name in (*self.slots, *self.cells)}
         return changes.keys() <= places and all(
             isinstance(value, PLAIN) for pair in changes.values() for value in pair
@@ -170,6 +249,7 @@ class Sources:
         self.functions = [(f, _MADE_OF(f), n) for f, _, n in self.functions]
         self.hooks = [(t, k, t[k], n) for t, k, _, n in self.hooks]
         self.cells = [(c, c.cell_contents, n) for c, _, n in self.cells]
+        self.wholes = [Whole.of(whole.table, whole.name) for whole in self.wholes]
         self._flatten()
 
     def written(self) -> tuple[list[Write], list[str]]:
@@ -196,6 +276,7 @@ class Sources:
             writes += [Write(table, k, table[k], f"{name}.{k}") for k in fresh if isinstance(table[k], PLAIN)]
         changed += [name for now, then, name in self.sets if now != then]
         changed += [name for array, then, name in self.arrays if array.tobytes() != then]
+        changed += [whole.name for whole in self.wholes if whole.moved]
         return [w for w in writes if not isinstance(w.table, deque)], changed
 
     def _moved_places(self) -> Iterator[tuple[Any, Any, Any, Any, str]]:
@@ -232,6 +313,9 @@ class Sources:
 
     def put_back(self) -> None:
         """Every value where it was, after a trace has run the model's code."""
+        for whole in self.wholes:
+            if whole.moved:
+                whole.put_back()
         for table, length, _ in self.sizes:
             if isinstance(table, list | deque) and len(table) < length:
                 then = [value for t, _, value, _ in self.slots if t is table]

@@ -9,6 +9,7 @@ import array
 import configparser
 import ctypes
 import functools
+import gc
 import io
 import logging
 import math
@@ -17,10 +18,11 @@ import os
 import random
 import types
 import weakref
-from collections import ChainMap, UserDict, UserList, deque
+from collections import ChainMap, Counter, UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,8 @@ from torch import nn
 from detente.bridge.live.places import OfClass, OfContext, Slots, put
 from detente.bridge.live.python import PLAIN, imported, in_library, names_in, of_library
 from detente.bridge.live.ran import Names
-from detente.bridge.live.sources import Sources
+from detente.bridge.live.sources import Sources, Whole
+from detente.bridge.live.trains import OF_OPTIMIZERS, TRAINS, numbers_of
 
 # Tables of a module that are watched by themselves: tensors, children, the training flag.
 _SKIPPED = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"})
@@ -57,8 +60,11 @@ _SHARED = (getattr(random.random, "__self__", None), getattr(np.random.rand, "__
 # Whose functions loops replace for a while, and functions as they stand there.
 _PATCHABLE = (torch, torch.Tensor, nn.functional, nn.init, math, np)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, np.ufunc)
-# Values, at most: a model that holds a whole data set is not walked through.
-MOST = 50_000
+# Values, at most, of one container with all that lies in it: a longer one is compared as a whole, up to the second
+# number, and is not walked through. What stands beside it is.
+MOST, LONGEST = 50_000, 1_000_000
+# Values of an object that trains, and bytes of an array in one: a data set holds its data.
+FEW, SMALL = 1_000, 1 << 20
 
 
 def sources(model: nn.Module, loss: Any, ran: Names | None = None) -> Sources:
@@ -66,7 +72,7 @@ def sources(model: nn.Module, loss: Any, ran: Names | None = None) -> Sources:
     that ran has a name for; a trainer that the loss can reach counts its steps, and no program depends on that."""
     walk = _walked(model, loss, ran)
     if ran is not None and not walk.made <= ran.names:
-        walk = _walked(model, loss, ran | Names(frozenset(walk.made)))
+        walk = _walked(model, loss, replace(ran, names=ran.names | walk.made))
     return walk.found.ready()
 
 
@@ -80,6 +86,7 @@ def _walked(model: nn.Module, loss: Any, ran: Names | None) -> Walk:
         walk.table(vars(nn.modules.module)[name], f"torch.nn.modules.module.{name}")
     if ran is not None:
         walk.patched(ran)
+    walk.trainers()
     return walk
 
 
@@ -106,15 +113,21 @@ def standing_for(
 
 
 class Walk:
-    def __init__(self, model: nn.Module, ran: Names | None) -> None:
-        self.ran = ran
+    """``trains``: whether optimizers, schedulers and data sets are looked at, too."""
+
+    def __init__(self, model: nn.Module, ran: Names | None, *, trains: bool = True) -> None:
+        self.ran, self.trains = ran, trains
         self.found = Sources()
         self.seen: set[int] = set()
         self.tables: set[int] = set()
         self.kept: list[Any] = []
         self.parts = {id(part) for part in model.modules()}
         self.known = {id(t) for t in (*model.parameters(), *model.buffers())}
-        self.left = MOST
+        self.left: int | None = None  # values that may still be remembered; None outside of every container
+        self.inside = ""  # of which container, by name
+        self.small = False  # inside of what trains
+        self.later: list[tuple[Any, str]] = []  # what trains, for the end
+        self.named: Counter[str] = Counter()  # of tensors
         self.made: set[str] = set()  # names that an object asks by, and no code: ``attrgetter("beta")``
 
     def patched(self, ran: Names) -> None:
@@ -138,9 +151,60 @@ class Walk:
         if not table:
             self.found.empty.append((table, name))
             return
-        self._size(table, name)
-        for key, value in list(table.items()):
-            self._slot(table, key, value, f"{name}[{key!r}]")
+        if self._fits(table, name):
+            self._size(table, name)
+            self._entries(table, [(key, value, f"{name}[{key!r}]") for key, value in table.items()], name)
+
+    def _fits(self, table: Any, name: str) -> bool:
+        """Whether a container is walked through; a long one is compared as a whole, or (and that is said) by its
+        length alone."""
+        if len(table) <= (MOST if self.left is None else self.left):
+            return True
+        if self.small or not MOST < len(table) <= LONGEST:
+            self.found.partly.setdefault(self.inside or name)
+            self._size(table, name)
+            return False
+        found = Whole.of(table, name)
+        self.found.wholes.append(found)
+        if not all(isinstance(value, PLAIN) for value in found.values):
+            self.found.partly.setdefault(name)
+        return False
+
+    def _entries(self, table: Any, entries: list[tuple[Any, Any, str]], name: str) -> None:
+        """The values of one container: these first, and then what lies in them, the smallest first where it is more
+        than is looked at."""
+        with self._within(MOST, name):
+            assert self.left is not None
+            self.left -= len(entries)
+            self.found.slots += [(table, key, value, where) for key, value, where in entries]
+            deeper = [(value, where) for _, value, where in entries if not isinstance(value, PLAIN)]
+            if sum(_length(value) for value, _ in deeper) > self.left:
+                deeper.sort(key=lambda one: _length(one[0]))
+            for value, where in deeper:
+                self.value(value, where)
+
+    @contextmanager
+    def _within(self, most: int, name: str) -> Iterator[None]:
+        """What is found in the block is no more than ``most`` values; what is found behind it is not counted."""
+        if self.left is not None:
+            yield
+            return
+        self.left, self.inside = most, name
+        try:
+            yield
+        finally:
+            self.left, self.inside = None, ""
+
+    def trainers(self) -> None:
+        """Optimizers, schedulers and data sets in reach: the last, and little of each, as most of what they reach is
+        no business of a program's."""
+        self.small = True
+        while self.later:
+            value, name = self.later.pop(0)
+            if isinstance(value, torch.optim.Optimizer):
+                self.found.optimizers.append(value)
+            with self._within(FEW, name):
+                self._object(value, name)
 
     def attributes(self, owner: Any, name: str) -> None:
         """What an object holds under the names that were asked for; of a module also that nothing came to it."""
@@ -149,27 +213,65 @@ class Walk:
             return
         self.tables.add(id(table))
         # To a trainer many things come that nobody asks for; a module's forward need not be asked for by name.
-        self._size(table, name, None if isinstance(owner, nn.Module) else self._asked_for)
+        counts = self._counts_in(owner)
+        self._size(table, name, None if isinstance(owner, nn.Module) else counts)
         skipped = _SKIPPED | _UNREAD if isinstance(owner, nn.Module) else frozenset()
+        if isinstance(owner, torch.optim.Optimizer):
+            skipped = OF_OPTIMIZERS
+            if self._asked_for("param_groups"):
+                self._groups(owner, f"{name}.param_groups")
+        rows = []
         for key, value in list(table.items()):
             if key in HOOKS and skipped and not value:
                 self.found.hooks.append((table, key, value, f"{name}.{key}"))
-            elif key not in skipped and self._asked_for(key):
-                self._slot(table, key, value, f"{name}.{key}")
+            elif key not in skipped and counts(key):
+                rows.append((table, key, value, f"{name}.{key}"))
+        # Where it is not everything that is looked at, what the object holds itself comes before what lies in that.
+        for row in sorted(rows, key=lambda row: _length(row[2])) if self.small else rows:
+            self._slot(*row)
+
+    def _counts_in(self, owner: Any) -> Callable[[Any], bool]:
+        """Which names count of an object: where something takes objects apart, its class says so of its fields."""
+        if self.ran is None or self.ran.any or not self.ran.fields:
+            return self._asked_for
+        fields = _fields(type(owner))
+        return (lambda key: key in fields or self._asked_for(key)) if fields else self._asked_for
+
+    def _groups(self, optimizer: torch.optim.Optimizer, name: str) -> None:
+        """The numbers of an optimizer's groups; its state and what stands in the groups are looked after elsewhere."""
+        groups, own = getattr(optimizer, "param_groups", []), vars(optimizer)
+        if own.get("param_groups") is groups:  # a wrapper's may be those of the one inside
+            self.found.slots.append((own, "param_groups", groups, name))
+        self._size(groups, name)
+        for i, group in enumerate(groups):
+            self.found.slots.append((groups, i, group, f"{name}[{i}]"))
+            if self.ran is None:  # a penalty over these is one over the program's parameters
+                params = group.get("params", [])
+                self.found.slots += [
+                    (params, j, p, f"{name}[{i}]['params'][{j}]") for j, p in enumerate(params)
+                ]
+            for key in numbers_of(group, self._asked_for):
+                self._slot(group, key, group[key], f"{name}[{i}][{key!r}]")
 
     def _size(self, table: Any, name: str, counts: Callable[[Any], bool] | None = None) -> None:
         self.found.sizes.append((table, len(table), name))
-        self.found.keys[id(table)] = frozenset(table)
+        if not isinstance(table, list | deque):
+            self.found.keys[id(table)] = frozenset(table)
         if counts is not None:
             self.found.counted[id(table)] = counts, frozenset(filter(counts, table))
 
     def _asked_for(self, key: str) -> bool:
-        return self.ran is None or key in self.ran
+        if self.ran is None:
+            return True
+        # What trains counts its steps in names of its own, which code that makes up names does not mean.
+        return key in (self.ran.names if self.small and key.startswith("_") else self.ran)
 
     def _slot(self, table: Any, key: Any, value: Any, name: str) -> None:
-        if self.left <= 0:
-            return
-        self.left -= 1
+        if self.left is not None:
+            if self.left <= 0:
+                self.found.partly.setdefault(self.inside)
+                return
+            self.left -= 1
         self.found.slots.append((table, key, value, name))
         self.value(value, name)
 
@@ -183,11 +285,14 @@ class Walk:
         self.seen.add(id(value))
         self.kept.append(value)  # an id is one object's for as long as it lives
         if isinstance(value, torch.Tensor):
-            if id(value) not in self.known:
-                same_name = sum(
-                    known == name or known.startswith(f"{name} (") for known in self.found.tensors
-                )
+            if self.small and value.nbytes > SMALL:
+                self.found.partly.setdefault(name)
+            elif id(value) not in self.known:
+                same_name = self.named[name]
+                self.named[name] += 1
                 self.found.tensors[f"{name} ({same_name + 1})" if same_name else name] = value
+        elif self.small and isinstance(value, np.ndarray) and value.nbytes > SMALL:
+            self.found.partly.setdefault(name)
         elif isinstance(value, np.ndarray | array.array):
             self.found.arrays.append((value, value.tobytes(), name))
             if isinstance(value, np.ndarray) and value.dtype == object:
@@ -198,7 +303,8 @@ class Walk:
         elif isinstance(value, _NUMBERS):
             self.value(np.frombuffer(value, np.uint8), name)  # type: ignore[call-overload]
         elif isinstance(value, random.Random | np.random.Generator | np.random.RandomState):
-            if not any(value is shared for shared in _SHARED):
+            # (the system's has no state, and who draws from it is seen in the code that ran)
+            if not isinstance(value, random.SystemRandom) and not any(value is shared for shared in _SHARED):
                 self.found.generators.append((name, value))
         elif isinstance(value, dict | list | deque | UserDict | UserList):
             self._container(value, name)
@@ -233,7 +339,14 @@ class Walk:
             self.value(value(), name)
         elif isinstance(value, ContextVar):
             self._slot(OfContext(value), "value", value.get(None), f"what {name} says")
-        elif not isinstance(value, (types.ModuleType, torch.Generator, *_ELSEWHERE)) and not _is_ours(value):
+        elif isinstance(value, types.ModuleType):
+            self._python_module(value, name)
+        elif isinstance(value, types.MappingProxyType):
+            self._behind(value, name)
+        elif isinstance(value, TRAINS):
+            if self.trains:
+                self.later.append((value, name))
+        elif not isinstance(value, (torch.Generator, *_ELSEWHERE)) and not _is_ours(value):
             if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
                 self.found.iterators.append(name)
             self._object(value, name)
@@ -243,10 +356,9 @@ class Walk:
             self.table(value, name)
         elif isinstance(value, UserDict | UserList):
             self.value(value.data, name)
-        else:
-            self.found.sizes.append((value, len(value), name))
-            for i, item in enumerate(value):
-                self._slot(value, i, item, f"{name}[{i}]")
+        elif self._fits(value, name):
+            self._size(value, name)
+            self._entries(value, [(i, item, f"{name}[{i}]") for i, item in enumerate(value)], name)
         if not of_library(type(value).__module__):
             self._object(value, name)  # a user's class of it, with attributes of its own
 
@@ -257,6 +369,7 @@ class Walk:
                 continue
             where = f"{name}.{path}" if path else name
             self.parts.add(id(part))
+            self.found.modules.append((where, part))
             self.attributes(part, where)
             self.found.slots.append((vars(part), "training", part.training, f"{where}.training"))
             for table in (part._parameters, part._buffers):
@@ -297,11 +410,26 @@ class Walk:
         for module in imported(named, function.__globals__):
             self._of_module(module, module.__name__, function.__code__)
 
-    def _of_module(self, module: types.ModuleType, name: str, code: types.CodeType) -> None:
-        """What a user's function asks of a user's module (``config.beta``)."""
+    def _python_module(self, module: types.ModuleType, name: str) -> None:
+        """A user's module that a closure or an object holds: whatever was asked for, by whom the module was given."""
         if of_library(module.__name__):
             return
-        for key in sorted(set(names_in(code)) & vars(module).keys()):
+        table = vars(module)
+        for key in [key for key in table if not key.startswith("__") and self._asked_for(key)]:
+            self._slot(table, key, table[key], f"{name}.{key}")
+
+    def _behind(self, view: types.MappingProxyType[Any, Any], name: str) -> None:
+        """The table that a read-only view shows; that of a class is the class's."""
+        for held in gc.get_referents(view):
+            owner = getattr(held.get("__dict__"), "__objclass__", None) if type(held) is dict else None
+            self.value(held if owner is None else owner, name)
+
+    def _of_module(self, module: types.ModuleType, name: str, code: types.CodeType) -> None:
+        """What a user's function asks of a user's module (``config.beta``), itself or by whom it gives it to."""
+        if of_library(module.__name__):
+            return
+        asked = set(names_in(code)) | (self.ran.names if self.ran is not None else frozenset())
+        for key in sorted(asked & vars(module).keys()):
             held = vars(module)[key]
             if isinstance(held, types.ModuleType):
                 if id(held) not in self.seen:
@@ -346,7 +474,8 @@ class Walk:
             self.found.slots.append((table, name, value, where))
             self.value(inner, where)
         elif not name.startswith("__") and (isinstance(value, dict | list) or self._asked_for(name)):
-            self._slot(table, name, inner if isinstance(value, staticmethod) else value, where)
+            self.found.slots.append((table, name, value, where))
+            self.value(inner if isinstance(value, staticmethod | classmethod) else value, where)
 
     def _object(self, value: Any, name: str) -> None:
         """Any other object: its own table, and its slots."""
@@ -359,23 +488,37 @@ class Walk:
                 self.ran = before
         slots = Slots(value)
         self.kept.append(slots)
+        counts = self._counts_in(value)
         for key, held in slots.items():
-            if self._asked_for(key):
+            if counts(key):
                 self._slot(slots, key, held, f"{name}.{key}")
         self.kind(type(value))
 
 
-# What trains, not what is trained: their numbers move with every step. A logger leads to every other one, torch's own
-# among them, and those grow while a program is captured; what is logged decides no number.
-_ELSEWHERE = (
-    logging.Filterer,
-    logging.LoggerAdapter,
-    logging.Manager,
-    torch.optim.Optimizer,
-    torch.optim.lr_scheduler.LRScheduler,
-    torch.utils.data.DataLoader,
-    torch.utils.data.Dataset,
-)
+# A logger leads to every other one, torch's own among them, and those grow while a program is captured; what is logged
+# decides no number.
+_ELSEWHERE = (logging.Filterer, logging.LoggerAdapter, logging.Manager)
+
+
+# Where a class says what its objects are made of: of a dataclass, of attrs, of pydantic, for a ``match``.
+_SAYS_FIELDS = ("__dataclass_fields__", "__attrs_attrs__", "__pydantic_fields__", "__match_args__")
+
+
+def _fields(kind: type) -> frozenset[str]:
+    """The names of the fields of a class's objects, where it says them."""
+    said = (getattr(kind, name, ()) for name in _SAYS_FIELDS)
+    return frozenset(
+        name
+        for fields in said
+        if isinstance(fields, dict | tuple)
+        for name in (field if isinstance(field, str) else getattr(field, "name", None) for field in fields)
+        if isinstance(name, str)
+    )
+
+
+def _length(value: Any) -> int:
+    """Of a container; 0 of what is none."""
+    return len(value) if isinstance(value, dict | list | tuple | set | deque) else 0
 
 
 def _strings(value: Any) -> Iterator[str]:
