@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from detente.bridge.capture import batch as batches
+from detente.bridge.capture.cached import Caches
 from detente.bridge.capture.export import _export
 from detente.bridge.capture.weights import weights
 from detente.bridge.choose.choose import alike_of
@@ -71,7 +72,8 @@ def captured(module: nn.Module, loss: Loss, batch: Any) -> Graph:
     """The graph of a module with its loss and a batch. Values are neither read nor computed."""
     tensors, layout = batches.flatten(batch)
     held = weights(module)
-    found, _ = _export(module, loss, layout, tensors, held, {}, sources(module, loss), Ran())
+    before = sources(module, loss)
+    found, _ = _export(module, loss, layout, tensors, held, {}, before, Ran(), Caches(before))
     return recognise_masks(without_dead(found.graph), held.tensors)
 
 
