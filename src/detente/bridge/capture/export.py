@@ -274,7 +274,7 @@ def _settled_draws(run: Callable[[], Captured], before: Sources, ran: Ran) -> Ca
             other = run()
         if not alike(captured, other, values=True):
             raise refuse("generator", f"the step draws from {' and '.join(moved)}")
-    for given in of_the_system() if ran.of_the_system else ():
+    for given in of_the_system() if ran.of_the_system(before.systems) else ():
         before.put_back()
         with given:
             other = run()

@@ -9,6 +9,7 @@ generators are given several seeds, which show a draw that decides with a share 
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -71,22 +72,27 @@ class Generators:
 
 
 def of_the_system() -> Iterator[AbstractContextManager[None]]:
-    """Blocks in which ``random.SystemRandom``, which has no state, is given the least and the greatest: as often as a
-    twister gives them, because what asks for a number below another one asks until it has one."""
-    for first, rest in ((0x00, 0x08), (0xFF, 0xFF)):
-        yield _system_gives(first, rest)
+    """Blocks in which ``random.SystemRandom``, which has no state, is given the least and the greatest, two numbers
+    that are small among few (what asks for one below three asks again at a greater), and those of some seeds."""
+    for first, last in ((0x00, 0x08), (0xFF, 0xFF), (0x40, 0x40), (0x80, 0x80)):
+        yield _system_gives(lambda count, first=first, last=last: bytes((*(first,) * (count - 1), last)))
+    for seed in SEEDS:
+        yield _system_gives(random.Random(seed).randbytes)
 
 
 @contextmanager
-def _system_gives(first: int, last: int) -> Iterator[None]:
-    """All bytes but the last are ``first``."""
+def _system_gives(bytes_of: Callable[[int], bytes]) -> Iterator[None]:
+    """As often as a twister at its places does, or what asks until it likes a number asks for ever; in this thread, as
+    others may make keys of them."""
     holder: Any = random
-    plain, asked = holder._urandom, 0
+    plain, asked, mine = holder._urandom, 0, threading.get_ident()
 
     def gives(count: int) -> bytes:
         nonlocal asked
+        if threading.get_ident() != mine:
+            return plain(count)
         asked += 1
-        return bytes((*(first,) * (count - 1), last)) if asked <= 624 else plain(count)
+        return bytes_of(count) if asked <= 624 else plain(count)
 
     holder._urandom = gives
     try:

@@ -76,10 +76,7 @@ class Surroundings:
             return {}
         found = self._sources.changes()
         if not found:
-            if self._sources.replaced:
-                self._sources = sources(self.model, self.loss, self._ran)
-            else:
-                self._sources.refresh()
+            self._sources.refresh()
             return {}
         for name, (then, now) in found.items():
             self._first.setdefault(name, self._said(name, then))

@@ -97,10 +97,14 @@ class Ran:
         users = (c for c in ran if not in_library(c.co_filename) and _may_ask(c))
         return sorted(_CHANGING & {name for code in users for name in code.co_names})
 
-    @property
-    def of_the_system(self) -> bool:
-        """Whether something drew from what the system calls random, whoever holds that."""
-        return not _OF_THE_SYSTEM.isdisjoint(self._codes.copy())
+    def of_the_system(self, held: bool) -> bool:
+        """Whether a user's function drew from what the system calls random, which is ``held`` by something in reach, or
+        asked for by its name. (numpy draws from it, too, wherever it makes a generator: in an import.)"""
+        ran = self._codes.copy()
+        if _OF_THE_SYSTEM.isdisjoint(ran):
+            return False
+        users = (code for code in ran if not in_library(code.co_filename) and _may_ask(code))
+        return held or any(not _BY_NAME.isdisjoint(code.co_names) for code in users)
 
     def users(self) -> frozenset[types.CodeType]:
         """The code of functions that are neither a library's nor ours, nor written by the capture itself."""
@@ -238,6 +242,7 @@ _CHANGING = frozenset(
         "token_bytes", "token_hex", "uuid1", "uuid4", "getrandbits",
     }
 )  # fmt: skip
+_BY_NAME = frozenset({"secrets", "SystemRandom", "randbelow", "choice", "randbits"})
 _OF_THE_SYSTEM = frozenset(
     vars(random.SystemRandom)[name].__code__ for name in ("random", "getrandbits", "randbytes")
 )

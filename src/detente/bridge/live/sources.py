@@ -85,7 +85,8 @@ class Sources:
     ``counted`` which of its names count, and those that it held of them; ``iterators`` are names of what says another
     thing whenever it is asked for its next; ``wholes`` are containers too long to be remembered value by value, and
     ``partly`` the names of those of which not everything is remembered (as keys, in order); ``modules`` are those that
-    are no part of the model, by name, ``optimizers`` whatever trains."""
+    are no part of the model, by name, ``optimizers`` whatever trains;
+    ``systems``: a ``random.SystemRandom`` is in reach."""
 
     slots: list[tuple[Any, Any, Any, str]] = field(default_factory=list)
     sizes: list[tuple[Any, int, str]] = field(default_factory=list)
@@ -103,8 +104,10 @@ class Sources:
     wholes: list[Whole] = field(default_factory=list)
     partly: dict[str, None] = field(default_factory=dict)
     modules: list[tuple[str, torch.nn.Module]] = field(default_factory=list)
+    systems: bool = False
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
-    replaced: bool = False  # whether a list was found in the place of another, with places of its own
+    # lists that were found in the places of others, by the ids of those
+    replaced: dict[int, list[Any]] = field(default_factory=dict)
 
     def ready(self) -> Sources:
         """A name of its own for each place, and flat lists."""
@@ -185,7 +188,7 @@ class Sources:
                     found[name] = (then, None if now is ABSENT else now)
                 else:
                     found |= items
-                    self.replaced = True
+                    self.replaced[id(then)] = table[key]
         for table, length, name in self.sizes:
             if self._grown(table, length):
                 found[f"the size of {name}"] = (length, len(table))
@@ -227,16 +230,14 @@ class Sources:
         if not all(isinstance(value, PLAIN) for value in (*then, *now)):
             return None
         names = {key: name for table, key, _, name in self.slots if table is then}
-        if len(names) != len(then):
+        holders = [v for _, _, v, _ in self.slots if v is then] + [v for _, v, _ in self.cells if v is then]
+        if len(names) != len(then) or len(holders) != 1:
             return None
         pairs = enumerate(zip(then, now, strict=True))
         return {names[i]: (was, value) for i, (was, value) in pairs if not same(was, value)}
 
     def are_values(self, changes: Mapping[str, tuple[Any, Any]]) -> bool:
-        """Whether these are plain values in the places of plain values, and nothing else: not in a list that has taken
-        another's place."""
-        if self.replaced:
-            return False
+        """Whether these are plain values in the places of plain values, and nothing else."""
         places = {name for *_, name in (*self.slots, *self.cells)}
         return changes.keys() <= places and all(
             isinstance(value, PLAIN) for pair in changes.values() for value in pair
@@ -244,6 +245,11 @@ class Sources:
 
     def refresh(self) -> None:
         """What stands in the places now is what is known."""
+        if self.replaced:
+            stands: dict[int, Any] = dict(self.replaced)
+            self.replaced.clear()
+            self.slots = [(stands.get(id(t), t), k, v, n) for t, k, v, n in self.slots]
+            self.sizes = [(stands.get(id(t), t), length, n) for t, length, n in self.sizes]
         self.slots = [(t, k, t[k], n) for t, k, _, n in self.slots]
         self.sizes = [(t, len(t), n) for t, _, n in self.sizes]
         self.functions = [(f, _MADE_OF(f), n) for f, _, n in self.functions]

@@ -303,8 +303,9 @@ class Walk:
         elif isinstance(value, _NUMBERS):
             self.value(np.frombuffer(value, np.uint8), name)  # type: ignore[call-overload]
         elif isinstance(value, random.Random | np.random.Generator | np.random.RandomState):
-            # (the system's has no state, and who draws from it is seen in the code that ran)
-            if not isinstance(value, random.SystemRandom) and not any(value is shared for shared in _SHARED):
+            if isinstance(value, random.SystemRandom):  # which has no state
+                self.found.systems = True
+            elif not any(value is shared for shared in _SHARED):
                 self.found.generators.append((name, value))
         elif isinstance(value, dict | list | deque | UserDict | UserList):
             self._container(value, name)
