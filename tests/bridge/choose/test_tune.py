@@ -86,9 +86,11 @@ def test_tuning_measures_remembers_and_takes_the_place_of_the_rule(compiled: Any
 
 def test_a_choice_outlives_the_program_and_replaces_one_of_the_rule(compiled: Any, tmp_path: Path) -> None:
     tuned, _ = compiled(tune=True)
+    assert not tuned.programs[0].uncached, "and it is written by now"
     for file in (tmp_path / "cache").glob("*.program"):
         file.unlink()
     again, _ = compiled()
+    assert not again.programs[0].uncached
     assert again.choice == tuned.choice and not again.programs[0].cached
     (kept,) = (tmp_path / "cache" / "choices").glob("*.json")
     text = kept.read_text()
@@ -96,7 +98,7 @@ def test_a_choice_outlives_the_program_and_replaces_one_of_the_rule(compiled: An
     for file in (tmp_path / "cache").glob("*.program"):
         file.unlink()
     ruled, _ = compiled()
-    assert not ruled.choice.measured
+    assert not ruled.choice.measured and not ruled.programs[0].uncached
     kept.write_text(text)  # as if another process had tuned meanwhile
     last, _ = compiled()
     assert last.choice == tuned.choice and not last.programs[0].cached

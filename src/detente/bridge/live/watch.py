@@ -69,6 +69,10 @@ class Watch:
         self._sizes = plainly(self._sized)
         self._versions, self._trained = plainly(self._moving)
 
+    def attended(self) -> None:
+        """Some of the tensors are of another class since, because the step itself hears of them now."""
+        self._classes = list(map(type, self._tensors))
+
     def resized(self) -> list[str]:
         """What was given memory of another shape or dtype through ``.data`` since: another program's."""
         now = plainly(self._sized)

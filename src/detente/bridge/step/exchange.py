@@ -94,6 +94,7 @@ class Exchange(Certified):
                 for name, live in mine.items():
                     fill(live, from_jax(self._state.value(name)))
             self._attend(born)
+            self._watch.attended()
         # What was loaded into the optimizer since, or may have been written to it, is newer than what was trained.
         if optimizer and not self._rewritten and (self._moments.behind or not self._live):
             state = self._state.by_torch_names()[1]
@@ -197,10 +198,10 @@ class Exchange(Certified):
 
     def _see(self) -> None:
         """Watch what the module holds now."""
-        self._watch = Watch(self.model, self._held)
-        self._memory = plainly(self._watch.memory)
         seen = [*self.weights.tensors.values(), *tensors_of(self.model)]
         self._attend(seen)
+        self._watch = Watch(self.model, self._held)  # behind it: a tensor that is watched is of another class
+        self._memory = plainly(self._watch.memory)
         self._ask_nobody(seen)
 
     def _attend(self, tensors: Sequence[torch.Tensor]) -> None:

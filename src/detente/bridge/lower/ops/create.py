@@ -31,7 +31,13 @@ for _name in ("ones", "ones_like", "new_ones"):
 
 def full(call: Any, value: Any) -> jax.Array:
     """The result of ``call`` filled with one number or 0-d tensor."""
-    return spread(cast(value, out_dtype(call)), call.out.shape)
+    made = cast(value, out_dtype(call))
+    # A number takes no gradient, and is known as one over and over (state/birth.py).
+    return (
+        spread(made, call.out.shape)
+        if isinstance(value, jax.Array)
+        else jnp.broadcast_to(made, call.out.shape)
+    )
 
 
 @lowers("aten.full.default", "aten.full_like.default", "aten.new_full.default")
