@@ -29,7 +29,12 @@ PLAIN = (
     range,
 )
 MADE_BY_FX = "<eval_with_key>"  # the file of code that torch.fx, and so a capture, writes
-_LIBRARIES = (str(Path(torch.__file__ or "torch").parent), str(Path(types.__file__ or "types").parent))
+# The bridge's own code is none of the user's, installed or not; a cached program's name tells of it.
+_LIBRARIES = (
+    str(Path(torch.__file__ or "torch").parent),
+    str(Path(types.__file__ or "types").parent),
+    str(Path(__file__).parents[1]),
+)
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 # Installed packages whose code and globals are a library's: torch, JAX, what they stand on, and what models and loops
 # are usually made of. A release of one is told by its files' sizes and times. Any other that is installed counts like

@@ -49,6 +49,7 @@ class Ran:
 
     def __init__(self) -> None:
         self._codes: set[types.CodeType] = set()
+        self._taken: set[types.CodeType] = set()  # what takes objects apart, where the user's code called it
         # code without a file, with the module that it runs in
         self._typed: dict[types.CodeType, str | None] = {}
         self._begun = self._on = False
@@ -86,6 +87,8 @@ class Ran:
         if event == "call":
             code = frame.f_code
             self._codes.add(code)
+            if code.co_name in _MAY_TAKE_APART and not in_library(_caller(frame)):
+                self._taken.add(code)
             if code.co_filename[:1] == "<":
                 self._typed[code] = frame.f_globals.get("__name__")
         elif event == "c_call":
@@ -127,9 +130,16 @@ class Ran:
             for code in asking
             for name in (*_loaded(code), *_matched(code), *(c for c in code.co_consts if isinstance(c, str)))
         )
-        users = (c for c in asking if not in_library(c.co_filename))
-        fields = any(map(_takes_apart, ran)) or any(map(_matches_by_place, asking))
-        return Names(found, any(map(_makes_names, users)) or any(map(_makes_members, ran)), fields)
+        users = [c for c in asking if not in_library(c.co_filename)]
+        # By the user's own: transformers asks each of its results for its fields.
+        taken = self._taken.copy()
+        fields = any(map(_takes_apart, taken)) or any(map(_matches_by_place, users))
+        return Names(found, any(map(_makes_names, users)) or any(map(_makes_members, taken)), fields)
+
+
+def _caller(frame: Any) -> str | None:
+    """The file of whoever called, or an empty text where nobody did."""
+    return frame.f_back.f_code.co_filename if frame.f_back is not None else None
 
 
 def _put_back(profiler: Any) -> None:
@@ -184,6 +194,14 @@ _FIELDS_OF = {
         {"model_dump", "model_dump_json", "model_copy", "__iter__", "__eq__", "__copy__", "__deepcopy__", "dict"}
     ),
 }  # fmt: skip
+
+
+_MAY_TAKE_APART = frozenset(
+    {
+        *(code.co_name for code in (*_MEMBERS, *_FIELDS)),
+        *(name for names in _FIELDS_OF.values() for name in names),
+    }
+)
 
 
 def _makes_members(code: types.CodeType) -> bool:
