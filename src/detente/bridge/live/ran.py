@@ -138,8 +138,12 @@ class Ran:
 
 
 def _caller(frame: Any) -> str | None:
-    """The file of whoever called, or an empty text where nobody did."""
-    return frame.f_back.f_code.co_filename if frame.f_back is not None else None
+    """The file of whoever called, past doors of the same house (``attrs.asdict`` calls ``attr``'s); None where nobody
+    did."""
+    caller = frame.f_back
+    while caller is not None and Path(caller.f_code.co_filename).parts[-2:][0] in _DOORS:
+        caller = caller.f_back
+    return caller.f_code.co_filename if caller is not None else None
 
 
 def _put_back(profiler: Any) -> None:
@@ -196,6 +200,7 @@ _FIELDS_OF = {
 }  # fmt: skip
 
 
+_DOORS = ("attr", "attrs", "pydantic")
 _MAY_TAKE_APART = frozenset(
     {
         *(code.co_name for code in (*_MEMBERS, *_FIELDS)),
