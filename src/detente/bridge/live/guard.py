@@ -82,10 +82,11 @@ class Guard:
     exposed  ids of the tensors that may have been written without a version since the step last looked
     calls    the step's own functions that run: they see nothing
     in_c     something of C's reads and writes the live tensors from now on, and asks nobody
+    swapped  one of the tensors was given what another object was, and is watched no more
     arrays   of numpy, weakly, which do so for as long as they live
     """
 
-    __slots__ = ("__weakref__", "arrays", "behind", "calls", "exposed", "in_c", "read")
+    __slots__ = ("__weakref__", "arrays", "behind", "calls", "exposed", "in_c", "read", "swapped")
     inside: list[FrameType] = []  # noqa: RUF012  (of every step: what one does is no write to another)
 
     def __init__(self, read: Callable[[], None]) -> None:
@@ -94,6 +95,7 @@ class Guard:
         self.calls: list[FrameType] = []
         self.exposed: set[int] = set()
         self.in_c = False
+        self.swapped = False
         self.arrays: list[weakref.ref[np.ndarray]] = []
 
     @property
@@ -417,6 +419,9 @@ def _see_transforms() -> None:
 
     def swaps(*args: Any) -> None:
         tells(*args)
+        for tensor in _watched(args):
+            for guard, _ in _told(tensor):
+                guard.swapped = True
         gc.collect()  # what a capture left behind refers to the tensors weakly, and such ones torch does not swap
 
     def scripted(module: Any, *_: Any) -> None:

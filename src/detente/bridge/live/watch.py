@@ -65,13 +65,8 @@ class Watch:
         self._empty = [table for *_, table in held if not table]
         self._all = [*tensors, *self.outside.values()]
         self._all_names = [*names, *self.outside]
-        self._classes = list(map(type, tensors))
         self._sizes = plainly(self._sized)
         self._versions, self._trained = plainly(self._moving)
-
-    def attended(self) -> None:
-        """Some of the tensors are of another class since, because the step itself hears of them now."""
-        self._classes = list(map(type, self._tensors))
 
     def resized(self) -> list[str]:
         """What was given memory of another shape or dtype through ``.data`` since: another program's."""
@@ -121,7 +116,6 @@ class Watch:
                 and list(map(len, self._counted)) == self._counts
                 and self._places.same()
                 and list(map(type, self.parts)) == self._kinds
-                and list(map(type, self._tensors)) == self._classes
             )
         except (KeyError, RuntimeError):  # RuntimeError: two tensors were asked whether they are equal
             whole = False
@@ -148,8 +142,6 @@ class Watch:
 
     def _replaced(self) -> list[str]:
         found = [f"{key} was replaced" for table, key, tensor in self._rows if table.get(key) is not tensor]
-        classes = zip(self.names, self._tensors, self._classes, strict=True)
-        found += [f"{name} was swapped" for name, tensor, then in classes if type(tensor) is not then]
         kinds = zip(self.parts, self._kinds, strict=True)
         found += [
             f"a {then.__name__} is a {type(part).__name__} now"

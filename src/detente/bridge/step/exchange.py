@@ -94,7 +94,6 @@ class Exchange(Certified):
                 for name, live in mine.items():
                     fill(live, from_jax(self._state.value(name)))
             self._attend(born)
-            self._watch.attended()
         # What was loaded into the optimizer since, or may have been written to it, is newer than what was trained.
         if optimizer and not self._rewritten and (self._moments.behind or not self._live):
             state = self._state.by_torch_names()[1]
@@ -200,7 +199,7 @@ class Exchange(Certified):
         """Watch what the module holds now."""
         seen = [*self.weights.tensors.values(), *tensors_of(self.model)]
         self._attend(seen)
-        self._watch = Watch(self.model, self._held)  # behind it: a tensor that is watched is of another class
+        self._watch = Watch(self.model, self._held)
         self._memory = plainly(self._watch.memory)
         self._ask_nobody(seen)
 
@@ -319,6 +318,9 @@ class Exchange(Certified):
     def _take_writes(self) -> None:
         """Weights that somebody wrote, and what became another module."""
         changes = self._watch.look()
+        if self._guard.swapped:
+            changes = Changes(changes.written if changes is not None else (), ("a tensor was swapped",))
+            self._guard.swapped = False
         exposed: set[str] = set()
         if self._guard.exposed or self._outside.exposed:
             exposed = self._exposed()
