@@ -22,7 +22,8 @@ from detente.programs.parts import parts, sites
 from detente.records.evidence import Evidence
 from detente.records.program import Program
 from detente.records.session import Session
-from detente.report.why_html import capital, first_layers, render_why
+from detente.report.text import capital
+from detente.report.why_html import first_layers, render_why
 from detente.report.why_page import (
     bar_remarks,
     effect_words,

@@ -11,6 +11,7 @@ from detente.records.verdict import LEAST_BLOCKS, Verdict
 from detente.report.break_even import break_even
 from detente.report.numbers import count, margin, plain_span, seconds, significant
 from detente.report.page import Statement, Tone, Words, strong, words
+from detente.report.text import capital
 
 _OPPOSITE = {"FASTER": "SLOWER", "SLOWER": "FASTER"}
 TONES: dict[str, Tone] = {
@@ -316,7 +317,7 @@ def _step(median: float | None) -> str:
 
 def _capital(text: Words) -> Words:
     head = text[0]
-    return words(head.text[:1].upper() + head.text[1:] if head.style == "plain" else head, text[1:])
+    return words(capital(head.text) if head.style == "plain" else head, text[1:])
 
 
 def void_rows(group: Comparison) -> tuple[Statement, ...]:

@@ -76,6 +76,11 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in _ESCAPE.sub("", text))
 
 
+def capital(text: str) -> str:
+    """As a sentence begins: the first letter alone is made large, so that names stay what they are."""
+    return text[:1].upper() + text[1:]
+
+
 def _part(part: Part, screen: Screen, depth: int) -> list[Line]:
     if isinstance(part, Statement):
         return [*_wrap(_toned(part), screen.width), ()]

@@ -26,7 +26,7 @@ from detente.report.memory_curve import outline, peak_words
 from detente.report.numbers import BYTES, SECONDS, quantity, significant
 from detente.report.page_template import template_environment, write_page
 from detente.report.parts_page import coverage_line, memory_line
-from detente.report.text import clean
+from detente.report.text import capital, clean
 from detente.report.why_page import bar_remarks, effect_words, left_remark, rerun, verdict_line
 
 # Lines of one part and side that are shown; a loss of a large model has no more.
@@ -100,11 +100,6 @@ def shown_finding(finding: Any) -> dict[str, Any]:
         "a": finding.a,
         "b": finding.b,
     }
-
-
-def capital(text: str) -> str:
-    """A sentence of it: the first letter alone is made large, so that names stay what they are."""
-    return text[:1].upper() + text[1:]
 
 
 def _proof(found: Answer) -> str:

@@ -18,7 +18,7 @@ from detente.report.compose import IMPORTED
 from detente.report.markdown import escape
 from detente.report.parts_page import coverage_line, memory_line
 from detente.report.sentences import interval, times
-from detente.report.text import clean
+from detente.report.text import capital, clean
 
 SCHEMA = "detente/explain/1"
 # So many parts are told in text; the page and the JSON have all of them.
@@ -184,7 +184,7 @@ def _item(text: str, md: bool) -> str:
 
 
 def _sentence(text: str) -> str:
-    text = text[:1].upper() + text[1:]
+    text = capital(text)
     return text if text.endswith(".") else f"{text}."
 
 

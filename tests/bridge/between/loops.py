@@ -63,6 +63,16 @@ def batches(count: int = STEPS, rows: int = 12) -> list[dict[str, torch.Tensor]]
     ]
 
 
+def stepping(world: World, change: Callable[[int], Any], count: int = STEPS) -> list[float]:
+    """Steps, and ``change(i)`` before each; what it returns is compared like the losses."""
+    found = []
+    for i, batch in enumerate(batches(count)):
+        looked = change(i)
+        found += [] if looked is None else [looked]
+        found.append(world.step(batch))
+    return found
+
+
 def cross_entropy(model: nn.Module, batch: Any) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
 

@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector, prune, vector_to_parameters
 
 import detente
 from detente import bridge
-from tests.bridge.between.loops import Net, World, batches, cross_entropy, equal, run
+from tests.bridge.between.loops import Net, World, batches, cross_entropy, equal, run, stepping
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +23,6 @@ def quietly() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*changes between steps.*")
         yield
-
-
-def stepping(world: World, change: Any, count: int = 8) -> list[float]:
-    """Steps; ``change(i)`` before each."""
-    losses = []
-    for i, batch in enumerate(batches(count)):
-        change(i)
-        losses.append(world.step(batch))
-    return losses
 
 
 # -- weights ----------------------------------------------------------------------------------------------------
@@ -279,7 +270,10 @@ class Warm(Net):
 
 
 def cools_in_place(world: World) -> list[float]:
-    return stepping(world, lambda i: world.model.temperature.mul_(0.8))
+    def change(i: int) -> None:
+        world.model.temperature.mul_(0.8)
+
+    return stepping(world, change)
 
 
 def cools_by_another_tensor(world: World) -> list[float]:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from detente import bridge
-from tests.bridge.between.loops import World, batches, cross_entropy, equal, run
+from tests.bridge.between.loops import World, batches, cross_entropy, equal, run, stepping
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
@@ -26,15 +26,6 @@ class Twice(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(torch.tanh(self.b(torch.tanh(self.a(x)))))
-
-
-def stepping(world: World, change: Any, count: int = 7) -> list[float]:
-    losses = []
-    for i, batch in enumerate(batches(count)):
-        found = change(i)
-        losses += [] if found is None else [found]
-        losses.append(world.step(batch))
-    return losses
 
 
 def test_two_parameters_that_are_given_one_memory_are_refused() -> None:

@@ -11,6 +11,7 @@ import platform
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -207,19 +208,18 @@ class Stored:
             data = _described(entry)
         except Exception:  # an object in the graph that does not pickle
             return made
-        executable, digest = entry.compiled.executable, entry.digest
+        executable, digest, before = entry.compiled.executable, entry.digest, _ON_THE_WAY.get((place, name))
 
         def write() -> None:
-            try:
+            if before is not None:
+                before.wait()  # the file is that of the last one
+            # What a backend raises here is its own, and a full disk must not end a training run: it stays unwritten.
+            with suppress(Exception):
                 made._found = _stored(place, name, data, executable, digest)
-            except (
-                Exception
-            ):  # what a backend raises here is its own; a full disk must not end a training run either
-                made._found = "", _UNWRITTEN
 
         made._thread = threading.Thread(target=write, name="detente writes a program")
-        _ON_THE_WAY[place, name] = made
         made._thread.start()
+        _ON_THE_WAY[place, name] = made
         return made
 
     @property
@@ -238,7 +238,6 @@ class Stored:
         """Until it is written, or is known not to be."""
         if self._thread is not None:
             self._thread.join()
-            self._thread = None
 
 
 def _described(entry: Entry) -> bytes:

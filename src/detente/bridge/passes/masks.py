@@ -30,22 +30,31 @@ def recognise_masks(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> Graph:
 
 def relied_on(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> frozenset[str]:
     """Names of the ``tensors`` that a mask was recognised from: with other values it would be another program."""
-    if not any(node.op == ATTENTION for node in graph.nodes):
-        return frozenset()
-    values = known(graph, tensors)
-    waiting = [_mask_of(node).id for node in graph.nodes if node.op == ATTENTION and _kind(node, values)]  # type: ignore[union-attr]
     nodes = {node.id: node for node in graph.nodes}
-    names = {item.id: item.name for item in graph.inputs if item.kind == "buffer"}
-    seen: set[int] = set()
+    buffers = {item.id: item.name for item in graph.inputs if item.kind == "buffer"}
+    given = ((node, _mask_of(node)) for node in graph.nodes)
+    masks = [(node, _sources(mask.id, nodes, buffers)) for node, mask in given if mask is not None]
+    if not any(names for _, names in masks):
+        return frozenset()  # and nothing needs to be worked out
+    values = known(graph, tensors)
+    return frozenset().union(*(names for node, names in masks if _kind(node, values) is not None))
+
+
+def _sources(at: int, nodes: Mapping[int, Node], buffers: Mapping[int, str]) -> frozenset[str]:
+    """Names of the buffers that a value is computed from."""
+    waiting, seen = [at], set[int]()
     while waiting:
         at = waiting.pop()
         if at not in seen:
             seen.add(at)
             waiting += [ref.id for ref in node_refs(nodes[at])] if at in nodes else []
-    return frozenset(names[at] for at in seen if at in names)
+    return frozenset(buffers[at] for at in seen if at in buffers)
 
 
 def _mask_of(node: Node) -> Ref | None:
+    """The mask that an attention is given; None of any other node."""
+    if node.op != ATTENTION:
+        return None
     given = dict(zip(_ORDER, node.args, strict=False)) | dict(node.kwargs)
     mask = given.get("attn_mask")
     return mask if isinstance(mask, Ref) and not given.get("is_causal") else None

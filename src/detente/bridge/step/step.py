@@ -124,8 +124,7 @@ class Step(Readable):
         mine = threading.get_ident()
         if self._caller not in (None, mine) and self._guard.busy:
             raise refuse("threads", "another thread is inside of a call of this step")
-        # Outside of the step's own code: a buffer of the module in the batch is read here, and asked for.
-        placed = batch if isinstance(batch, Placed) else self.place(batch)
+        placed = self._placed(batch)
         with self._away():
             try:
                 self._caller = mine
@@ -133,6 +132,11 @@ class Step(Readable):
             finally:
                 self._caller = None
                 self._seeded.stepped()
+
+    def _placed(self, batch: Any) -> Placed:
+        """Asked for outside of the step's own code: a buffer of the module in the batch is read here, and its guard
+        must see that, or it is the buffer of the last time that anybody looked."""
+        return batch if isinstance(batch, Placed) else self.place(batch)
 
     def _step(self, batch: Any, placed: Placed) -> Any:
         seeded = self._seeded.moved
@@ -291,7 +295,7 @@ class Step(Readable):
         """The gradient of the loss at the current weights by parameter name, with the random numbers of the
         next step, and without an update; None where torch would leave ``.grad`` None. Compiles once per
         program."""
-        placed = batch if isinstance(batch, Placed) else self.place(batch)
+        placed = self._placed(batch)
         with self._away():
             self._take_over()
             self._catch_up()
@@ -318,7 +322,7 @@ class Step(Readable):
         """
         if steps < 1:
             raise ValueError(f"a profile takes one step or more, and not {steps}")
-        placed = batch if isinstance(batch, Placed) else self.place(batch)
+        placed = self._placed(batch)
         with self._away():
             self._take_over()
             self._settle()
