@@ -7,6 +7,7 @@ here and rounds once at the end, as ATen's kernels do (``opmath`` in ATen's sour
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -83,12 +84,16 @@ def is_integer(dtype: Any) -> bool:
 
 
 def cast(value: Any, dtype: Any, *, real_part: bool = False) -> jax.Array:
-    """``value`` (array or Python number) in ``dtype``. Float to integer follows ATen on CPU where C defines it
-    (towards zero, modulo the width); NaN and what leaves int64 are undefined there and saturate here. Complex to real
+    """``value`` (array or Python number) in ``dtype``. Float to integer follows ATen on CPU: towards zero, modulo the
+    width, and for NaN and what the integer does not hold what this processor's own conversion gives. Complex to real
     is meant only where the user asks for it (``real_part``); else it raises NotForComplex."""
-    if not isinstance(value, jax.Array | np.ndarray | np.generic):
-        return jnp.asarray(value, dtype)
     dtype = jnp.dtype(dtype)
+    if not isinstance(value, jax.Array | np.ndarray | np.generic):
+        if isinstance(value, int) and is_integer(dtype):
+            # -1 among bytes is 255.
+            bits = 8 * dtype.itemsize
+            value = np.array(value & (2**bits - 1), f"uint{bits}").astype(dtype)
+        return jnp.asarray(value, dtype)
     if value.dtype == dtype:
         return jnp.asarray(value)
     if is_complex(value.dtype) and not is_complex(dtype) and not is_bool(dtype):
@@ -97,8 +102,34 @@ def cast(value: Any, dtype: Any, *, real_part: bool = False) -> jax.Array:
         value = jnp.real(value)
     if is_integer(dtype) and dtype.itemsize < 4 and is_float(value.dtype):
         # XLA saturates; C++ goes through a wider integer and keeps the low bits, and so does ATen.
-        value = jnp.asarray(value).astype(jnp.int32)
+        return _whole(value, jnp.dtype(jnp.int32)).astype(dtype)
+    if is_integer(dtype) and is_float(value.dtype):
+        return _whole(value, dtype)
     return jnp.asarray(value).astype(dtype)
+
+
+def _whole(value: Any, dtype: np.dtype) -> jax.Array:
+    """A float as an integer of 32 or 64 bits. C leaves NaN and what is beyond open, and ATen takes what the processor
+    gives: on x86 the smallest integer, at which a look-up raises; XLA would give 0 for NaN, and the nearest end."""
+    value, (low, high) = jnp.asarray(value), _ends(dtype)
+    # The ends are powers of two, so that every float dtype that holds them holds them exactly; float16 holds neither.
+    wider = value if value.dtype.itemsize > 2 else value.astype(jnp.float32)
+    whole = value.astype(dtype)
+    for beyond, odd in zip((jnp.isnan(wider), wider < low, wider >= high), _odd(dtype), strict=True):
+        whole = jnp.where(beyond, jnp.asarray(odd, dtype), whole)
+    return whole
+
+
+def _ends(dtype: np.dtype) -> tuple[float, float]:
+    bits = 8 * dtype.itemsize
+    return (0.0, 2.0**bits) if dtype.kind == "u" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
+
+
+@cache
+def _odd(dtype: np.dtype) -> tuple[int, int, int]:
+    """What this processor makes of NaN, of too little and of too much."""
+    with np.errstate(invalid="ignore"):
+        return tuple(int(x) for x in np.array([np.nan, -1e30, 1e30], np.float32).astype(dtype))  # type: ignore[return-value]
 
 
 def _combine(higher: np.dtype | None, lower: np.dtype | None) -> np.dtype | None:

@@ -7,6 +7,7 @@ import torch
 from detente.bridge.capture.export import Captured
 from detente.bridge.graph import Graph, without_dead
 from detente.bridge.lower.driver import missing
+from detente.bridge.passes.exact import exact_arithmetic
 from detente.bridge.passes.masks import recognise_masks, relied_on
 from detente.bridge.passes.unbound import unbind_selections
 from detente.bridge.refusal import Refused
@@ -21,10 +22,11 @@ def lowerable(captured: Captured) -> Captured:
 
 
 def graph_of(captured: Captured, buffers: bool = True) -> Graph:
-    """What is compiled: nothing dead, selections taken apart at once, and masks recognised; not from what the loss
-    holds, which may change. ``buffers``: from those of the module, too; not where every call may be given others."""
+    """What is compiled: nothing dead, selections taken apart at once, arithmetic marked whose last digit decides, and
+    masks recognised; not from what the loss holds, which may change. ``buffers``: from those of the module, too; not
+    where every call may be given others."""
     own = _own(captured) if buffers else {}
-    return unbind_selections(recognise_masks(without_dead(captured.graph), own))
+    return exact_arithmetic(unbind_selections(recognise_masks(without_dead(captured.graph), own)))
 
 
 def assumed(captured: Captured) -> dict[str, torch.Tensor]:

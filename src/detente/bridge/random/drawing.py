@@ -183,7 +183,9 @@ def _normal_size(key: Key, mean: float, std: float, size: Any, **named: Any) -> 
 
 @draws("exponential_.default")
 def _exponential_(key: Key, x: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
-    return x.copy_(-torch.log1p(-_computed(key, x)) / lambd)
+    drawn = -torch.log1p(-_computed(key, x))
+    # Never 0, whose logarithm is infinite: as the program draws it (lower/ops/random.py).
+    return x.copy_(drawn.clamp_min(torch.finfo(drawn.dtype).eps / 2) / lambd)
 
 
 @draws("cauchy_.default")

@@ -29,6 +29,7 @@ from detente.bridge.lower.dtypes import (
 from detente.bridge.lower.gradient import derived, with_gradient
 from detente.bridge.lower.ops.pointwise import pointwise
 from detente.bridge.lower.table import lowers
+from detente.bridge.passes.exact import EXACT
 
 
 @lowers("aten.add.Tensor", "aten.add.Scalar")
@@ -37,15 +38,17 @@ def _add(call: Any, a: Any, b: Any, alpha: Any = 1) -> jax.Array:
     if is_bool(dtype):
         return jnp.logical_or(cast(a, bool), jnp.logical_and(cast(b, bool), bool(alpha)))
     if alpha == 1:
-        return cast(cast(a, wide(dtype)) + cast(b, wide(dtype)), dtype)
+        a, b = cast(a, wide(dtype)), cast(b, wide(dtype))
+        return cast(a + (hidden(a, b) if EXACT in call.node.marks else b), dtype)
     return cast(cast(a, wide(dtype)) + cast(alpha, wide(dtype)) * cast(b, wide(dtype)), dtype)
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
 def _sub(call: Any, a: Any, b: Any, alpha: Any = 1) -> jax.Array:
     dtype = out_dtype(call)
-    b = cast(b, wide(dtype))
-    return cast(cast(a, wide(dtype)) - (b if alpha == 1 else cast(alpha, wide(dtype)) * b), dtype)
+    a, b = cast(a, wide(dtype)), cast(b, wide(dtype))
+    b = hidden(a, b) if EXACT in call.node.marks else b
+    return cast(a - (b if alpha == 1 else cast(alpha, wide(dtype)) * b), dtype)
 
 
 @lowers("aten.rsub.Tensor", "aten.rsub.Scalar")
@@ -95,7 +98,15 @@ def _floor_divide(call: Any, dtype: np.dtype, a: Any, b: Any) -> jax.Array:
 )
 def _div(call: Any, a: Any, b: Any) -> jax.Array:
     dtype = out_dtype(call)
-    return cast(cast(a, wide(dtype)) / cast(b, wide(dtype)), dtype)
+    a, b = cast(a, wide(dtype)), cast(b, wide(dtype))
+    return cast(a / (hidden(a, b) if EXACT in call.node.marks else b), dtype)
+
+
+def hidden(a: jax.Array, b: jax.Array) -> jax.Array:
+    """One number ``b`` that ``a`` is to be divided by, or moved by, so that the compiler does not know it. By a number
+    that it knows it does not divide, it multiplies by the reciprocal, which is a digit off; it does so as well with one
+    behind a barrier that is broadcast. Where ``a`` is NaN so is the result, whatever ``b`` is: it is ``a`` there."""
+    return b if b.ndim or not is_float(b.dtype) else jnp.where(jnp.isnan(a), lax.stop_gradient(a), b)
 
 
 @lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode")
@@ -107,7 +118,8 @@ def _div_mode(call: Any, a: Any, b: Any, rounding_mode: str | None = None) -> ja
         return _floor_divide(call, dtype, a, b)
     if is_integer(dtype):
         return lax.div(*jnp.broadcast_arrays(cast(a, dtype), _zero_divisor(call, dtype, b)))
-    return cast(lax.stop_gradient(jnp.trunc(cast(a, wide(dtype)) / cast(b, wide(dtype)))), dtype)
+    a, b = cast(a, wide(dtype)), cast(b, wide(dtype))
+    return cast(lax.stop_gradient(jnp.trunc(a / hidden(a, b))), dtype)
 
 
 @lowers("aten.floor_divide.default", "aten.floor_divide.Scalar")
@@ -294,7 +306,7 @@ for _names, _function in BINARY.items():
 
 @lowers("aten.heaviside.default")
 def _heaviside(call: Any, x: jax.Array, values: jax.Array) -> jax.Array:
-    return jnp.where(x == 0, values, jnp.where(x < 0, 0, 1).astype(x.dtype))
+    return jnp.where(x == 0, values, (x > 0).astype(x.dtype))
 
 
 def _compare(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:

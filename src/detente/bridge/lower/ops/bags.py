@@ -47,6 +47,10 @@ def _embedding_bag(
         often = jnp.zeros(weight.shape[0], rows.dtype).at[safe].add(1)[safe][:, None]
         rows = jax.lax.stop_gradient(rows) + (rows - jax.lax.stop_gradient(rows)) / often
     starts = offsets[:bags]
+    if offsets.shape[0]:
+        call.fault(offsets[0] != 0, "RuntimeError: embedding_bag: offsets[0] has to be 0")
+        beyond = jnp.any(offsets > indices.shape[0])
+        call.fault(beyond, f"RuntimeError: embedding_bag: an offset is beyond the {indices.shape[0]} indices")
     bag = _bag_of(indices.shape[0], starts)
     counts = jnp.ones(indices.shape, bool)
     # -1 is "none" for the internal operator and the last row for the public one.

@@ -47,7 +47,8 @@ def ctc(
     states = labels.shape[1]
     skips = jnp.zeros((batch, states), bool)
     if states > 2:
-        skips = skips.at[:, 2:].set((labels[:, 2:] != blank) & (labels[:, 2:] != labels[:, :-2]))
+        # Of two blanks in a row none is skipped: they are equal. A blank among the labels may be, as in ATen.
+        skips = skips.at[:, 2:].set(labels[:, 2:] != labels[:, :-2])
     emitted = jnp.take_along_axis(log_probs, jnp.broadcast_to(labels, (steps, batch, states)), 2)
     first = jnp.arange(states) < 2
     # Without labels only the blank may start.
@@ -72,6 +73,11 @@ def _lengths(value: Any) -> jax.Array:
     return value if isinstance(value, jax.Array) else jnp.asarray(np.asarray(value, np.int64))
 
 
+def _check(call: Any, name: str, lengths: jax.Array, most: int) -> None:
+    outside = jnp.any((lengths < 0) | (lengths > most))
+    call.fault(outside, f"RuntimeError: ctc_loss: {name} outside [0, {most}]")
+
+
 @lowers("aten.ctc_loss.Tensor", "aten.ctc_loss.IntList", "detente.ctc_loss.default")
 def _ctc_loss(
     call: Any,
@@ -87,6 +93,8 @@ def _ctc_loss(
     single = log_probs.ndim == 2
     log_probs = cast(log_probs[:, None] if single else log_probs, kind)
     input_lengths, target_lengths = _lengths(input_lengths).reshape(-1), _lengths(target_lengths).reshape(-1)
+    _check(call, "input_lengths", input_lengths, log_probs.shape[0])
+    _check(call, "target_lengths", target_lengths, targets.shape[-1])
     if targets.ndim == 1:
         targets = targets[None] if single else _padded(targets, target_lengths, targets.shape[0])
     losses = ctc(log_probs, targets, input_lengths, target_lengths, blank)

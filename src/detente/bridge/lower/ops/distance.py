@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from detente.bridge.lower.dtypes import cast, compute, out_dtype, wide
 from detente.bridge.lower.ops.reduce import vector_norm
@@ -22,8 +23,8 @@ def _cosine_similarity(call: Any, a: jax.Array, b: jax.Array, dim: int = 1, eps:
     sizes = []
     for x in (a, b):
         size = vector_norm(x, 2.0, (dim % a.ndim,), True)
-        # The gradient flows through the norm where it is above eps, as clamp_min has it.
-        sizes.append(jnp.where(size < eps, eps, size))
+        # ATen clamps the norm where no gradient is recorded: it flows through the norm below eps as well.
+        sizes.append(jnp.where(size < eps, eps + (size - lax.stop_gradient(size)), size))
     return cast(jnp.sum((a / sizes[0]) * (b / sizes[1]), dim), dtype)
 
 

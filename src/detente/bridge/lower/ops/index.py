@@ -15,7 +15,7 @@ from jax import lax
 
 from detente.bridge.lower.bounds import checked
 from detente.bridge.lower.dtypes import cast, out_dtype, spread
-from detente.bridge.lower.ops.scatter import reduce_at
+from detente.bridge.lower.ops.scatter import reduce_at, written
 from detente.bridge.lower.table import lowers
 from detente.bridge.refusal import refuse
 
@@ -77,13 +77,14 @@ def _index_select(call: Any, x: jax.Array, dim: int, index: jax.Array) -> jax.Ar
 
 
 def _along(
-    call: Any, x: jax.Array, dim: int, index: jax.Array, error: str = "IndexError"
+    call: Any, x: jax.Array, dim: int, index: jax.Array, error: str = "IndexError", *, wrap: bool = False
 ) -> tuple[jax.Array, tuple[Any, ...]]:
+    """``x`` with at least one axis, and where ``index`` points. ``index_fill`` alone counts from the end (``wrap``)."""
     if x.ndim == 0:
         x = x.reshape(1)
     dim %= x.ndim
     message = f"{error}: index is out of bounds for dimension {dim} with size {x.shape[dim]}"
-    index = checked(call, index.reshape(-1), x.shape[dim], message)
+    index = checked(call, index.reshape(-1), x.shape[dim], message, wrap=wrap)
     return x, (slice(None),) * dim + (index,)
 
 
@@ -103,12 +104,13 @@ def _index_add(
 def _index_copy(call: Any, x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
     full, place = _along(call, x, dim, index)
     shape = full.at[place].get().shape
-    return full.at[place].set(cast(source, x.dtype).reshape(shape)).reshape(x.shape)
+    return written(full, place, cast(source, x.dtype).reshape(shape)).reshape(x.shape)
 
 
 @lowers("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def _index_fill(call: Any, x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Array:
-    full, place = _along(call, x, dim, index)
+    full, place = _along(call, x, dim, index, wrap=True)
+    # A place that is named twice counts once in the gradient of the number, as in torch.
     return full.at[place].set(cast(value, x.dtype)).reshape(x.shape)
 
 
@@ -197,7 +199,7 @@ def _index_put(
     place = _indices(call, x, indices)
     shape = jax.eval_shape(lambda t: t[place], x).shape
     values = spread(cast(values, x.dtype), shape)
-    return x.at[place].add(values) if accumulate else x.at[place].set(values)
+    return x.at[place].add(values) if accumulate else written(x, place, values)
 
 
 @lowers("aten.take.default")
@@ -210,7 +212,7 @@ def _put(call: Any, x: jax.Array, index: jax.Array, source: jax.Array, accumulat
     flat = x.reshape(-1)
     index = checked(call, index, x.size, "IndexError: put(): index out of range").reshape(-1)
     source = cast(source, x.dtype).reshape(-1)
-    return (flat.at[index].add(source) if accumulate else flat.at[index].set(source)).reshape(x.shape)
+    return (flat.at[index].add(source) if accumulate else written(flat, (index,), source)).reshape(x.shape)
 
 
 @lowers("aten.take_along_dim.default")

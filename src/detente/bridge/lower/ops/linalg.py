@@ -23,8 +23,43 @@ def _turned(x: jax.Array) -> jax.Array:
     return jnp.conj(y) if is_complex(y.dtype) else y
 
 
-def _no_info(call: Any, index: int) -> jax.Array:
-    return jnp.zeros(call.out[index].shape, out_dtype(call, index))
+def _zero_pivot(call: Any, index: int, x: jax.Array) -> jax.Array:
+    """LAPACK's info of an LU factorisation: which pivot is the first that is zero, counted from 1, or 0."""
+    lu, _, _ = lax.linalg.lu(lax.stop_gradient(x))
+    return _first(call, index, jnp.diagonal(lu, axis1=-2, axis2=-1) == 0)
+
+
+def _first(call: Any, index: int, wrong: jax.Array) -> jax.Array:
+    """The place of the first True of the last axis, counted from 1, or 0."""
+    shape, kind = call.out[index].shape, out_dtype(call, index)
+    if not wrong.shape[-1]:
+        return jnp.zeros(shape, kind)
+    found = jnp.where(jnp.any(wrong, -1), jnp.argmax(wrong, -1) + 1, 0)
+    return cast(jnp.broadcast_to(found, shape), kind)
+
+
+def _pivots(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Cholesky's factor of each (n, n) matrix column by column, up to the first pivot that is not positive, and which
+    columns have such a pivot (…, n). Where all are, it is what LAPACK's is; where one is not, what LAPACK leaves: the
+    columns before it, and the rest as it was."""
+    n = x.shape[-1]
+    rows = jnp.arange(n)
+
+    def column(j: Any, carry: Any) -> Any:
+        rest, factor, wrong = carry
+        pivot = jnp.real(rest[..., j, j])
+        bad = ~(pivot > 0)
+        stopped = jnp.any(wrong, -1) | bad
+        root = jnp.sqrt(jnp.where(bad, 1, pivot)).astype(x.dtype)
+        below = jnp.where(rows >= j, rest[..., :, j] / root[..., None], 0)
+        taken = below[..., :, None] * jnp.conj(below)[..., None, :]
+        rest = jnp.where(stopped[..., None, None], rest, rest - taken)
+        column = jnp.where(stopped[..., None], factor[..., :, j], below)
+        return rest, factor.at[..., :, j].set(column), wrong.at[..., j].set(bad)
+
+    start = (x, jnp.tril(x), jnp.zeros(x.shape[:-1], bool))
+    _, factor, wrong = lax.fori_loop(0, n, column, start)
+    return factor, wrong
 
 
 def _hermitian(x: jax.Array, upper: bool = False) -> jax.Array:
@@ -51,7 +86,7 @@ def _inv(call: Any, x: jax.Array) -> jax.Array:
 
 @lowers("aten.linalg_inv_ex.default")
 def _inv_ex(call: Any, x: jax.Array, *, check_errors: bool = False) -> tuple[jax.Array, jax.Array]:
-    return jnp.linalg.inv(x), _no_info(call, 1)
+    return jnp.linalg.inv(x), _zero_pivot(call, 1, x)
 
 
 @lowers("aten.linalg_det.default", "aten.det.default")
@@ -94,8 +129,23 @@ def _cholesky(call: Any, x: jax.Array, upper: bool = False) -> jax.Array:
 def _cholesky_ex(
     call: Any, x: jax.Array, *, upper: bool = False, check_errors: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    factor = jnp.linalg.cholesky(_hermitian(x, upper), symmetrize_input=True)
-    return (_turned(factor) if upper else factor), _no_info(call, 1)
+    x = _hermitian(x, upper)
+    tried = jnp.linalg.cholesky(lax.stop_gradient(x), symmetrize_input=True)
+    failed = jnp.any(~jnp.isfinite(tried), (-1, -2))
+
+    def looked(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        factor, wrong = _pivots(x)
+        return factor, _first(call, 1, wrong)
+
+    def fine(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.zeros_like(x), jnp.zeros(call.out[1].shape, out_dtype(call, 1))
+
+    left, info = lax.cond(jnp.any(failed), looked, fine, lax.stop_gradient(x))
+    # One that has no factor is left out of the derivative: NaN would reach those that have one through any mask.
+    failed = failed[..., None, None]
+    safe = jnp.where(failed, jnp.eye(x.shape[-1], dtype=x.dtype), x)
+    factor = jnp.where(failed, left, jnp.linalg.cholesky(safe, symmetrize_input=True))
+    return (_turned(factor) if upper else factor), info
 
 
 @lowers("aten.cholesky_solve.default")
@@ -142,7 +192,7 @@ def _solve_entry(call: Any, a: jax.Array, b: jax.Array, *, left: bool = True) ->
 def _solve_ex(
     call: Any, a: jax.Array, b: jax.Array, *, left: bool = True, check_errors: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    return _solve(call, a, b, left), _no_info(call, 1)
+    return _solve(call, a, b, left), _zero_pivot(call, 1, a)
 
 
 @lowers("aten._linalg_solve_ex.default")
@@ -150,7 +200,8 @@ def _solve_parts(
     call: Any, a: jax.Array, b: jax.Array, *, left: bool = True, check_errors: bool = False
 ) -> tuple[jax.Array, ...]:
     lu, pivots, _ = lax.linalg.lu(a)
-    return _solve(call, a, b, left), lu, cast(pivots + 1, out_dtype(call, 2)), _no_info(call, 3)
+    info = _first(call, 3, jnp.diagonal(lax.stop_gradient(lu), axis1=-2, axis2=-1) == 0)
+    return _solve(call, a, b, left), lu, cast(pivots + 1, out_dtype(call, 2)), info
 
 
 @lowers("aten.linalg_solve_triangular.default")

@@ -232,7 +232,9 @@ def _bce(
 ) -> jax.Array:
     kind = wide(x.dtype)
     p, y = cast(x, kind), cast(target, kind)
-    call.fault(jnp.any((p < 0) | (p > 1)), "RuntimeError: all elements of input should be between 0 and 1")
+    for name, values in (("input", p), ("target", y)):
+        outside = jnp.any((values < 0) | (values > 1))
+        call.fault(outside, f"RuntimeError: all elements of {name} should be between 0 and 1")
     losses = -(y * _log_at_least(p) + (1 - y) * _log_at_least(1 - p))
     return reduced(call, losses if weight is None else losses * cast(weight, kind), reduction)
 

@@ -127,7 +127,9 @@ def _logit_plain(x: jax.Array) -> jax.Array:
 
 def _angle(x: jax.Array) -> jax.Array:
     if is_complex(x.dtype):
-        return jnp.angle(x)
+        # At zero the gradient is 0, and the angle that of its signs.
+        zero = x == 0
+        return jnp.where(zero, lax.stop_gradient(jnp.angle(x)), jnp.angle(jnp.where(zero, 1, x)))
     # torch gives 0 or pi for real numbers and keeps NaN; the gradient is zero.
     return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, jnp.pi, 0.0).astype(x.dtype))
 

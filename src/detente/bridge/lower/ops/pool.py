@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -19,6 +20,8 @@ from jax import lax
 
 from detente.bridge.lower.channels_last import Last, plainly
 from detente.bridge.lower.dtypes import cast, is_float, lowest, out_dtype, wide
+from detente.bridge.lower.ops.resize import mix
+from detente.bridge.lower.ops.scatter import written
 from detente.bridge.lower.table import lowers
 
 
@@ -53,10 +56,16 @@ def _better(new: jax.Array, old: jax.Array) -> jax.Array:
     return (new > old) | jnp.isnan(new) if is_float(new.dtype) else new > old
 
 
-def _max_along(values: list[jax.Array], places: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+def _max_along(
+    values: list[jax.Array], places: list[jax.Array], first: Sequence[Any] = ()
+) -> tuple[jax.Array, jax.Array]:
+    """The largest of each place, and where it is. ``first``: where each (but the first) is the first that is no
+    padding, which is taken whatever it holds: a window of minus infinities has its largest inside of the picture."""
     best, place = values[0], places[0]
-    for value, where in zip(values[1:], places[1:], strict=True):
+    for value, where, begins in zip_longest(values[1:], places[1:], first):
         take = _better(lax.stop_gradient(value), lax.stop_gradient(best))
+        if begins is not None:
+            take = take | begins
         best, place = jnp.where(take, value, best), jnp.where(take, where, place)
     return best, place
 
@@ -88,8 +97,21 @@ def max_pool(
         window = (axis, count, kernel[d], stride[d], dilation[d])
         values = _windows(_padded(x, axis, padding[d], need, lowest(x.dtype)), *window)
         places = _windows(_padded(place, axis, padding[d], need, np.iinfo(np.int32).max), *window)
-        x, place = _max_along(values, places)
+        x, place = _max_along(values, places, _first_inside(x, axis, padding[d], count, window))
     return x, place
+
+
+def _first_inside(x: jax.Array, axis: int, low: int, count: int, window: tuple[int, ...]) -> list[np.ndarray]:
+    """For every element of a window but the first, the windows in which all before it are padding, and it is not."""
+    _, _, kernel, stride, dilation = window
+    if not low:
+        return []
+    at = np.arange(count)[:, None] * stride + np.arange(kernel) * dilation - low
+    inside = (at >= 0) & (at < x.shape[axis])
+    before = np.cumsum(inside, 1) - inside
+    shape = [1] * x.ndim
+    shape[axis] = count
+    return [(inside & (before == 0))[:, k].reshape(shape) for k in range(1, kernel)]
 
 
 def _max_pool(n: int, with_indices: bool) -> Any:
@@ -179,8 +201,8 @@ def _adaptive_avg(n: int) -> Any:
             else:
                 starts, ends = _bins(size, count)
                 cells = np.arange(size)
-                mix = ((cells >= starts[:, None]) & (cells < ends[:, None])) / (ends - starts)[:, None]
-                y = jnp.moveaxis(jnp.tensordot(y, jnp.asarray(mix, y.dtype), ((axis,), (1,))), -1, axis)
+                seen = (cells >= starts[:, None]) & (cells < ends[:, None])
+                y = mix(y, seen / (ends - starts)[:, None], seen, axis)
         return cast(y, dtype)
 
     return lower
@@ -220,8 +242,9 @@ def _unpool(n: int) -> Any:
         )
         call.fault(jnp.any((places < 0) | (places >= size)), "RuntimeError: found an invalid max index")
         rows = jnp.arange(flat.shape[0])[:, None]
-        out = jnp.zeros((int(np.prod(lead)), size), x.dtype).at[rows, places].set(flat, mode="drop")
-        return out.reshape(shape)
+        places = jnp.clip(places, 0, max(size - 1, 0))
+        rows = jnp.broadcast_to(rows, places.shape)
+        return written(jnp.zeros((int(np.prod(lead)), size), x.dtype), (rows, places), flat).reshape(shape)
 
     return lower
 

@@ -195,6 +195,7 @@ def _normal_functional(call: Any, x: jax.Array, mean: float = 0.0, std: float = 
 )
 def _normal(call: Any, mean: Any, std: Any = 1.0, *_: Any, **__: Any) -> jax.Array:
     kind = wide(out_dtype(call))
+    call.fault(jnp.any(jnp.asarray(std) < 0), "RuntimeError: normal expects all elements of std >= 0.0")
     noise = cast(normal(call.key(), call.out.shape, kind), kind)
     return lax.stop_gradient(cast(noise * cast(std, kind) + cast(mean, kind), out_dtype(call)))
 
@@ -206,9 +207,14 @@ def _uniform(
     return cast(unit(call.key(), x.shape, x.dtype) * (high - low) + low, x.dtype)
 
 
+def _at_least(drawn: jax.Array) -> jax.Array:
+    """An exponential number is never 0, whose logarithm is infinite: where 0 is drawn it is half an eps, as ATen's."""
+    return jnp.maximum(drawn, jnp.finfo(drawn.dtype).eps / 2)
+
+
 @lowers("aten.exponential.default", random=True)
 def _exponential(call: Any, x: jax.Array, lambd: float = 1.0, *, generator: Any = None) -> jax.Array:
-    return cast(-jnp.log1p(-unit(call.key(), x.shape, x.dtype)) / lambd, x.dtype)
+    return cast(_at_least(-jnp.log1p(-unit(call.key(), x.shape, x.dtype))) / lambd, x.dtype)
 
 
 @lowers("aten.cauchy.default", random=True)
@@ -236,6 +242,10 @@ def _multinomial(
 ) -> jax.Array:
     tiny = float(jnp.finfo(jnp.float32).tiny)
     weights = cast(weights, jnp.float32)
+    wrong = jnp.any(~jnp.isfinite(weights) | (weights < 0))
+    call.fault(wrong, "RuntimeError: probability tensor contains either inf, nan or element < 0")
+    none = jnp.any(jnp.sum(weights, -1) <= 0)
+    call.fault(none, "RuntimeError: invalid multinomial distribution (sum of probabilities <= 0)")
     logits = jnp.where(weights > 0, jnp.log(jnp.where(weights > 0, weights, 1)), -jnp.inf)
     if replacement:
         shape = (*weights.shape[:-1], num_samples, weights.shape[-1])

@@ -121,6 +121,9 @@ def _run(
     each = len(params) // (num_layers * directions)
     projected = each == (5 if has_biases else 3)
     going = None if lengths is None else jnp.arange(x.shape[0])[:, None] < lengths
+    if going is not None:
+        # Nothing that stands behind a sequence's end reaches a product: 0 times NaN would be in the weights' gradient.
+        x = jnp.where(going[..., None], x, 0)
     last: list[State] = []
     for layer in range(num_layers):
         outputs = []

@@ -7,11 +7,13 @@ or float64 for float64 inputs), and the same pixels are chosen.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from detente.bridge.lower.dtypes import cast, out_dtype, wide
 from detente.bridge.lower.table import lowers
@@ -44,17 +46,22 @@ def _sources(size: int, out: int, align: bool, scale: float | None, kind: type, 
     return source if cubic else np.maximum(source, kind(0))
 
 
-def _linear(size: int, out: int, align: bool, scale: float | None, kind: type) -> np.ndarray:
-    """(out, size) weights of linear interpolation."""
+# (out, size) weights, and which pixels each result is made of: also those whose weight is 0, since 0 times NaN is NaN.
+Mixture = tuple[np.ndarray, np.ndarray]
+
+
+def _linear(size: int, out: int, align: bool, scale: float | None, kind: type) -> Mixture:
+    """Of linear interpolation."""
     source = _sources(size, out, align, scale, kind, False)
     low = np.minimum(source.astype(np.int64), size - 1)
     high = np.minimum(low + 1, size - 1)
     share = np.clip(source - low, 0, 1).astype(kind)
-    matrix = np.zeros((out, size), kind)
+    matrix, seen = np.zeros((out, size), kind), np.zeros((out, size), bool)
     rows = np.arange(out)
-    np.add.at(matrix, (rows, low), 1 - share)
-    np.add.at(matrix, (rows, high), share)
-    return matrix
+    for column, weight in ((low, 1 - share), (high, share)):
+        np.add.at(matrix, (rows, column), weight)
+        seen[rows, column] = True
+    return matrix, seen
 
 
 def _cubic_weight(x: np.ndarray, a: float) -> np.ndarray:
@@ -64,31 +71,34 @@ def _cubic_weight(x: np.ndarray, a: float) -> np.ndarray:
     return np.where(x <= 1, near, np.where(x < 2, far, 0))
 
 
-def _cubic(size: int, out: int, align: bool, scale: float | None, kind: type) -> np.ndarray:
-    """(out, size) weights of cubic convolution with a = -0.75, borders repeated."""
+def _cubic(size: int, out: int, align: bool, scale: float | None, kind: type) -> Mixture:
+    """Of cubic convolution with a = -0.75, borders repeated."""
     source = _sources(size, out, align, scale, kind, True)
     base = np.floor(source)
     share = (source - base).astype(kind)
-    matrix = np.zeros((out, size), kind)
+    matrix, seen = np.zeros((out, size), kind), np.zeros((out, size), bool)
+    rows = np.arange(out)
     for k in range(-1, 3):
         column = np.clip(base.astype(np.int64) + k, 0, size - 1)
-        np.add.at(matrix, (np.arange(out), column), _cubic_weight(share - k, -0.75).astype(kind))
-    return matrix
+        np.add.at(matrix, (rows, column), _cubic_weight(share - k, -0.75).astype(kind))
+        seen[rows, column] = True
+    return matrix, seen
 
 
-def _antialiased(weigh: Callable[[np.ndarray], np.ndarray], support: float) -> Callable[..., np.ndarray]:
-    def matrix(size: int, out: int, align: bool, scale: float | None, kind: type) -> np.ndarray:
+def _antialiased(weigh: Callable[[np.ndarray], np.ndarray], support: float) -> Callable[..., Mixture]:
+    def matrix(size: int, out: int, align: bool, scale: float | None, kind: type) -> Mixture:
         step = _step(size, out, align, scale, kind)
         widen = max(float(step), 1.0)
         reach = support * widen
-        result = np.zeros((out, size), kind)
+        result, seen = np.zeros((out, size), kind), np.zeros((out, size), bool)
         for i in range(out):
             centre = float(step) * (i + 0.5)
             first = max(int(centre - reach + 0.5), 0)
             last = min(int(centre + reach + 0.5), size)
             weights = weigh((np.arange(first, last) - centre + 0.5) / widen)
             result[i, first:last] = weights / weights.sum()
-        return result
+            seen[i, first:last] = True
+        return result, seen
 
     return matrix
 
@@ -97,10 +107,33 @@ _triangle = _antialiased(lambda x: np.maximum(1 - np.abs(x), 0), 1.0)
 _keys = _antialiased(lambda x: _cubic_weight(x, -0.5), 2.0)
 
 
-def mix(x: jax.Array, matrix: np.ndarray, axis: int) -> jax.Array:
-    """``x`` with ``axis`` mapped by a static (out, in) matrix."""
-    y = jnp.tensordot(x, jnp.asarray(matrix, x.dtype), ((axis,), (1,)))
-    return jnp.moveaxis(y, -1, axis)
+def mix(x: jax.Array, matrix: np.ndarray, seen: np.ndarray, axis: int) -> jax.Array:
+    """``x`` with ``axis`` mapped by a static (out, in) matrix, of which each result is made of what it has ``seen``
+    alone: a product with the whole row would spread one NaN or infinity over all of them, as 0 times NaN is NaN."""
+    finite = jnp.isfinite(lax.stop_gradient(x))
+    y = jnp.tensordot(jnp.where(finite, x, 0), jnp.asarray(matrix, x.dtype), ((axis,), (1,)))
+    y = jnp.moveaxis(y, -1, axis)
+    rest = lax.stop_gradient(jnp.where(finite, 0, x))
+    return y + lax.cond(jnp.all(finite), partial(_nothing, y.shape), partial(_seen, matrix, seen, axis), rest)
+
+
+def _nothing(shape: tuple[int, ...], rest: jax.Array) -> jax.Array:
+    return jnp.zeros(shape, rest.dtype)
+
+
+def _seen(matrix: np.ndarray, seen: np.ndarray, axis: int, rest: jax.Array) -> jax.Array:
+    """What is not finite, times the weights of those that see it. A result that sees fewer than another sees its first
+    once more: infinity and NaN are what they are when added to themselves."""
+    most = int(seen.sum(1).max(initial=0))
+    found = [np.flatnonzero(row) for row in seen]
+    taps = np.array([np.resize(row, most) if len(row) else np.zeros(most, int) for row in found], int)
+    shape = [1] * rest.ndim
+    shape[axis] = len(matrix)
+    total = jnp.zeros((*rest.shape[:axis], len(matrix), *rest.shape[axis + 1 :]), rest.dtype)
+    for tap in taps.reshape(len(matrix), most).T:
+        weight = matrix[np.arange(len(matrix)), tap].reshape(shape)
+        total = total + jnp.take(rest, tap, axis=axis) * jnp.asarray(weight, rest.dtype)
+    return total
 
 
 def _sizes(
@@ -112,7 +145,7 @@ def _sizes(
     return [int(np.floor(x.shape[x.ndim - n + d] * factors[d])) for d in range(n)], factors
 
 
-def _resize_linear(matrix: Callable[..., np.ndarray], n: int, vec: bool) -> Any:
+def _resize_linear(mixture: Callable[..., Mixture], n: int, vec: bool) -> Any:
     def lower(
         call: Any, x: jax.Array, output_size: Any, align_corners: bool = False, *scales: Any
     ) -> jax.Array:
@@ -126,7 +159,7 @@ def _resize_linear(matrix: Callable[..., np.ndarray], n: int, vec: bool) -> Any:
             axis = x.ndim - n + d
             if sizes[d] == x.shape[axis] and not _moves(x.shape[axis], sizes[d], align_corners, factors[d]):
                 continue
-            y = mix(y, matrix(x.shape[axis], sizes[d], align_corners, factors[d], _kind(dtype)), axis)
+            y = mix(y, *mixture(x.shape[axis], sizes[d], align_corners, factors[d], _kind(dtype)), axis)
         return cast(y, dtype)
 
     return lower

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -40,13 +41,42 @@ def _source(source: Any, places: tuple[jax.Array, ...], dtype: Any) -> jax.Array
     return cast(source, dtype)[tuple(slice(0, n) for n in shape)]
 
 
+def written(x: jax.Array, places: tuple[Any, ...], values: jax.Array) -> jax.Array:
+    """``x`` with ``values`` at ``places`` (arrays and slices). Of several at one place the last one stays, and the
+    gradient of each is that of its place, as in torch; JAX's own gives it to the one that stayed alone."""
+    pattern = tuple(place if isinstance(place, slice) else None for place in places)
+    arrays = tuple(place for place in places if not isinstance(place, slice))
+    return _written(pattern, x, values, arrays)
+
+
+def _filled(pattern: tuple[Any, ...], arrays: tuple[jax.Array, ...]) -> tuple[Any, ...]:
+    left = iter(arrays)
+    return tuple(next(left) if place is None else place for place in pattern)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _written(
+    pattern: tuple[Any, ...], x: jax.Array, values: jax.Array, arrays: tuple[jax.Array, ...]
+) -> jax.Array:
+    return x.at[_filled(pattern, arrays)].set(values)
+
+
+@_written.defjvp
+def _written_jvp(pattern: tuple[Any, ...], primals: Any, tangents: Any) -> Any:
+    x, values, arrays = primals
+    places = _filled(pattern, arrays)
+    touched = jnp.zeros(x.shape, bool).at[places].set(True)
+    kept = jnp.where(touched, jnp.zeros((), x.dtype), tangents[0])
+    return _written(pattern, x, values, arrays), kept.at[places].add(tangents[1])
+
+
 @lowers("aten.scatter.src", "aten.scatter.value")
 def _scatter(
     call: Any, x: jax.Array, dim: int, index: jax.Array, source: Any = None, value: Any = None
 ) -> jax.Array:
     full, places = _scatter_places(call, x, dim, index)
     source = value if source is None else source
-    return full.at[places].set(_source(source, places, x.dtype)).reshape(x.shape)
+    return written(full, places, _source(source, places, x.dtype)).reshape(x.shape)
 
 
 @lowers("aten.scatter_add.default")

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from detente.bridge.lower.dtypes import cast, is_bool, is_float, out_dtype, promote
+from detente.bridge.lower.ops.arithmetic import hidden
 from detente.bridge.lower.ops.reduce import along, shared
 from detente.bridge.lower.table import lowers
 
@@ -203,7 +204,9 @@ def _histc(call: Any, x: jax.Array, bins: int = 100, min: float = 0, max: float 
         low, high = (jnp.min(values), jnp.max(values)) if flat.size else (low, high)
         same = low == high
         low, high = jnp.where(same, low - 1, low), jnp.where(same, high + 1, high)
-    place = jnp.floor((values - low) * (bins / (high - low))).astype(jnp.int32)
+    # As ATen has it, and divided indeed: a value on a border belongs to the bin above it.
+    moved = (values - low) * bins
+    place = jnp.floor(moved / hidden(moved, high - low)).astype(jnp.int32)
     place = jnp.where(values == high, bins - 1, place)
     inside = (values >= low) & (values <= high)
     counts = jnp.zeros(bins, jnp.int32).at[jnp.where(inside, place, bins)].add(1, mode="drop")

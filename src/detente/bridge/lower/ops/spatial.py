@@ -151,22 +151,29 @@ def _reflected(x: jax.Array, size: int, align: bool) -> jax.Array:
     return jnp.where(flips % 2 == 0, extra + low, span - extra + low)
 
 
-def _bounded(x: jax.Array, size: int, padding: int, align: bool) -> jax.Array:
+def _bounded(x: jax.Array, size: int, padding: int, align: bool, volume: bool = False) -> jax.Array:
     """Source coordinates after the padding rule; zeros padding leaves them and is applied when reading."""
     if padding == _ZEROS:
         return x
     if padding == _REFLECTION:
         x = _reflected(x, size, align)
+    # ATen's kernel for pictures takes NaN for the first pixel, that for volumes for the last one.
+    x = jnp.where(jnp.isnan(x), size - 1 if volume else 0, x)
     # The gradient on the border is zero, so a `where` and not a clip.
     return jnp.where(x <= 0, 0, jnp.where(x >= size - 1, size - 1, x)).astype(x.dtype)
 
 
-def _read(x: jax.Array, places: Sequence[jax.Array]) -> jax.Array:
-    """``x`` (N, C, *size) at integer float coordinates (N, *out), zeros outside: (N, C, *out)."""
+def _inside(x: jax.Array, places: Sequence[jax.Array]) -> jax.Array:
     inside = jnp.ones(places[0].shape, bool)
-    flat = jnp.zeros(places[0].shape, jnp.int32)
     for place, size in zip(places, x.shape[2:], strict=True):
         inside = inside & (place >= 0) & (place <= size - 1)
+    return inside
+
+
+def _read(x: jax.Array, places: Sequence[jax.Array]) -> jax.Array:
+    """``x`` (N, C, *size) at integer float coordinates (N, *out), zeros outside: (N, C, *out)."""
+    flat = jnp.zeros(places[0].shape, jnp.int32)
+    for place, size in zip(places, x.shape[2:], strict=True):
         # NaN and huge coordinates are outside; the clip keeps the conversion defined.
         whole = jnp.clip(jnp.nan_to_num(place, nan=-1.0), -1, size).astype(jnp.int32)
         flat = flat * size + jnp.clip(whole, 0, size - 1)
@@ -174,7 +181,7 @@ def _read(x: jax.Array, places: Sequence[jax.Array]) -> jax.Array:
     rows = x.reshape(count, channels, -1)
     taken = jnp.take_along_axis(rows, flat.reshape(count, 1, -1), 2, mode="clip")
     taken = taken.reshape(count, channels, *places[0].shape[1:])
-    return jnp.where(inside[:, None], taken, 0)
+    return jnp.where(_inside(x, places)[:, None], taken, 0)
 
 
 def _sample_linear(x: jax.Array, at: Sequence[jax.Array]) -> jax.Array:
@@ -184,9 +191,11 @@ def _sample_linear(x: jax.Array, at: Sequence[jax.Array]) -> jax.Array:
         weight: Any = 1
         for a, low, side in zip(at, lows, corner, strict=True):
             weight = weight * ((a - low) if side else (low + 1 - a))
-        total = (
-            total + _read(x, [low + side for low, side in zip(lows, corner, strict=True)]) * weight[:, None]
-        )
+        places = [low + side for low, side in zip(lows, corner, strict=True)]
+        if len(at) == 3:
+            # ATen's kernel for volumes passes over what is outside, whatever its weight is; that for pictures does not.
+            weight = jnp.where(_inside(x, places), weight, 0)
+        total = total + _read(x, places) * weight[:, None]
     return total
 
 
@@ -223,7 +232,8 @@ def _grid_sample(call: Any, x: jax.Array, grid: jax.Array, mode: int, padding: i
     at = [_to_pixels(grid[..., len(sizes) - 1 - d], size, align) for d, size in enumerate(sizes)]
     if mode == _BICUBIC:
         return cast(_sample_cubic(x, at, lambda p, d: _bounded(p, sizes[d], padding, align)), dtype)
-    at = [_bounded(a, size, padding, align) for a, size in zip(at, sizes, strict=True)]
+    volume = len(sizes) == 3
+    at = [_bounded(a, size, padding, align, volume) for a, size in zip(at, sizes, strict=True)]
     if mode == _NEAREST:
         return cast(_read(x, [jnp.round(lax.stop_gradient(a)) for a in at]), dtype)
     return cast(_sample_linear(x, at), dtype)
