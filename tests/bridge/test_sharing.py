@@ -155,6 +155,107 @@ def test_another_module_is_refused():
         )
 
 
+@pytest.mark.parametrize("certificate", ["full", "none"])
+def test_two_modules_each_of_which_the_others_loss_holds(certificate):
+    def run(bridged):
+        whole = gan(layers=0)  # a batch norm that a loss holds is refused
+        g, d = whole["g"], whole["d"]
+        turns = (
+            (d, lambda m, b: F.softplus(-m(b[0])).mean() + F.softplus(m(g(b[1]).detach())).mean()),
+            (g, lambda m, b: F.softplus(-d(m(b[1]))).mean()),
+        )
+        if not bridged:
+            losses = []
+            optimizers = [adam(m) for m, _ in turns]
+            for _ in range(4):
+                for (m, loss), optimizer in zip(turns, optimizers, strict=True):
+                    g.zero_grad(), d.zero_grad()
+                    value = loss(m, BATCH)
+                    value.backward()
+                    optimizer.step()
+                    losses.append(float(value.detach()))
+            return losses
+        first = None
+        steps = []
+        for m, loss in turns:
+            first = bridge.compile(
+                m, loss, adam(m), example_batch=BATCH, certificate=certificate, share=first
+            )
+            steps.append(first)
+        found = [float(step(BATCH)) for _ in range(4) for step in steps]
+        assert certificate == "none" or all(step.settled().ok for step in steps)
+        return found
+
+    assert run(True) == pytest.approx(run(False), rel=1e-9)
+
+
+def test_an_actor_shares_with_the_critic_that_its_loss_holds():
+    def run(bridged):
+        torch.manual_seed(0)
+        actor = nn.Sequential(nn.Linear(3, 2), nn.Tanh()).double()
+        critic = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+        taken, states = torch.linspace(-1, 1, 16).reshape(8, 2).double(), BATCH[0]
+
+        def judged(m, batch):
+            return (m(torch.cat([batch, taken], 1)).squeeze(1) - 1).square().mean()
+
+        def praised(m, batch):
+            return -critic(torch.cat([batch, m(batch)], 1)).mean()
+
+        steps, first = [], None
+        for m, loss in ((critic, judged), (actor, praised)):
+            if bridged:
+                first = bridge.compile(
+                    m, loss, adam(m), example_batch=states, certificate="full", share=first
+                )
+                steps.append(first)
+            else:
+                steps.append(_eager_step(m, loss, adam(m), (actor, critic)))
+        return [float(step(states)) for _ in range(4) for step in steps]
+
+    assert run(True) == pytest.approx(run(False), rel=1e-9)
+
+
+def _eager_step(model, loss, optimizer, all_of_them):
+    def step(batch):
+        for m in all_of_them:
+            m.zero_grad()
+        value = loss(model, batch)
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    return step
+
+
+@pytest.mark.parametrize("name", ["the second begins later", "an average of one of them"])
+def test_two_losses_of_one_optimizer_whose_states_have_other_leaves(name):
+    late = name == "the second begins later"
+
+    def run(bridged):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+        optimizer = (
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            if late
+            else torch.optim.Adam(model.parameters(), lr=0.01)
+        )
+        losses = [lambda m, b: m(b).square().mean(), lambda m, b: (m(b) - 1).square().mean()]
+        kept = {"example_batch": BATCH[0], "certificate": "none"}
+        if not bridged:
+            first, second = (_eager_step(model, loss, optimizer, (model,)) for loss in losses)
+        else:
+            options = {} if late else {"ema": 0.9}
+            first = bridge.compile(model, losses[0], optimizer, **kept, **options)
+            second = None if late else bridge.compile(model, losses[1], optimizer, share=first, **kept)
+        found = [float(first(BATCH[0])) for _ in range(3 if late else 0)]
+        if bridged and second is None:
+            second = bridge.compile(model, losses[1], optimizer, share=first, **kept)
+        return found + [float(step(BATCH[0])) for _ in range(4) for step in (first, second)]
+
+    assert run(True) == pytest.approx(run(False), rel=1e-9)
+
+
 def test_a_group_goes_with_its_last_name():
     first, second = pair(gan(), certificate="none")
     gone = weakref.ref(first)

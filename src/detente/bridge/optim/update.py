@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import torch
 
 from detente.bridge.lower.precision import x64
@@ -124,12 +125,32 @@ class Update:
         if self.ema is None:
             return new
         mine = (ema.AVERAGE, ema.COUNT)
-        return {
-            name: entry | {k: old[name][k] for k in mine}
-            if name in old and ema.AVERAGE in old[name]
-            else entry
-            for name, entry in new.items()
-        }
+        begun = max((int(e[ema.COUNT]) for e in old.values() if ema.COUNT in e), default=0)
+
+        def of(name: str, entry: dict[str, Any]) -> dict[str, Any]:
+            if name in old and ema.AVERAGE in old[name]:
+                return entry | {k: old[name][k] for k in mine}
+            # A layer that thaws, or joins: AveragedModel has had its average all along, which is its weight of now.
+            with x64():
+                return entry | {ema.COUNT: jnp.full_like(entry[ema.COUNT], begun)}
+
+        return {name: of(name, entry) for name, entry in new.items()}
+
+    def resting(self, state: State, names: Iterable[str]) -> list[str]:
+        """Of the averages in ``state`` those that a program does not move by its update: their weights take no part in
+        its loss (the head of another task). ``AveragedModel`` moves them in every step all the same."""
+        moved = set(names)
+        return (
+            [] if self.ema is None else [n for n, e in state.items() if n not in moved and ema.AVERAGE in e]
+        )
+
+    def rested(self, state: State, params: Mapping[str, jax.Array], names: Iterable[str]) -> State:
+        """``state`` with those moved towards their weights."""
+        if self.ema is None:
+            return state
+        decay = self.ema
+        rest = self.resting(state, names)
+        return {**state, **{n: {**state[n], **ema.advance(state[n], params[n], decay)} for n in rest}}
 
     def left_behind(self, state: State, names: Iterable[str]) -> list[str]:
         """Which of ``names`` have moved an average in ``state`` and are not updated by this rule: nothing would move it

@@ -49,6 +49,7 @@ def update_inside(program: Program, rule: Any, names: Sequence[str]) -> Callable
         loss, aux, buffers = program.split(done.outputs)
         params = {n: v for n, v in done.params.items() if n in wanted}
         kept = {n: v for n, v in done.state.items() if n in wanted}
-        return {**own, **buffers, **params}, {**state, **kept}, loss, aux, trace.word()
+        state = rule.rested({**state, **kept}, {**fixed, **own}, names)
+        return {**own, **buffers, **params}, state, loss, aux, trace.word()
 
     return step

@@ -160,6 +160,7 @@ class Program:
             (loss, (aux, buffers, word)), grads = gradients({**fixed, **own}, batch, seed, count)
             params = {n: own[n] for n in names}
             params, state = rule.apply(params, grads, state, hyper, self.stacks)
+            state = rule.rested(state, {**fixed, **own}, names)
             return {**own, **buffers, **params}, state, loss, aux, word
 
         return step
@@ -249,7 +250,8 @@ def compile_step(
         raise refuse("loss", "no parameter that takes a gradient has a part in the loss", hint=hint)
     names = tuple(n for n in program.connected if program.members(n)[0] in rule.programs)
     own = tuple(dict.fromkeys((*names, *program.written)))
-    fixed = tuple(n for n in program.reads if n not in own)
+    seen = (*program.reads, *rule.resting(state, names))
+    fixed = tuple(n for n in dict.fromkeys(seen) if n not in own)
     constants = large_constants(program)
     values, state, batch, hyper, large = jax.tree.map(shape_of, (values, state, batch, hyper, constants))
     number = jax.ShapeDtypeStruct((), jnp.uint32)

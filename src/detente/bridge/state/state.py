@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from detente.bridge.lower.precision import x64
+from detente.bridge.optim.run import STARTED
 from detente.bridge.program.program import shape_of
 from detente.bridge.roll.stacks import Stacks
 from detente.bridge.state.birth import Birth, row_shape, stacked
@@ -82,8 +83,13 @@ class State:
             if optimizer and not isinstance(other._optimizer, Birth):
                 states = other.stacks.split(other.optimizer, _row)
                 self.arrange(Stacks())
-                found = {mine: states[theirs] for theirs, mine in names.items() if theirs in states}
-                self.optimizer = {**self.optimizer, **jax.tree.map(jnp.copy, found)}
+                mine = self.optimizer
+                found = {
+                    name: _as(mine.get(name), states[theirs])
+                    for theirs, name in names.items()
+                    if theirs in states
+                }
+                self.optimizer = {**mine, **jax.tree.map(jnp.copy, found)}
 
     def by_torch_names(self) -> tuple[Arrays, dict[str, Arrays]]:
         """``(values, optimizer state)`` under torch's names; rows of a stack are copies."""
@@ -115,6 +121,15 @@ class State:
             with x64():
                 return self.values[whole][row]
         return self.values[name]
+
+
+def _as(mine: Any, theirs: Any) -> Any:
+    """The leaves of one parameter in another step's state as those of this one: the other may keep an average, which is
+    its own, and may have been traced behind the first step, which it then does not mark."""
+    if mine is None or mine.keys() == theirs.keys():
+        return theirs
+    own = {name: jnp.ones_like(leaf) if name == STARTED else leaf for name, leaf in mine.items()}
+    return own | {name: leaf for name, leaf in theirs.items() if name in mine}
 
 
 def _stack(rows: list[Any]) -> Any:

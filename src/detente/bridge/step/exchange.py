@@ -237,6 +237,14 @@ class Exchange(Certified):
         watch(self._held.values(), self._outside)
         self._watch = Watch(self.model, self._held)
 
+    def _fill_held(self) -> None:
+        """A certificate computes in eager with what the loss holds, as it stands there: the values of now of those that
+        another step of the group trains (the other network of a GAN)."""
+        held = {id(tensor) for tensor in self._held.values()}
+        for other in self.sharing.others:
+            if other._guard.behind and any(id(tensor) in held for tensor in other.weights.tensors.values()):
+                other._write_back(optimizer=False)
+
     def _read_outside(self) -> None:
         """Somebody touches what the loss holds while a step of it waits for its certificate."""
         with self._away():

@@ -103,12 +103,13 @@ class Step(Readable):
         self._see()
         with self._away():
             self._load()
-        if share is not None and not same_tensors(self, share):
-            raise ValueError(
-                "share= is a step of another module: the two have no parameter or buffer in common"
-            )
         with self._away():
             self._variant(placed, self._hyper())
+            # Behind the capture: an actor shares its critic, which is not in its module but in its loss.
+            if share is not None and not same_tensors(self, share):
+                raise ValueError(
+                    "share= is a step of another module: the two have no parameter or buffer in common"
+                )
             self.sharing = Sharing(self, share)
             self._catch_up()
         self._hook()  # last: a step that was refused here hears of nothing
@@ -160,6 +161,7 @@ class Step(Readable):
 
     def _opened(self, variant: Variant, batch: Any, placed: Placed, hyper: Any) -> Open:
         """The step on ``batch`` as it is now, for a certificate."""
+        self._fill_held()
         mode, value = self._watch.mode, None if self._live else self._host_value
         given = batch.as_placed() if isinstance(batch, Placed) else batch
         return self._certifier.open(
