@@ -98,6 +98,10 @@ def test_what_cannot_be_written_leaves_what_was_there(folder: Path, monkeypatch:
         write_reference(folder, STEMS[0], make_reference(Trace((2.0,), {}, {}, {}, {}, frozenset())))
     assert file.read_text() == before and not [f for f in folder.iterdir() if f.name.startswith("tmp")]
     assert sorted(f.name for f in folder.iterdir()) == sorted(
-        [*(f"{s}.{k}" for s in STEMS for k in ("json", "safetensors")), "batches.safetensors"]
-        + ["kinks.json", "weights.safetensors"]
+        [
+            *(f"{s}.{k}" for s in STEMS for k in ("json", "safetensors")),
+            "batches.safetensors",
+            "kinks.json",
+            "weights.safetensors",
+        ]
     )

@@ -28,13 +28,15 @@ def watch(run: Callable[[], Any]) -> dict[str, Any]:
     with _temporary() as folder:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
-        with jax.profiler.trace(folder, profiler_options=options):
-            run()
         try:
+            with jax.profiler.trace(folder, profiler_options=options):
+                run()
             (file,) = Path(folder).rglob("*.xplane.pb")
             data = ProfileData.from_file(str(file))
         except Exception:
-            _need_room(Path(folder))  # the profiler says nothing of a disk that is full
+            _need_room(
+                Path(folder)
+            )  # of a disk that is full the profiler raises an error of its own, or none
             raise
     names = [e.name for plane in data.planes for line in plane.lines for e in line.events]
     return {
