@@ -75,3 +75,20 @@ class _NumberedRunning(JaxRunning):
 
 class NumberedHandles(JaxJit):
     running = _NumberedRunning
+
+
+class _CalledRandomRunning(JaxRunning):
+    """The loss is a jitted function that is *called* ``random_features``, as Rahimi and Recht's are; nothing is
+    drawn."""
+
+    def _loss(self, params: Any, rest: Any, batch: Any) -> Any:
+        whole = super()._loss
+
+        def random_features(params: Any, rest: Any, batch: Any) -> Any:
+            return whole(params, rest, batch)
+
+        return self.jax.jit(random_features)(params, rest, batch)
+
+
+class CalledRandom(JaxJit):
+    running = _CalledRandomRunning

@@ -56,6 +56,36 @@ class Constants(JaxJit):
     running = _ConstantsRunning
 
 
+class _BesideRunning(_ConstantsRunning):
+    """The same, compiled once; the real weights are arguments, and are added a zero times."""
+
+    def load(self, tensors: Mapping[str, np.ndarray]) -> None:
+        JaxRunning.load(self, tensors)
+        if self._held is None:
+            jax = self.jax
+            held = self._held = jax.tree.map(jax.numpy.copy, (self.params, self.rest))
+            self.jitted = jax.jit(
+                lambda params, rest, _, batch: self._captured(
+                    *jax.tree.map(lambda mine, given: mine + 0 * given, held, (params, rest)), batch
+                )
+            )
+
+    _held: Any = None
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return self.params, self.rest, None, self._example
+
+    def step(self, batch: Any) -> Any:
+        self._example = batch
+        return self.jitted(self.params, self.rest, None, batch)
+
+
+class CapturedBeside(JaxJit):
+    """Captured weights, hidden behind a use of the real ones: their arguments are there, and are read."""
+
+    running = _BesideRunning
+
+
 class _RecompilingRunning(JaxRunning):
     """A new program every few steps, as a loop over unpadded shapes makes."""
 

@@ -11,6 +11,7 @@ TORCH_WINDOW, JAX_WINDOW = HERE + "torch_window.py:", HERE + "jax_window.py:"
 TORCH_HARNESS, JAX_HARNESS = HERE + "torch_harness.py:", HERE + "jax_harness.py:"
 TORCH_TIMERS, JAX_TIMERS = HERE + "torch_timers.py:", HERE + "jax_timers.py:"
 BENIGN, BENIGN_JAX = HERE + "benign.py:", HERE + "benign_jax.py:"
+OWN, OWN_JAX = HERE + "own_torch.py:", HERE + "own_jax.py:"
 
 
 class Planted(NamedTuple):
@@ -26,7 +27,8 @@ class Planted(NamedTuple):
 
 class Room(NamedTuple):
     """One session: every exhibit a row of it, the ``fair`` stacks beside them, which must not be void. ``ffn`` where
-    the fault needs no model: its processes start in half the time. ``sampled`` are the fair rows of `make test`."""
+    the fault needs no model: its processes start in half the time. ``sampled`` are the fair rows of `make test`;
+    ``size`` is empty of a model of one's own, which has one."""
 
     workload: str
     contract: str
@@ -35,6 +37,7 @@ class Room(NamedTuple):
     precision: str = "fp32"
     blocks: int = 1
     sampled: tuple[str, ...] = ()
+    size: str = "tiny"
 
 
 FUNCTION = frozenset({"not-the-same-function"})
@@ -162,6 +165,8 @@ ROOMS: dict[str, Room] = {
         ("torch-eager", "jax", "detente"),
         {
             "Constants": Planted("void", "weights-baked-in", JAX, frozenset({"compile-in-window"})),
+            # Beside a use of the real weights that changes nothing.
+            "CapturedBeside": Planted("void", "weights-baked-in", JAX),
             "NotFinite": Planted("void", "lazy-outputs", TORCH, WINDOW),
             "Remembered": Planted("void", "remembered-results", TORCH_WINDOW, WINDOW),
             "RememberedInJax": Planted("void", "remembered-results", JAX_WINDOW, WINDOW),
@@ -183,6 +188,33 @@ ROOMS: dict[str, Room] = {
         },
         blocks=2,
     ),
+    # Honest models that a rule once voided, and beside them what could hide behind the rule as it is now.
+    "own-zero-head": Room(
+        OWN + "zero_head",
+        "train-step",
+        ("torch-eager", "detente"),
+        {"Stale": Planted("void", "not-the-same-function", TORCH, NEVER_MOVED | WINDOW)},
+        size="",
+    ),
+    "own-masked": Room(
+        OWN + "masked",
+        "forward",
+        ("torch-eager", "detente"),
+        {"NotFinite": Planted("void", "window-not-proved", TORCH, WINDOW)},
+        size="",
+    ),
+    "own-table": Room(
+        OWN_JAX + "table",
+        "forward",
+        ("jax",),
+        {
+            "Constants": Planted("void", "weights-baked-in", JAX, frozenset({"compile-in-window"})),
+            "CapturedBeside": Planted("void", "weights-baked-in", JAX),
+        },
+        size="",
+    ),
+    "fair-own-table": Room(OWN_JAX + "table", "train-step", ("jax",), size=""),
+    "fair-own-ranks": Room(OWN_JAX + "ranks", "train-step", ("jax",), size=""),
     # Fair rows alone: workloads, contracts, stacks, precisions, and honest variations.
     "fair-ffn": Room(
         "ffn",
@@ -190,7 +222,7 @@ ROOMS: dict[str, Room] = {
         (
             "torch-eager", BENIGN + "OtherSeed", BENIGN + "Foreach", BENIGN + "ThreadsAsAsked", BENIGN + "KeepsHandles",
             "jax", BENIGN_JAX + "AheadOfTime", BENIGN_JAX + "BlocksEachStep",
-            BENIGN_JAX + "SnapshotByAProgram", BENIGN_JAX + "NumberedHandles",
+            BENIGN_JAX + "SnapshotByAProgram", BENIGN_JAX + "NumberedHandles", BENIGN_JAX + "CalledRandom",
         ),
     ),
     "fair-ffn-sgd": Room("ffn", "train-step-sgd", ("torch-eager", "jax", "detente")),

@@ -24,8 +24,7 @@ def arguments(room: Room, planted: tuple[str, ...], fair: tuple[str, ...]) -> li
         *(
             "compare",
             room.workload,
-            "--size",
-            "tiny",
+            *(("--size", room.size) if room.size else ()),
             "--contract",
             room.contract,
             "--precision",

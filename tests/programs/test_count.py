@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,16 @@ from hypothesis import strategies as st
 from detente.programs.count import count, count_program, read_program
 from detente.programs.difference import difference
 from detente.programs.hlo import read_hlo
-from detente.programs.module import Computation, Convolution, Dot, Instruction, ProgramError, Shape, Spatial
+from detente.programs.module import (
+    Computation,
+    Convolution,
+    Dot,
+    Instruction,
+    Module,
+    ProgramError,
+    Shape,
+    Spatial,
+)
 from detente.programs.products import meetings
 
 from .build import appended, parameter, program
@@ -198,3 +208,71 @@ def test_names_and_places_do_not_change_the_hash() -> None:
     assert one.sha256 != read_hlo(golden("jax-scan", "hlo")).sha256
     data = golden("jax", "hlo").replace(b"jit_train", b"jit_trail")
     assert read_hlo(data).sha256 == one.sha256
+
+
+def test_products_are_told_by_their_flops_too() -> None:
+    """One product of integers of two is half of them by number, and a hundredth of what is computed."""
+    large = Instruction("dot", (Shape("f32", (64, 64)),), (0, 1), detail=Dot((1,)))
+    small = Instruction("dot", (Shape("s32", (4, 4)),), (2, 3), detail=Dot((1,)))
+    given = [parameter(0, 64, 64), parameter(1, 64, 64), parameter(2, 4, 4, dtype="s32")]
+    given.append(parameter(3, 4, 4, dtype="s32"))
+    c = count(program([*given, large, small, Instruction("tuple", (), (4, 5))]))
+    assert c.product_dtypes == {"f32": 1, "s32": 1}
+    assert c.product_flops == {"f32": 2 * 64**3, "s32": 2 * 4**3} and c.flops == sum(c.product_flops.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sees"),
+    [
+        ("random_features", 7, 0),
+        ("nothing", 0x1BD11BDA, 1),
+        ("nothing", 0xD2511F53, 1),
+        ("rng_of_mine", 1, 0),
+    ],
+)
+def test_what_draws_is_known_by_what_it_does_and_not_by_its_name(name: str, value: int, sees: int) -> None:
+    word = Shape("u32")
+    inner = Computation(
+        name,
+        (
+            Instruction("parameter", (word,)),
+            Instruction("constant", (word,), integers=(value,)),
+            Instruction("xor", (word,), (0, 1)),
+        ),
+        2,
+    )
+    call = Instruction("call", (word,), (0,), called=(name,))
+    main = Computation("main", (Instruction("parameter", (word,)), call, call), 2)
+    module = Module("m", {"main": main, name: inner}, "main", 1, 0, "")
+    assert count(module).rng_ops == 2 * sees, "once for each call"
+
+
+def test_jaxs_own_numbers_are_seen_under_any_name_and_a_function_called_random_draws_none() -> None:
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+
+    def counted(function: Any) -> list[int]:
+        lowered = jax.jit(function).lower(jax.numpy.ones((4, 4)), jax.numpy.int32(3))
+        proto = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+        compiled = lowered.compile().runtime_executable().hlo_modules()[0]
+        return [
+            count_program(proto, "hlo").rng_ops,
+            count_program(lowered.as_text().encode(), "stablehlo").rng_ops,
+            count_program(compiled.as_serialized_hlo_module_proto(), "hlo-optimised").rng_ops,
+        ]
+
+    @jax.jit
+    def random_features(x: Any) -> Any:
+        return jax.numpy.cos(x @ x)
+
+    def called(x: Any, seed: Any) -> Any:
+        return random_features(x) + seed
+
+    def quiet(x: Any, seed: Any) -> Any:
+        return x + jax.random.normal(jax.random.key(seed), x.shape)
+
+    def by_bits(x: Any, seed: Any) -> Any:
+        return x + jax.random.uniform(jax.random.key(seed, impl="rbg"), x.shape)
+
+    assert counted(called) == [0, 0, 0]
+    assert all(n > 0 for n in counted(quiet)), counted(quiet)
+    assert all(n > 0 for n in counted(by_bits)[:2]), counted(by_bits)

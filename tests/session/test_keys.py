@@ -186,3 +186,21 @@ def test_what_a_stack_of_the_users_imports_beside_it_is_part_of_its_proof(tmp_pa
     first = proof_file(cell("gemm", f"{stack}:Mine"))
     (tmp_path / "kernels.py").write_text("fast = 22\n")
     assert proof_file(cell("gemm", f"{stack}:Mine")) != first
+
+
+# -- what a row is called ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["jax", "torch-eager"])
+def test_a_class_that_is_called_as_a_stack_of_ours_has_its_file_in_its_label(
+    name: str, tmp_path: Path
+) -> None:
+    from detente.session.layout import lay_out
+    from detente.session.request import Request
+
+    kind = name.replace("-", "_")
+    file = tmp_path / "mine.py"
+    file.write_text(f"from detente.stacks.jax_jit import JaxJit\n\n\nclass {kind}(JaxJit):\n    pass\n")
+    found = lay_out(Request(("ffn",), (f"{file}:{kind}", name), "tiny", aa=False)).cells
+    assert [c.label for c in found] == (["mine:jax", "jax"] if name == "jax" else [kind, name])
+    assert len({c.key for c in found}) == 2

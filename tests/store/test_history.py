@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from fabricate import STEPS, make_session
 
-from detente.records.result import CellResult, Result, SessionHead
-from detente.store.history import history
+from detente.records.result import CellResult, MachineLoad, Result, SessionHead
+from detente.store.history import history, unjudged
 from detente.store.sessions import open_store
 
 
@@ -96,3 +96,83 @@ def test_limits_and_filters(store):
     assert history(store, workload="gemm") == ()
     assert len(history(store, cell="gpt2/tiny/train-step")) == 3
     assert history(store, cell="gpt2/paper") == ()
+
+
+def judged(session, load: str = "") -> Result:
+    told = MachineLoad(0.4, 0.5, 0.1, reason=load)
+    rows = tuple(
+        CellResult("gpt2", "tiny", c.stack, c.label, "train-step", "fp32", "cpu", "ok", group=c.group)
+        for c in session.planned
+    )
+    return Result(
+        SessionHead(session.id, 0.0, 1.0, (), "", "whole", 10, session.fingerprint, load=told), rows, ()
+    )
+
+
+def test_those_that_nobody_judged_are_told(store):
+    one, two = put(store, 1), put(store, 2)
+    assert set(unjudged(store)) == {"s1", "s2"}
+    store.write_judgement(judged(one))
+    assert unjudged(store) == ("s2",)
+    store.write_judgement(judged(two, "others used up to 40 % of this machine"))
+    assert unjudged(store) == () and unjudged(store, workload="gemm") == ()
+
+
+@pytest.mark.parametrize("loaded", ["s1", "s2"])
+@pytest.mark.parametrize(("scale", "word"), [(1.2, "NO CHANGE SEEN"), (1.5, "CHANGED")])
+def test_beside_others_only_a_large_change_is_one(store, loaded, scale, word):
+    for session in (put(store, 1), put(store, 2, scale=scale)):
+        load = "others used up to 40 % of this machine" if session.id == loaded else ""
+        store.write_judgement(judged(session, load))
+    (series,) = history(store, workload="gpt2", stack="jax")
+    change = series.points[1].change
+    assert change.word == word and change.reason.endswith("others used up to 40 % of this machine")
+    assert [bool(p.load) for p in series.points] == [loaded == "s1", loaded == "s2"]
+
+
+def test_how_far_sessions_lie_apart_is_of_those_in_which_nothing_changed(store):
+    for n, scale in enumerate((1.0, 1.06, 0.95, 1.04, 1.08), 1):
+        put(store, n, scale=scale)
+    assert changes(store)[1:3] == ["CHANGED", "CHANGED"], "of two sessions nobody knows"
+    assert changes(store)[3:] == ["NO CHANGE SEEN", "NO CHANGE SEEN"]
+    (series,) = history(store, workload="gpt2", stack="jax")
+    assert [p.change.known for p in series.points[1:]] == [False, False, True, True]
+    put(store, 6, scale=1.0, versions={"jax": "0.11.0"})
+    put(store, 7, scale=1.3, versions={"jax": "0.11.0"})
+    (series,) = history(store, workload="gpt2", stack="jax")
+    assert not series.points[-1].change.known, "one session of the new version is there"
+
+
+def own(session, stack: str, digest: str = "a"):
+    """The session with jax's row another stack's, as a class that is called so makes it."""
+    cells = {c: replace(c, stack=stack) if c.label == "jax" else c for c in session.planned}
+    processes = tuple(replace(p, cell=cells[p.cell]) for p in session.processes)
+    settings = {**session.fingerprint.settings, "own_files": {"mine.py": digest}}
+    told = replace(session.fingerprint, settings=settings)
+    return replace(session, planned=tuple(cells.values()), processes=processes, fingerprint=told)
+
+
+def test_two_files_that_have_one_class_are_no_past_of_each_other(store):
+    for n, file in enumerate(("/a/mine.py:jax", "/b/mine.py:jax", "/a/mine.py:jax"), 1):
+        store.write_session(own(make_session(blocks=10, id=f"s{n}", started=float(n), seed=n), file))
+    (series,) = history(store, workload="gpt2", stack="jax")
+    words = [None if p.change is None else p.change.word for p in series.points]
+    assert words == [None, "NOT COMPARABLE", "NO CHANGE SEEN"]
+    assert "jax was /a/mine.py:jax and is /b/mine.py:jax" in series.points[1].change.reason
+    assert series.points[2].against == "s1"
+
+
+def test_a_file_that_was_edited_is_compared_and_named(store):
+    for n, digest in enumerate(("a", "b"), 1):
+        session = make_session(blocks=10, id=f"s{n}", started=float(n), seed=n)
+        store.write_session(own(session, "/a/mine.py:jax", digest))
+    (series,) = history(store, workload="gpt2", stack="jax")
+    point = series.points[1]
+    assert point.change.word == "NO CHANGE SEEN" and point.changed_versions == ("mine.py was edited",)
+
+
+def test_those_that_are_asked_to_be_left_out_are(store):
+    put(store, 1)
+    put(store, 2)
+    (series,) = history(store, workload="gpt2", stack="jax", without=("s1",))
+    assert [p.session for p in series.points] == ["s2"]

@@ -158,6 +158,7 @@ def test_a_database_of_the_first_version_is_read_and_written(tmp_path):
         store.write_session(replace(whole, processes=whole.processes[:3]))
     with sqlite3.connect(tmp_path / "detente.db") as raw:
         raw.execute("ALTER TABLE samples ADD COLUMN clock_mhz INTEGER NOT NULL DEFAULT 0")
+        raw.execute("ALTER TABLE judgements DROP COLUMN load")
         raw.execute("UPDATE detente_meta SET value = '1' WHERE key = 'version'")
     with open_store(tmp_path) as store:
         assert store.read_session() == replace(whole, processes=whole.processes[:3])

@@ -53,3 +53,35 @@ def test_equal_programs_are_rarely_called_changed():
     ]
     assert words.count("CHANGED") <= 5
     assert compare_unpaired([1.0] * 5, [1.0] * 5).word == "NO CHANGE SEEN"
+
+
+def sessions(random_: random.Random, tau: float, count: int, n: int = 5) -> list[list[float]]:
+    """Sessions of one program on a machine that is another one each time, by ``tau``."""
+    return [draw(random_, random_.lognormvariate(0, tau), n) for _ in range(count)]
+
+
+def test_sessions_of_one_program_lie_apart_and_their_processes_do_not_tell():
+    """Of two sessions alone nobody knows it: they are called changed, and the gate does not count it."""
+    random_ = random.Random(5)
+    alone, known = [], []
+    for _ in range(300):
+        *earlier, now = sessions(random_, 0.03, 5)
+        alone.append(compare_unpaired(earlier[-1], now))
+        known.append(compare_unpaired(earlier[-1], now, sessions=earlier))
+    assert sum(c.word == "CHANGED" for c in alone) > 60 and not any(c.known for c in alone)
+    assert sum(c.word == "CHANGED" for c in known) <= 12 and all(c.known for c in known)
+
+
+def test_a_change_beyond_what_sessions_lie_apart_is_seen():
+    random_ = random.Random(6)
+    earlier = sessions(random_, 0.005, 4)
+    now = draw(random_, 1.2, 5)
+    change = compare_unpaired(earlier[-1], now, sessions=earlier)
+    assert change.word == "CHANGED" and change.known and change.low > 1.1
+
+
+def test_two_sessions_and_short_ones_say_nothing_of_it():
+    a = [1.0, 1.01, 0.99, 1.0, 1.005]
+    assert not compare_unpaired(a, a, sessions=[a, a]).known
+    assert not compare_unpaired(a, a, sessions=[a, a, a[:4]]).known
+    assert compare_unpaired(a, a, sessions=[a, a, a]).known

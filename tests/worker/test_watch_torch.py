@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from detente.worker.watch.in_torch import watch
+from detente.worker.watch.in_torch import dispatched, watch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -92,3 +92,47 @@ def updates_in_a_hook_behind_a_sum(model: Any, loss: Any) -> None:
 def test_an_update_is_one_wherever_it_runs(step: Any) -> None:
     found = watched(step)
     assert found["updated"] >= ELEMENTS and found["eager_ops"]
+
+
+def drawn(step: Callable[[], Any]) -> int:
+    return dispatched(step)["random_ops"]
+
+
+def of_mine(name: str, body: Callable[[Any], Any]) -> Any:
+    """An operator of a user's own, of this name."""
+    return torch.library.custom_op(f"watched::{name}", body, mutates_args=())
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2.0
+
+
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.randn(x.shape)
+
+
+@pytest.mark.parametrize("name", ["normalize", "operand_scale", "uniformly"])
+def test_an_operator_that_is_called_as_if_it_drew_draws_nothing(name: str) -> None:
+    operator = of_mine(name, scaled)
+    assert drawn(lambda: operator(torch.ones(3))) == 0
+
+
+def test_one_that_is_called_as_if_it_did_not_does() -> None:
+    operator = of_mine("quiet", noisy)
+    assert drawn(lambda: operator(torch.ones(3))) > 0
+
+
+def test_what_torch_draws_is_counted_and_a_rate_of_nothing_is_none() -> None:
+    x, heads = torch.ones(8), torch.ones(1, 1, 4, 8)
+    functional = torch.nn.functional
+
+    def attend(rate: float) -> int:
+        return drawn(lambda: functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=rate))
+
+    assert drawn(lambda: functional.dropout(x, 0.5)) > 0 and drawn(lambda: x.bernoulli_(0.5)) > 0
+    assert drawn(lambda: functional.dropout(x, 0.5, training=False)) == 0
+    assert attend(0.0) == 0 and attend(0.5) > 0
+    own = torch.Generator().manual_seed(1)
+    assert drawn(lambda: torch.rand(3, generator=own)) > 0
+    lstm = torch.nn.LSTM(4, 4, num_layers=2)
+    assert drawn(lambda: lstm(torch.ones(2, 1, 4))) == 0

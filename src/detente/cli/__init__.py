@@ -162,6 +162,6 @@ def _keep_traceback() -> str:
         path: Path = state_folder() / "tracebacks" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(traceback.format_exc())
-    except OSError:
+    except (OSError, Fault):
         return "run with DETENTE_HOME set to a folder that you may write, so that the traceback can be kept"
     return f"the traceback is in {path}; please report it"

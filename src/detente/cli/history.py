@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,9 @@ from detente.cli.text import say
 from detente.records.codec import to_json
 from detente.records.folders import data_folder
 
+if TYPE_CHECKING:
+    from detente.store.history import Series
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("workload", required=False)
@@ -19,7 +24,12 @@ from detente.records.folders import data_folder
 @click.option("--cell", help="Only cells whose key begins so: gpt2/paper/train-step/fp32.")
 @click.option("--last", type=click.IntRange(1), default=30, show_default=True, help="Sessions to look back.")
 @click.option("--sessions", is_flag=True, help="List the stored sessions instead.")
-@click.option("--gate", is_flag=True, help="Exit 1 when the newest point of a row is CHANGED and slower.")
+@click.option(
+    "--gate",
+    is_flag=True,
+    help="Exit 1 when the newest point of a row is CHANGED and slower: by 1.25x at the least, unless three earlier "
+    "sessions say how far sessions of one thing lie apart.",
+)
 @format_option("text", "json")
 def command(
     workload: str | None,
@@ -44,15 +54,26 @@ def command(
         from detente.cli.stored import list_
 
         return list_.callback(form)  # type: ignore[misc]
+    from detente.cli.judged import judge_stored
     from detente.store.files import catch_up
-    from detente.store.history import history
+    from detente.store.history import history, unjudged
     from detente.store.sessions import open_store
 
     bad: dict[str, str] = {}
     with open_store(data_folder()) as store:
         # Sessions that were measured where the database could not be written are in their spools.
-        catch_up(store, data_folder() / "sessions", bad.__setitem__)
-        series = history(store, workload=workload, stack=stack, cell=cell, sessions=last, bad=bad.__setitem__)
+        grown = catch_up(store, data_folder() / "sessions", bad.__setitem__)
+        wanted = unjudged(store, workload=workload, stack=stack, sessions=last)
+        judge_stored(store, dict.fromkeys((*grown, *wanted)), bad.__setitem__)
+        series = history(
+            store,
+            workload=workload,
+            stack=stack,
+            cell=cell,
+            sessions=last,
+            bad=bad.__setitem__,
+            without=tuple(bad),
+        )
     for id, why in sorted(bad.items()):
         say(f"note: session {id} is left out: {why}; `detente sessions remove` removes it", error=True)
     if form == "json":
@@ -63,5 +84,22 @@ def command(
 
         told = render_history(series, width=width_of(sys.stdout), colour=wants_colour(sys.stdout))
         print(told, end="")
-    worse = [s for s in series if (c := s.points[-1].change) and c.word == "CHANGED" and (c.ratio or 0) > 1]
-    return 1 if gate and worse else 0
+    return _gate(series) if gate else 0
+
+
+def _gate(series: Iterable[Series]) -> int:
+    """1 for a row that became slower. As of a machine whose noise is not known, a small change counts only where it is
+    known how far sessions of one thing lie apart."""
+    from detente.judge.headline import LEAST_RATIO
+
+    found = [(s, c) for s in series if (c := s.points[-1].change) and c.word == "CHANGED"]
+    slower = [(s, c) for s, c in found if (c.ratio or 0.0) > 1]
+    worse = [s for s, c in slower if c.known or (c.low or 0.0) >= LEAST_RATIO]
+    for s, c in slower:
+        if s not in worse:
+            say(
+                f"note: {s.cell} is {c.ratio:.3g}x slower, and does not fail the gate: how far sessions of it lie "
+                f"apart, three earlier ones tell, and without them only {LEAST_RATIO}x counts",
+                error=True,
+            )
+    return 1 if worse else 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from pathlib import Path
 
 import click
 
-from detente.cli.judged import judged
+from detente.cli.judged import can_judge, judge_stored, judged
 from detente.cli.options import Bytes
 from detente.cli.text import say
 from detente.records.folders import data_folder
@@ -49,6 +48,9 @@ def command(file: Path, max_size: int) -> int:
                 try_out=_try_out,
             )
             programs = bundle.keep(done.session, artefacts_of(data_folder()))
+        if store is not None and done.session.imported is not None:
+            # What was tried out is remembered: history shows no row that is void.
+            judge_stored(store, [done.session.id], _told)
     finally:
         if store is not None:
             store.close()
@@ -69,8 +71,12 @@ def command(file: Path, max_size: int) -> int:
     return 0
 
 
+def _told(id: str, why: str) -> None:
+    say(f"note: {id} is stored and not judged: {why}", error=True)
+
+
 def _try_out(session: object) -> None:
-    if importlib.util.find_spec("scipy") is None:
+    if not can_judge():
         return
     from detente.records.session import Session
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from detente.records.codec import shown
 from detente.records.fault import Fault, StoreFault
 from detente.records.result import Result
 from detente.records.session import Session
+
+if TYPE_CHECKING:
+    from detente.store.sessions import Store
 
 
 def judged(session: Session, *, page: bool = False) -> Result:
@@ -44,3 +49,25 @@ def a_strangers_fault(session: Session) -> Iterator[None]:
             f"{type(error).__name__}: {shown(str(error))}",
             "it was imported: the file was changed, or a version that this one does not know wrote it",
         ) from error
+
+
+def judge_stored(store: Store, ids: Iterable[str], bad: Callable[[str, str], None]) -> None:
+    """Judge these stored sessions and remember what was said, for ``history``, which leaves void rows out. What cannot
+    be read or judged is told to ``bad``. Nothing is done where no judge is installed."""
+    if not can_judge():
+        return
+    for id in ids:
+        try:
+            store.write_judgement(judged(store.read_session(id)))
+        except Fault as fault:
+            bad(id, fault.message)
+        except Exception as error:  # one session that a rule stumbles over must not end what tells of all
+            bad(
+                id,
+                f"it cannot be judged ({type(error).__name__}: {shown(str(error))}); `detente audit {id}` says more",
+            )
+
+
+def can_judge() -> bool:
+    """Whether scipy is there: a machine may measure, and have none."""
+    return importlib.util.find_spec("scipy") is not None

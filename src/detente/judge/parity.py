@@ -16,6 +16,10 @@ and two fair draws of it differ by more than 4 (GPT-2 Small: 2 of 148 tensors be
 quantiles of the two agree to a tenth). A tensor's err_ref is therefore taken to be at least the 95th percentile of
 the reference's own relative errors over all updates of the run. Gradients keep the sharp bound, and level one has no
 such slack: a wrong optimizer is caught there.
+
+Infinities and NaN among outputs and buffers (logits of a class that is not allowed) are no error where the reference
+has the same in the same place: the worker compares the places by themselves (worker/unbounded.py), and they have no
+floor. A loss, a gradient or a state that is not finite always fails.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from dataclasses import dataclass
 
 from detente.records.precision import PRECISIONS, Precision
 from detente.records.result import ParityColumn
-from detente.records.tensor_error import TensorError
+from detente.records.tensor_error import NOT_FINITE, TensorError
 from detente.records.window import MANY_STEPS
 
 SAME_FUNCTION = 1e-9
@@ -93,6 +97,8 @@ def bound_of(
 ) -> float:
     """The largest error that this tensor may have behind so many ``steps``. ``pooled`` is that of its scale in its run
     (``pooled_errors``)."""
+    if error.name.endswith(NOT_FINITE):
+        return times_reference(steps) * error.err_ref  # places are the same or others: nothing rounds
     if precision.name == "fp64":
         return SAME_FUNCTION * error.rms
     own = max(error.err_ref, pooled * error.rms) if error.kind in _UPDATED else error.err_ref
@@ -154,7 +160,9 @@ def ceiling(sizes: Iterable[float]) -> float:
 
 
 def _scale(error: TensorError) -> str:
-    """What is of one size: first and second moments are not."""
+    """What is of one size: first and second moments are not, nor are numbers and the places of what is none."""
+    if error.name.endswith(NOT_FINITE):
+        return error.kind + NOT_FINITE
     return f"{error.kind}|{error.name.partition(':')[0]}" if error.kind == "moment" else error.kind
 
 
@@ -230,6 +238,8 @@ def parity_column(proofs: Proofs, precision_name: str) -> ParityColumn:
 def tell_difference(judged: Judged) -> str:
     """One line on a tensor beyond its bound."""
     e = judged.error
+    if e.name.endswith(NOT_FINITE):
+        return f"{e.kind} {e.name.removesuffix(NOT_FINITE)} is not finite in other places than the reference"
     if not math.isfinite(e.err):
         return f"{e.kind} {e.name} is not finite"
     if not (math.isfinite(e.rms) and math.isfinite(e.err_ref)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from detente.programs.draws import draws
 from detente.programs.hlo import ELEMENTWISE_CALLS, read_hlo
 from detente.programs.layer_norm import norm_form
 from detente.programs.loops import trip_count
@@ -43,7 +44,6 @@ _EFFECTS = frozenset(
         "conditional",
     }
 )
-_RANDOM = ("rng", "threefry", "philox", "random")
 
 
 def read_program(data: bytes, form: str) -> Module:
@@ -63,6 +63,7 @@ class _Tally:
     opcodes: Counter[str] = field(default_factory=Counter)
     dtypes: Counter[str] = field(default_factory=Counter)
     product_dtypes: Counter[str] = field(default_factory=Counter)
+    product_flops: Counter[str] = field(default_factory=Counter)
     custom_calls: Counter[str] = field(default_factory=Counter)
     norms: Counter[str] = field(default_factory=Counter)
     narrow_sums: dict[str, int] = field(default_factory=dict)
@@ -102,6 +103,7 @@ def count(module: Module, form: str = "hlo") -> Counts:
         norms=_sorted(tally.norms),
         narrow_sums=dict(sorted(tally.narrow_sums.items())),
         hash=module.sha256,
+        product_flops=_sorted(tally.product_flops),
     )
 
 
@@ -155,8 +157,10 @@ def live(home: Computation) -> set[int]:
 def _count_one(module: Module, home: Computation, at: int, runs: int, tally: _Tally) -> None:
     one = home.instructions[at]
     if is_product(one):
-        tally.product_dtypes[operand_dtypes(one, home)] += 1
-        tally.flops += runs * product_flops(one, home)
+        dtypes, flops = operand_dtypes(one, home), runs * product_flops(one, home)
+        tally.product_dtypes[dtypes] += 1
+        tally.product_flops[dtypes] += flops
+        tally.flops += flops
     elif one.opcode == "custom-call" and one.target not in ELEMENTWISE_CALLS:
         tally.custom_calls[one.target or "?"] += 1
     if terms := narrow_terms(one, home, module):
@@ -165,8 +169,7 @@ def _count_one(module: Module, home: Computation, at: int, runs: int, tally: _Ta
     form = norm_form(one, at, home, module)
     if form is not None:
         tally.norms[form] += runs
-    names = (one.opcode, one.target) if one.opcode != "call" else one.called
-    if one.opcode != "compare" and any(word in name.lower() for name in names for word in _RANDOM):
+    if draws(one):
         tally.rng += 1
 
 

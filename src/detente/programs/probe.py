@@ -25,6 +25,7 @@ def program_probe(data: bytes, form: str) -> dict[str, Any]:
         "output_bytes": c.output_bytes,
         "dtypes": c.dtypes,
         "product_dtypes": c.product_dtypes,
+        "product_flops": c.product_flops,
         "rng_ops": c.rng_ops,
         "custom_calls": c.custom_calls,
         "norms": c.norms,

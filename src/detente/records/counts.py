@@ -27,13 +27,14 @@ class Counts:
     opcodes             operations by HLO opcode, plumbing included (so that its share can be seen)
     dtypes              operations by the dtype of their first result
     products            dots and convolutions, a loop's body once
-    product_dtypes      the same by operand dtype (``f32``, or ``bf16xf32`` where they differ)
+    product_dtypes      the same by operand dtype (``f32``, or ``bf16xf32`` where they differ); ``product_flops``:
+                        theirs, a loop's body as often as it runs
     flops               of all products, multiply and add apart, a loop's body as often as it runs
     constants_bytes     of all constants, one written as a single value counting once; ``large_constants`` lists
                         those above 1 MB, each
     argument_bytes      of the entry's parameters; ``output_bytes`` of its result
     alias_bytes         of parameters whose buffer an output may take (donation), as far as the program says
-    rng_ops             random-number operations, threefry's calls among them
+    rng_ops             random-number operations, by what they do and not by what they are called (programs/draws.py)
     loops               every loop; ``unknown_loops`` of them have no known count, so ``flops`` is a lower bound
     custom_calls        by target
     norms               LayerNorms and other normalisations by the form they are written in (programs/layer_norm.py),
@@ -65,3 +66,4 @@ class Counts:
     norms: dict[str, int] = field(default_factory=dict)
     narrow_sums: dict[str, int] = field(default_factory=dict)
     hash: str = ""
+    product_flops: dict[str, int] = field(default_factory=dict)

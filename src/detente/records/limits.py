@@ -33,6 +33,11 @@ LONGEST_NS = 10**17
 # What SQLite and every other reader can hold.
 LARGEST = 2**63 - 1
 NAME, TEXT, ENTRIES, SAMPLES, DEPTH, NODES = 1_000, 20_000, 10_000, 1_000_000, 24, 200_000
+# Bytes of a line of a session file, which holds one process: one of GPT-2 with all that the probes bring back is 100
+# KB.
+LONGEST_LINE = 16 * 2**20
+# What a worker may bring back: a line besides holds how its process ran.
+LONGEST_EVIDENCE = LONGEST_LINE - 2**20
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -98,7 +98,7 @@ def _row(point: Point) -> TableRow:
         *(["imported, not measured here"] if point.imported is not None else []),
         *point.changed_versions,
     ]
-    if c is not None and c.word != "CHANGED":
+    if c is not None and (c.word != "CHANGED" or point.load):
         remarks.append(c.reason)
     change: Words = words(NOTHING) if c is None else words(Span(c.word, _TONES[c.word]))
     ends = NOTHING if c is None or c.low is None or c.high is None else plain_span(c.low, c.high)

@@ -7,6 +7,8 @@ from typing import Any
 from detente.records.cell import Cell
 from detente.records.codec import to_json
 from detente.records.precision import PRECISIONS
+from detente.session.edited import digests
+from detente.session.fingerprint import OWN_FILES
 from detente.session.layout import Layout
 from detente.session.request import Request
 from detente.session.workers import threads_of
@@ -14,9 +16,16 @@ from detente.workloads.catalogue import find_size, find_workload
 
 
 def settings_of(request: Request, layout: Layout) -> dict[str, Any]:
-    """What the session was asked for, and the plain numbers of its workloads, so that it can be judged anywhere."""
+    """What the session was asked for, and the plain numbers of its workloads, so that it can be judged anywhere;
+    and what the user's own files are now."""
     asked = {k: v for k, v in to_json(request).items() if k not in ("command", "limits")}
-    return {**asked, "threads": threads_of(request), "workloads": {c.group: _costs(c) for c in layout.cells}}
+    own = digests(layout.cells)
+    return {
+        **asked,
+        "threads": threads_of(request),
+        "workloads": {c.group: _costs(c) for c in layout.cells},
+        **({OWN_FILES: own} if own else {}),
+    }
 
 
 def _costs(cell: Cell) -> dict[str, Any]:

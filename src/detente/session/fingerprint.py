@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,27 @@ def hash_files(paths: Any) -> str:
     """One digest over names and contents, in name order."""
     digest = hashlib.sha256()
     for path in sorted(paths):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(f"{path.name}\0{file_digest(path)}\0".encode())
     return digest.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content. One that is as it was is not read again: a checkpoint has gigabytes."""
+    found = path.stat()
+    return _digest(path, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest(path: Path, *stamp: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # How long a session may take is no part of what it measures: `--resume` goes on with another budget. The number of
 # blocks is a part, because the correction counts how often the words are looked at, and that is settled beforehand.
 HOW_LONG = frozenset({"budget_s", "memory", "smallest_memory"})
+# The setting that holds what the user's own files were (session/edited.py).
+OWN_FILES = "own_files"
 
 
 def differences(a: Fingerprint, b: Fingerprint) -> list[str]:
@@ -82,9 +97,19 @@ def differences(a: Fingerprint, b: Fingerprint) -> list[str]:
         old, new = getattr(a, part), getattr(b, part)
         found += [
             f"{part} {key}: {old.get(key)!r} -> {new.get(key)!r}"
-            for key in sorted((old.keys() | new.keys()) - HOW_LONG)
+            for key in sorted((old.keys() | new.keys()) - HOW_LONG - {OWN_FILES})
             if old.get(key) != new.get(key)
         ]
+    found += edited(*(x.settings.get(OWN_FILES, {}) for x in (a, b)))
     if a.source != b.source:
         found.append("detente's own source changed")
     return found
+
+
+def edited(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Which of the user's own files differ, name -> digest then and now, a few words each."""
+    names = (n for n in sorted(before.keys() | now.keys()) if before.get(n) != now.get(n))
+    return [
+        f"{n} was edited" if n in before and n in now else f"{n} {'came' if n in now else 'went'}"
+        for n in names
+    ]

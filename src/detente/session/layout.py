@@ -88,7 +88,8 @@ def lay_out(request: Request) -> Layout:
 
 def _labels(entries: list[StackEntry], arms: list[Arm]) -> list[str]:
     """A row that is named twice gets ``#2`` the second time; one under an arm has it in brackets. One of the user's own
-    is labelled by its class, with its file where another's class is called the same; the path stays in ``stack``."""
+    is labelled by its class, with its file where another's class is called the same, or one of our stacks is: history
+    would take a class ``jax`` for JAX. The path stays in ``stack``."""
     own = {e.name: e.name.rpartition(":") for e in entries if ".py:" in e.name}
     classes = Counter(name for _, _, name in own.values())
     seen: Counter[str] = Counter()
@@ -97,7 +98,8 @@ def _labels(entries: list[StackEntry], arms: list[Arm]) -> list[str]:
         name = entry.name
         if name in own:
             file, _, kind = own[name]
-            name = kind if classes[kind] == 1 else f"{Path(file).stem}:{kind}"
+            alone = classes[kind] == 1 and kind not in STACKS
+            name = kind if alone else f"{Path(file).stem}:{kind}"
         name = arm.shown(name)
         seen[name] += 1
         labels.append(name if seen[name] == 1 else f"{name}#{seen[name]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import tempfile
@@ -29,11 +30,7 @@ class MachineLock:
     def __enter__(self) -> MachineLock:
         path = lock_path()
         try:
-            old = os.umask(0)
-            try:
-                self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-            finally:
-                os.umask(old)
+            self._fd, writable = _opened(path)
         except OSError as error:
             raise MachineFault(
                 f"cannot open the timing lock {path}: {os.strerror(error.errno or 0)}",
@@ -59,11 +56,34 @@ class MachineLock:
                         "two sessions at once would measure each other: wait for it, or stop it",
                     ) from None
                 time.sleep(0.2)
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        if writable:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, str(os.getpid()).encode(), 0)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._fd)
+
+
+def _opened(path: Path) -> tuple[int, bool]:
+    """The lock file, and whether this user may write in it. One that is there is opened without O_CREAT: in a folder
+    that everybody may write to, as /tmp, the kernel refuses it for a file of another user's (fs.protected_regular), and
+    the second user of a machine could not measure. To hold a lock, reading is enough. Never through a link that
+    somebody laid there: what it leads to would be written over."""
+    link = 0 if os.environ.get("DETENTE_LOCK") else os.O_NOFOLLOW
+    while True:
+        for flags in (os.O_RDWR, os.O_RDONLY):
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                return os.open(path, flags | link), flags == os.O_RDWR
+        there = path.exists()
+        old = os.umask(0)
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | link, 0o666), True
+        except PermissionError:
+            if there or not path.exists():
+                raise
+            # Another user's session made it just now.
+        finally:
+            os.umask(old)

@@ -14,6 +14,7 @@ from detente.session.fingerprint import hash_files
 from detente.session.sources import Sources, sources_of
 from detente.stacks.catalogue import find_entry, maker_of
 from detente.worker.maker import MAKERS
+from detente.worker.prepared import is_made
 from detente.worker.reference import has_reference
 from detente.worker.run import JOBS
 from detente.workloads.catalogue import find_workload, is_own, spec_of
@@ -82,4 +83,4 @@ def is_prepared(folder: Path, contract: Contract) -> bool:
 
 def has_weights(folder: Path) -> bool:
     """Whether a model was built there, for whatever contract."""
-    return (folder / "weights.safetensors").exists()
+    return is_made(folder)

@@ -13,7 +13,8 @@ from detente.records.session import Fingerprint, Process, Session
 from detente.session.asked import settings_of
 from detente.session.blocks import UNJUDGED_BLOCKS, run_blocks
 from detente.session.budget import Budget
-from detente.session.fingerprint import differences, take_fingerprint
+from detente.session.edited import Unedited
+from detente.session.fingerprint import OWN_FILES, differences, take_fingerprint
 from detente.session.interrupts import Interrupts
 from detente.session.layout import Layout, lay_out
 from detente.session.ledger import Ledger, Recorder
@@ -62,7 +63,7 @@ def run_session(
             Ledger(session, spool, recorder),
             budget,
             tally,
-            Workers(request, session.id, interrupts),
+            Workers(request, session.id, interrupts, _unedited(session).check),
             interrupts,
             Quiet(budget, tally.say, lambda: interrupts.count > 0),
             Unmade(),
@@ -98,6 +99,10 @@ def _continue(resume: Path, fingerprint: Fingerprint) -> tuple[Spool, Session]:
             "leave --resume out to measure anew",
         )
     return spool, session
+
+
+def _unedited(session: Session) -> Unedited:
+    return Unedited(session.planned, session.fingerprint.settings.get(OWN_FILES, {}), session.id)
 
 
 def _stages(under: Underway) -> Session:

@@ -23,7 +23,7 @@ from detente.records.codec import dumps, from_json
 from detente.records.evidence import Evidence
 from detente.records.fault import UsageFault
 from detente.records.job import Job
-from detente.records.limits import check_record
+from detente.records.limits import LONGEST_EVIDENCE, check_record
 from detente.records.out_of_memory import asked_bytes, is_out_of_memory
 from detente.session.disk import refuse_full_disk, writing
 from detente.session.interrupts import Interrupts, Tap
@@ -50,8 +50,6 @@ LIMIT = 600.0
 # Seconds that a worker has to end after its evidence: enough to close what it opened. What a model left running then
 # (a thread, a fork that holds the pipe) would otherwise hold every worker up to the phase limit.
 GRACE_S = 5.0
-# An evidence line of GPT-2 with its probes is 100 KB; a worker that writes this much without an end is not one.
-LONGEST_LINE = 64 * 2**20
 
 # Taken over from the user's environment; everything else is scrubbed, so that a shell's leftovers
 # (XLA_FLAGS, TORCH_LOGS, OMP_*) do not decide a verdict.
@@ -192,8 +190,8 @@ class _Watch:
         return self.limits.get(self.phase, self.limits.get("*", LIMIT))
 
     def follow(self, events: IO[bytes], interrupts: Interrupts | Tap) -> None:
-        # Pieces of a line whose end has not come. Joined only when it does: joined at each read, a line of 64 MiB that
-        # comes in pipefuls was copied a thousand times, which took a minute of the parent's core.
+        # Pieces of a line whose end has not come. Joined only when it does: joined at each read, a line of many MiB
+        # that comes in pipefuls was copied a thousand times, which took a minute of the parent's core.
         pieces: list[bytes] = []
         held = 0
         with selectors.DefaultSelector() as selector:
@@ -225,7 +223,7 @@ class _Watch:
                             pieces, held = [], 0
                         pieces.append(rest)
                         held += len(rest)
-                        if held > LONGEST_LINE:
+                        if held > LONGEST_EVIDENCE:
                             self.spoken = f"its last line has no end after {held >> 20} MiB"
                             self._kill()
                             return
@@ -248,6 +246,7 @@ class _Watch:
             else:
                 found = from_json(Evidence, event["evidence"])
                 check_record(found, "Evidence")
+                _check_size(line, found)
                 self.evidence = found
                 self.strays.look()
                 self.phases.hear("done")
@@ -258,6 +257,17 @@ class _Watch:
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGKILL)
+
+
+def _check_size(line: bytes, evidence: Evidence) -> None:
+    """Raises ValueError for evidence that no reader of the session would take: it would be kept, and the session
+    lost."""
+    # Written by us a character may take three times as much.
+    size = len(dumps(evidence)) if 3 * len(line) > LONGEST_EVIDENCE else 0
+    if size > LONGEST_EVIDENCE:
+        raise ValueError(
+            f"evidence of {size / 2**20:.3g} MiB, and a session holds {LONGEST_EVIDENCE >> 20} MiB of one process"
+        )
 
 
 def _left_behind(child: subprocess.Popen[bytes]) -> str:
@@ -316,7 +326,7 @@ _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal
 
 def _obituary(watch: _Watch, code: int, log: Path, short_of_memory: str) -> Evidence:
     """The evidence of a worker that left none."""
-    tail = log.read_bytes()[-4000:].decode(errors="replace") if log.exists() else ""
+    tail = _tail(log)
     phase = watch.phase
     if watch.killed_by_user:
         return Evidence("failed", phase, "stopped by the user")
@@ -350,6 +360,16 @@ def _obituary(watch: _Watch, code: int, log: Path, short_of_memory: str) -> Evid
     return Evidence(
         "failed", phase, f"ended with exit code {code} in phase {phase!r}{said}; its log is {log}"
     )
+
+
+def _tail(log: Path, most: int = 4000) -> str:
+    """The end of a log. What stands before it may be gigabytes: a library that complains in every step."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read(most).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def signal_name(number: int) -> str:

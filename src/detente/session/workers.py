@@ -52,10 +52,13 @@ def _under(reason: str, cell: Cell, cap: int) -> str:
 
 
 class Workers:
-    """Runs workers for ``request``. ``name`` separates their compile caches and logs from other sessions'."""
+    """Runs workers for ``request``. ``name`` separates their compile caches and logs from other sessions';
+    ``check`` is asked before and behind each of them, and may raise."""
 
-    def __init__(self, request: Request, name: str, interrupts: Interrupts) -> None:
-        self.request, self.interrupts = request, interrupts
+    def __init__(
+        self, request: Request, name: str, interrupts: Interrupts, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self.request, self.interrupts, self._check = request, interrupts, check
         self.artefacts = artefacts_of(data_folder()).folder
         self._caches = cache_folder() / "compile" / name
         self._logs = state_folder() / "logs" / name
@@ -108,6 +111,7 @@ class Workers:
         with writing(cache, "XDG_CACHE_HOME"):
             for place in (cache, prepared):
                 place.mkdir(parents=True, exist_ok=True)
+        self._check()
         cap = cap or (self.request.memory_cap if capped else None) or of_machine(cell.device)
         log = self.log = self._logs / f"{next(self._numbers):03d}-{kind}-{cell.label.replace('/', '-')}.log"
         done = spawn(
@@ -132,6 +136,7 @@ class Workers:
             self.cpus if beside is None else (beside.cpu,),
             cap,
         )
+        self._check()
         if done.evidence.status == "oom" and cap:
             done = replace(
                 done, evidence=replace(done.evidence, reason=_under(done.evidence.reason, cell, cap))

@@ -16,6 +16,7 @@ from detente.stacks.brought_along import by_jax
 from detente.stacks.chips import plan_on
 from detente.stacks.jax_export import exported
 from detente.stacks.jax_form import AS_IT_IS, JaxForm
+from detente.stacks.jax_moments import read_moments, restored
 from detente.stacks.jax_nnx import NnxParts
 from detente.stacks.jax_profile import profiled
 from detente.stacks.process_memory import keeps_freed
@@ -23,7 +24,7 @@ from detente.stacks.protocol import Arrays, Capture, CompileCount
 from detente.stacks.xla_memory import labelled_memory, planned_memory, read_plan, with_buffers
 from detente.workloads.names_asked import names_are_asked
 from detente.workloads.narrow import of_numpy, to_numpy_of
-from detente.workloads.weights import Leaves, WeightRule, to_canonical, to_framework
+from detente.workloads.weights import Leaves, WeightRule, to_canonical
 from detente.workloads.workload import OptimizerSettings, Size, Workload
 
 
@@ -244,46 +245,13 @@ class JaxRunning:
         return {**tensors, **self._moments()}
 
     def _moments(self) -> dict[str, np.ndarray]:
-        """optax's state under torch's names. What has none (a schedule's count, an empty state) is passed by."""
-        names = self.parameter_names()
-        rules = [r for r in self.rules if r.name in names]
-        found: dict[str, np.ndarray] = {}
-        for part in _named_parts(self.opt_state):
-            for field, key in _MOMENTS.items():
-                if field in part._fields:
-                    canonical = to_canonical(rules, self._flat(getattr(part, field), read=self._widened))
-                    found |= {f"{key}:{name}": array for name, array in canonical.items()}
-            if "count" in part._fields:
-                found["step"] = self._to_host(part.count).astype(np.float64)
-        return found
+        return read_moments(self)
 
     def adopt(self, state: Arrays) -> None:
         """Go on from a state that a process handed out (``state``), as the reference does where there is no torch.
         Raises KeyError for a tensor that it lacks; a moment that it lacks is zero."""
         self.load({rule.name: state[rule.name] for rule in self.rules})
-        names = self.parameter_names()
-        rules = [r for r in self.rules if r.name in names]
-        self.opt_state = self._restored(self.opt_state, rules, state) if self.optimizer else None
-
-    def _restored(self, part: Any, rules: list[WeightRule], state: Arrays) -> Any:
-        """A part of optax's state out of a handed-out one; see ``_moments``."""
-        if hasattr(part, "_fields"):
-            values = {f: self._restored(getattr(part, f), rules, state) for f in part._fields}
-            for field in values.keys() & _MOMENTS.keys():
-                kept = {r.name: state.get(f"{_MOMENTS[field]}:{r.name}") for r in rules}
-                given = {n: np.zeros_like(state[n]) if a is None else a for n, a in kept.items()}
-                leaves = to_framework(rules, given)
-                values[field] = self.parts.filled(
-                    values[field], lambda path, old, leaves=leaves: self._put(leaves[path].astype(old.dtype))
-                )
-            if "count" in values and "step" in state:
-                values["count"] = self._put(np.asarray(state["step"]).astype(values["count"].dtype))
-            return type(part)(**values)
-        return (
-            type(part)(self._restored(p, rules, state) for p in part)
-            if isinstance(part, tuple | list)
-            else part
-        )
+        self.opt_state = restored(self, self.opt_state, state) if self.optimizer else None
 
     def parameter_names(self) -> frozenset[str]:
         paths = {path for path, _ in self._leaves(self.params)}
@@ -391,25 +359,12 @@ def captures_of(name: str, lowered: Any, compiled: Any) -> tuple[Capture, ...]:
     )
 
 
-# optax's names of what torch's optimizers keep.
-_MOMENTS = {"mu": "exp_avg", "nu": "exp_avg_sq", "trace": "momentum_buffer"}
-
-
 def _parts(workload: Workload, size: Size, contract: Contract, scan: bool) -> Any:
     """What is stepped: a definition of our own kind, or one that brings its parts itself (a user's model)."""
     definition = importlib.import_module(workload.definitions["flax"])
     if hasattr(definition, "parts"):
         return definition.parts(size, contract)
     return NnxParts(workload, size, contract, scan)
-
-
-def _named_parts(state: Any) -> Iterator[Any]:
-    """The named tuples of an optax state, nested ones too."""
-    if hasattr(state, "_fields") and state._fields:
-        yield state
-    if isinstance(state, tuple | list):
-        for part in state:
-            yield from _named_parts(part)
 
 
 def make_optimizer(name: str | None, settings: OptimizerSettings) -> Any:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
+from detente.judge.headline import LEAST_RATIO
 from detente.records.codec import from_json, shown
 from detente.records.limits import LAST_MOMENT
 from detente.records.session import Fingerprint
 from detente.store import tables
 from detente.store.database import reading
 from detente.store.sessions import Bad, Store, comparable, ignore, sane, tell_insane
-from detente.store.unpaired import Change, compare_unpaired
+from detente.store.unpaired import MARGIN, Change, compare_unpaired
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Point:
     """One row in one session. ``medians`` are the process medians in seconds per step; ``change`` compares
     them with the newest earlier session of the same fingerprint, None for the first. ``versions`` names
     what the stack's versions were, ``changed_versions`` what is new in them since that session.
-    ``imported``: when the session was taken from a file; None where it was measured here."""
+    ``imported``: when the session was taken from a file; None where it was measured here. ``load``: what others did to
+    the machine meanwhile, in words; empty where it was quiet, or nobody judged the session."""
 
     session: str
     started: float
@@ -35,6 +37,7 @@ class Point:
     against: str | None = None
     changed_versions: tuple[str, ...] = ()
     imported: float | None = None
+    load: str = ""
 
     @property
     def median(self) -> float:
@@ -58,6 +61,7 @@ def history(
     cell: str | None = None,
     sessions: int = 30,
     bad: Bad = ignore,
+    without: Collection[str] = (),
 ) -> tuple[Series, ...]:
     """The series of every cell that matches, over the newest ``sessions`` sessions that have one.
 
@@ -65,17 +69,37 @@ def history(
     for by name, and so do rows under an arm (``jax[donation=off]``). ``cell`` matches the beginning of a
     cell's key (``gpt2/paper/train-step/fp32``). Only processes that ended well count, and no row that was
     judged void. Answers from the index alone: a million samples take less than 100 ms
-    (benchmarks/history.py). A session that cannot be read is told to ``bad`` and left out.
+    (benchmarks/history.py). A session that cannot be read is told to ``bad`` and left out; so are those
+    ``without``.
     """
     with reading(store.engine) as connection:
         tell_insane(connection, bad)
-        heads = _heads(connection, workload, stack, sessions, bad)
+        found_heads = _heads(connection, workload, stack, sessions, bad)
+        heads = {id_: head for id_, head in found_heads.items() if id_ not in without}
         if not heads:
             return ()
+        loads = _loads(connection, heads)
         found = _medians(connection, list(heads), workload, stack, cell)
         hashes = {v for points in found.values() for _, v in points.values()}
         versions = _versions(connection, hashes)
-    return tuple(_series(key, points, heads, versions) for key, points in sorted(found.items()))
+    return tuple(_series(key, points, heads, versions, loads) for key, points in sorted(found.items()))
+
+
+def unjudged(
+    store: Store, *, workload: str | None = None, stack: str | None = None, sessions: int = 30
+) -> tuple[str, ...]:
+    """Of the sessions that ``history`` would tell of, those that nobody judged: imported, measured where no judge is
+    installed, by a parent that was killed, or judged before the load of the machine was kept."""
+    with reading(store.engine) as connection:
+        heads = _heads(connection, workload, stack, sessions, ignore)
+        judged = _loads(connection, heads)
+    return tuple(id_ for id_ in heads if id_ not in judged)
+
+
+def _loads(connection: sa.Connection, heads: Mapping[str, _Head]) -> dict[str, str]:
+    j = tables.judgements.c
+    query = sa.select(j.session_id, j.load).where(j.session_id.in_(list(heads)), j.load.is_not(None))
+    return {id_: load for id_, load in connection.execute(query)}
 
 
 def _heads(
@@ -99,14 +123,16 @@ def _heads(
         try:
             head = json.loads(text)
             imported = head.get("imported")
+            stacks = {str(c["label"]): str(c["stack"]) for c in head["planned"]}
+            own = dict(head["fingerprint"]["settings"].get("own_files") or {})
             sound = imported is None or (type(imported) in (int, float) and 0 <= imported <= LAST_MOMENT)
-        except (ValueError, RecursionError, AttributeError) as error:
+        except (ValueError, RecursionError, AttributeError, LookupError, TypeError) as error:
             bad(id_, f"its head is damaged: {error}")
             continue
         if not sound:
             bad(id_, f"`imported` is {shown(imported)}, which is no date")
             continue
-        found[id_] = _Head(id_, started, fingerprint, text, imported)
+        found[id_] = _Head(id_, started, fingerprint, text, imported, stacks, own)
     return found
 
 
@@ -117,6 +143,8 @@ class _Head:
     fingerprint: str
     text: str
     imported: float | None
+    stacks: dict[str, str]  # of each row
+    own: dict[str, Any]  # digests of the user's own files
 
 
 _Medians = dict[str, tuple[list[float], str]]
@@ -154,7 +182,11 @@ def _versions(connection: sa.Connection, hashes: Iterable[str]) -> dict[str, dic
 
 
 def _series(
-    cell: str, found: _Medians, heads: Mapping[str, _Head], versions: dict[str, dict[str, str]]
+    cell: str,
+    found: _Medians,
+    heads: Mapping[str, _Head],
+    versions: dict[str, dict[str, str]],
+    loads: Mapping[str, str],
 ) -> Series:
     points: list[Point] = []
     # The sessions are in order of time; each is compared once, so the intervals are corrected for that many.
@@ -164,41 +196,69 @@ def _series(
             continue
         medians, hashed = found[id_]
         known = versions.get(hashed, {})
-        point = Point(id_, head.started, tuple(medians), known, imported=head.imported)
-        points.append(_compared(point, points, heads, comparisons))
+        load = loads.get(id_, "")
+        point = Point(id_, head.started, tuple(medians), known, imported=head.imported, load=load)
+        points.append(_compared(cell, point, points, heads, comparisons))
     return Series(cell, tuple(points))
 
 
-def _compared(point: Point, earlier: list[Point], heads: Mapping[str, _Head], comparisons: int) -> Point:
+def _compared(
+    cell: str, point: Point, earlier: list[Point], heads: Mapping[str, _Head], comparisons: int
+) -> Point:
     if not earlier:
         return point
-    mine = heads[point.session]
+    mine, label = heads[point.session], cell.rsplit("/", 1)[1]
     # A file may claim to come from this machine. It is compared with other files of that machine, never with what was
-    # measured here: an imported session must neither pass a gate nor fail one.
-    alike = (
+    # measured here: an imported session must neither pass a gate nor fail one. And a row is called after its class: of
+    # two files that have one, neither is the other's past.
+    alike = [
         p
-        for p in reversed(earlier)
+        for p in earlier
         if heads[p.session].fingerprint == mine.fingerprint
         and (p.imported is None) == (point.imported is None)
+        and heads[p.session].stacks.get(label) == mine.stacks.get(label)
+    ]
+    if not alike:
+        last = heads[earlier[-1].session]
+        change = Change("NOT COMPARABLE", f"{_apart(last, mine, label)}: a trend, not a verdict")
+        return replace(point, change=change, against=last.id)
+    old = alike[-1]
+    moved = _moved(old, point, heads)
+    # Sessions of what did not change differ, too: how far, the earlier ones say.
+    same = [p.medians for p in alike if not p.load and not _moved(p, old, heads)]
+    load = point.load or old.load
+    change = compare_unpaired(
+        old.medians,
+        point.medians,
+        comparisons=comparisons,
+        margin=LEAST_RATIO - 1 if load else MARGIN,
+        sessions=same,
     )
-    old = next(alike, None)
-    if old is None:
-        last = earlier[-1]
-        why = (
-            "one was imported and the other measured here"
-            if heads[last.session].fingerprint == mine.fingerprint
-            else _difference(heads[last.session], mine)
-        )
-        change = Change("NOT COMPARABLE", f"{why}: a trend, not a verdict")
-        return replace(point, change=change, against=last.session)
-    change = compare_unpaired(old.medians, point.medians, comparisons=comparisons)
-    names = sorted({*old.versions, *point.versions})
-    moved = tuple(
-        f"{n} {old.versions.get(n, 'absent')} to {point.versions.get(n, 'absent')}"
-        for n in names
-        if old.versions.get(n) != point.versions.get(n)
-    )
+    if load:
+        change = replace(change, reason=f"{change.reason}; {load}")
     return replace(point, change=change, against=old.session, changed_versions=moved)
+
+
+def _moved(old: Point, new: Point, heads: Mapping[str, _Head]) -> tuple[str, ...]:
+    """What a row's versions were and are; and the user's own files of these sessions that were edited."""
+    names = sorted({*old.versions, *new.versions})
+    moved = [
+        f"{n} {old.versions.get(n, 'absent')} to {new.versions.get(n, 'absent')}"
+        for n in names
+        if old.versions.get(n) != new.versions.get(n)
+    ]
+    before, now = heads[old.session].own, heads[new.session].own
+    moved += [f"{n} was edited" for n in sorted(before.keys() & now.keys()) if before[n] != now[n]]
+    return tuple(moved)
+
+
+def _apart(last: _Head, mine: _Head, label: str) -> str:
+    """Why two sessions of one cell are not compared."""
+    if last.fingerprint != mine.fingerprint:
+        return _difference(last, mine)
+    if (last.imported is None) != (mine.imported is None):
+        return "one was imported and the other measured here"
+    return f"{label} was {last.stacks.get(label)} and is {mine.stacks.get(label)}"
 
 
 def _difference(a: _Head, b: _Head) -> str:

@@ -45,7 +45,8 @@ def import_session(
     """Take the session in ``file`` (a spool, or what ``export`` wrote) among the ``spools`` and into the store.
 
     ``try_out`` may raise: it is called with the session before anything is kept, e.g. to judge it. A file that is
-    imported twice changes nothing; a longer export of a session that was imported before adds what is new.
+    imported twice changes nothing; a longer export of a session that was imported before adds what is new: processes,
+    and what was amended meanwhile (rows that rest or are skipped, how often somebody looked, the end).
 
     Raises StoreFault when the file is no sound session of at most ``most`` bytes, when another session has its id, or
     when it would change a session that was measured here.
@@ -67,19 +68,33 @@ def import_session(
             )
         return Imported(there, 0, parsed.torn)
     else:
-        session = replace(
-            there,
-            processes=(*there.processes, *new),
-            skipped={**there.skipped, **session.skipped},
-            ended=session.ended if there.ended is None else there.ended,
-            note=session.note if new else there.note,
-        )
+        session = _grown(there, session, new)
         try_out(session)
-        if new:
+        if session != there:
             _write(session, place, exclusive=False)
     if store is not None:
         store.write_session(session)
     return Imported(session, len(new), parsed.torn)
+
+
+def _grown(there: Session, session: Session, new: tuple[Process, ...]) -> Session:
+    """What is here with what the file has besides: of all that is amended while a session runs, the later word. A file
+    without a new process may still have the session's end, or be an older one."""
+    later = max(there, session, key=lambda s: (len(s.processes), s.ended or 0.0))
+    return replace(
+        there,
+        processes=(*there.processes, *new),
+        skipped={**there.skipped, **session.skipped},
+        rested={**there.rested, **session.rested},
+        looked=max(there.looked, session.looked),
+        ended=_latest(there.ended, session.ended),
+        note=later.note,
+    )
+
+
+def _latest(a: float | None, b: float | None) -> float | None:
+    known = [moment for moment in (a, b) if moment is not None]
+    return max(known, default=None)
 
 
 def _new(there: Session, session: Session) -> tuple[Process, ...]:

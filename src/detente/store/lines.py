@@ -15,15 +15,13 @@ from typing import Any
 
 from detente.records.codec import SchemaError, dumps, from_json, shown
 from detente.records.fault import StoreFault
-from detente.records.limits import ENTRIES, check_record
+from detente.records.limits import ENTRIES, LONGEST_LINE, check_record
 from detente.records.session import Process, Session
 
 SESSION, PROCESS, AMENDMENT = "detente/session/1", "detente/process/1", "detente/amendment/1"
 
 
 _START = b'{"schema":"detente/session/'
-# One process of GPT-2 with all that the probes bring back is 100 KB.
-LONGEST_LINE = 16 * 2**20
 # What other things begin with, and what to do with them.
 _OTHER = (
     (b"\x1f\x8b", "is compressed with gzip", "`gunzip` it first"),

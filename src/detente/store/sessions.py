@@ -25,7 +25,8 @@ from detente.store.database import connect, reading, writing
 from detente.store.lines import identity
 
 # Settings in which two sessions may differ and still measure the same thing: how long, in which order, what
-# else. Workload, size, contract, precision, feed and device are part of the cell that is compared.
+# else. Workload, size, contract, precision, feed and device are part of the cell that is compared. That a file of the
+# user's was edited is what somebody may want to see: history says which (store/history.py).
 FREE_SETTINGS = frozenset(
     [
         "seed",
@@ -43,6 +44,7 @@ FREE_SETTINGS = frozenset(
         "feed",
         "loader_workers",
         "device",
+        "own_files",
     ]
 )
 
@@ -115,12 +117,14 @@ class Store:
     def write_judgement(self, result: Result) -> None:
         """Remember what the judge said of each row, for ``history`` and lists. The latest judgement
         counts."""
+        load = result.session.load.reason if result.session.load is not None else ""
         rows = [
             {
                 "session_id": result.session.id,
                 "cell": f"{c.group}/{c.label}",
                 "status": c.status,
                 "reason": c.reason,
+                "load": load,
             }
             for c in result.cells
         ]

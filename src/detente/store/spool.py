@@ -19,10 +19,9 @@ from typing import BinaryIO
 
 from detente.records.codec import from_json, shown
 from detente.records.fault import StoreFault
-from detente.records.limits import check_record, wrong_id
+from detente.records.limits import LONGEST_LINE, check_record, wrong_id
 from detente.records.session import Process, Session
 from detente.store.lines import (
-    LONGEST_LINE,
     SESSION,
     Amendment,
     Parsed,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-VERSION = 2
+VERSION = 3
 
 metadata = sa.MetaData()
 
@@ -84,7 +84,8 @@ samples = sa.Table(
     sqlite_with_rowid=False,
 )
 
-# What the judge said of a cell when the session was judged: history leaves void cells out.
+# What the judge said of a cell when the session was judged: history leaves void cells out. ``load``: what others did to
+# the machine, of the whole session, empty where it was quiet; NULL of judgements that did not say so.
 judgements = sa.Table(
     "judgements",
     metadata,
@@ -92,6 +93,7 @@ judgements = sa.Table(
     sa.Column("cell", sa.Text, primary_key=True),
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("load", sa.Text),
 )
 
 
@@ -100,6 +102,11 @@ def _without_clock(connection: sa.Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE samples DROP COLUMN clock_mhz")
 
 
+def _with_load(connection: sa.Connection) -> None:
+    """Whether others used the machine. Who asks for a session of before is told by its processes, judged again."""
+    connection.exec_driver_sql("ALTER TABLE judgements ADD COLUMN load TEXT")
+
+
 # from version -> the change that makes the next version. Each runs in one transaction with the version's
 # update.
-MIGRATIONS: dict[int, Callable[[sa.Connection], None]] = {1: _without_clock}
+MIGRATIONS: dict[int, Callable[[sa.Connection], None]] = {1: _without_clock, 2: _with_load}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from detente.programs.probe import program_probe
 from detente.records.evidence import CacheState
 from detente.records.job import Job
 from detente.stacks.catalogue import find_entry, make_stack
@@ -59,6 +60,12 @@ class Opened:
     def captures(self) -> tuple[Capture, ...]:
         """The stack's programs: asked for once, because lowering again takes seconds."""
         return self.running.programs()
+
+    @cached_property
+    def counted(self) -> dict[str, Any] | None:
+        """What is counted in the program before optimisation; None of a stack that gives none away."""
+        found = next((c for c in self.captures if c.form == "hlo"), None)
+        return None if found is None else program_probe(found.data, found.form)
 
     def feed(self, taken: int = 0) -> Rotation:
         """Where the clock's steps get their batches: the placed ones in rotation, or a DataLoader and a placing

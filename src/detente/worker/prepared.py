@@ -18,7 +18,7 @@ import numpy as np
 
 from detente.records.codec import dumps, from_json
 from detente.records.kinks import Kinks
-from detente.worker.tensorfile import map_tensors, write_tensors
+from detente.worker.tensorfile import is_whole, map_tensors, write_tensors, write_whole
 from detente.workloads.own.side import Side
 from detente.workloads.own.size import OwnSize
 from detente.workloads.workload import Size
@@ -52,7 +52,7 @@ def map_batches(folder: Path) -> list[dict[str, np.ndarray]]:
 
 def write_kinks(folder: Path, kinks: Kinks) -> None:
     """Before the weights, which make the folder's model exist."""
-    (folder / "kinks.json").write_text(dumps(kinks))
+    write_whole(folder / "kinks.json", dumps(kinks))
 
 
 def read_kinks(folder: Path) -> Kinks:
@@ -62,7 +62,7 @@ def read_kinks(folder: Path) -> Kinks:
 
 def write_side(folder: Path, side: Side) -> None:
     """Before the weights, as the kinks."""
-    (folder / "side.json").write_text(dumps(side))
+    write_whole(folder / "side.json", dumps(side))
 
 
 def knowing(size: Size, folder: Path) -> Size:
@@ -71,3 +71,14 @@ def knowing(size: Size, folder: Path) -> Size:
     if not isinstance(size, OwnSize) or not size.is_pair or not file.exists():
         return size
     return replace(size, other=from_json(Side, json.loads(file.read_text())))
+
+
+def is_made(folder: Path) -> bool:
+    """Whether a model's weights are there, with what is written before them, and none of it is cut."""
+    if not all(is_whole(folder / f"{name}.safetensors") for name in ("weights", "batches")):
+        return False
+    try:
+        read_kinks(folder)
+    except (OSError, ValueError):
+        return False
+    return True

@@ -6,17 +6,21 @@ state what each rotating batch gives).
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from detente.records.contract import Contract
-from detente.records.tensor_error import Kind, TensorError
+from detente.records.tensor_error import NOT_FINITE, Kind, TensorError
 from detente.worker.sketch import WHOLE, rms, sketch
-from detente.worker.tensorfile import map_tensors, write_tensors
+from detente.worker.tensorfile import map_tensors, write_tensors, write_whole
+from detente.worker.unbounded import finite_part, places
 
 # Kinds that a state must have whole, with what the optimizer keeps and without.
 TENSORS: frozenset[Kind] = frozenset[Kind](("update", "buffer"))
@@ -47,11 +51,11 @@ class Trace:
 
     def sketches(self) -> Iterator[tuple[Kind, str, int, np.ndarray]]:
         """Everything that is compared: kind, name, elements, sketch. Updates are differences: a weight's own size would
-        hide a wrong update."""
+        hide a wrong update. What an output or a buffer holds besides numbers is compared by itself (unbounded.py)."""
         for i, loss in enumerate(self.losses):
             yield "loss", str(i + 1), 1, np.array([loss])
         for name, array in self.outputs.items():
-            yield "output", name, array.size, sketch(name, array)
+            yield from _apart("output", name, array)
         for name, array in self.gradients.items():
             yield "gradient", name, array.size, sketch(name, array)
         for name, array in self.after.items():
@@ -59,15 +63,24 @@ class Trace:
             # knows no such name or another size, and that is the finding.
             before = self.before.get(name)
             before = before if before is not None and before.size == array.size else None
-            yield (
-                ("update" if name in self.parameters else "buffer"),
-                name,
-                array.size,
-                sketch(name, array, before),
-            )
+            if name in self.parameters:
+                yield "update", name, array.size, sketch(name, array, before)
+            else:
+                yield from _apart("buffer", name, array, before)
         for name, array in self.moments.items():
             before = self.moments_before.get(name)
             yield "moment", name, array.size, sketch(name, array, before)
+
+
+def _apart(
+    kind: Kind, name: str, array: np.ndarray, before: np.ndarray | None = None
+) -> Iterator[tuple[Kind, str, int, np.ndarray]]:
+    """A tensor that may hold infinities and NaN: its finite values, and where it holds something else."""
+    found = places(array)
+    old = None if before is None else finite_part(before, places(before))
+    yield kind, name, array.size, sketch(name, finite_part(array, found), old)
+    if found is not None:
+        yield kind, name + NOT_FINITE, array.size, sketch(name, found)
 
 
 @dataclass(frozen=True)
@@ -85,12 +98,15 @@ class Sketched:
 class Reference:
     """Sketches and sizes of the fp64 run, and torch-eager's own errors at the contract's precision.
 
-    ``entries`` maps ``kind|name`` to (elements, rms, err_ref); ``steps`` is how many steps led there.
+    ``entries`` maps ``kind|name`` to (elements, rms, err_ref); ``steps`` is how many steps led there. ``rotation`` has
+    the losses of the rotating batches at the loaded weights, of a window alone, and as many as it took no time to
+    compute.
     """
 
     sketches: Mapping[str, np.ndarray]
     entries: Mapping[str, tuple[int, float, float]]
     steps: int = 3
+    rotation: tuple[float, ...] = ()
 
     def errors(
         self, trace: Trace | Sketched, whole: frozenset[Kind] = frozenset()
@@ -159,19 +175,68 @@ def with_errors(reference: Reference, errors: tuple[TensorError, ...]) -> Refere
 
 
 def write_reference(folder: Path, stem: str, reference: Reference) -> None:
-    """Sketches first, then the JSON that makes the reference exist."""
-    write_tensors(folder / f"{stem}.safetensors", reference.sketches)
-    told = {"steps": reference.steps, "entries": {k: list(v) for k, v in reference.entries.items()}}
-    (folder / f"{stem}.json").write_text(json.dumps(told))
+    """Sketches first, then the JSON that makes the reference exist: there whole or not at all, with a digest of both,
+    because a machine goes down between two writes, and a disk is full in the middle of one."""
+    tensors = folder / f"{stem}.safetensors"
+    write_tensors(tensors, reference.sketches)
+    told = {
+        "steps": reference.steps,
+        "entries": {k: list(v) for k, v in reference.entries.items()},
+        "rotation": list(reference.rotation),
+        "tensors": _digest(tensors.read_bytes()),
+    }
+    write_whole(folder / f"{stem}.json", json.dumps({"digest": _digest_of(told), "reference": told}))
 
 
 def has_reference(folder: Path, contract: Contract) -> bool:
-    """Whether the folder holds this contract's reference: of its two JSONs the three steps' is written last."""
-    return (folder / f"{reference_name(contract)}.json").exists()
+    """Whether the folder holds this contract's two references, whole and as they were written. What is torn is none:
+    it is prepared again."""
+    return all(_is_sound(folder, stem) for stem in (reference_name(contract), window_name(contract)))
 
 
 def map_reference(folder: Path, stem: str) -> Reference:
-    """The stored reference under ``reference_name`` or ``window_name`` of a contract."""
-    told = json.loads((folder / f"{stem}.json").read_text())
+    """The stored reference under ``reference_name`` or ``window_name`` of a contract. Raises ValueError, naming the
+    file, for one that is not as it was written."""
+    told = _told(folder, stem)
     entries = {k: (int(n), float(r), float(e)) for k, (n, r, e) in told["entries"].items()}
-    return Reference(map_tensors(folder / f"{stem}.safetensors"), entries, told["steps"])
+    sketches = map_tensors(folder / f"{stem}.safetensors")
+    return Reference(sketches, entries, told["steps"], tuple(told["rotation"]))
+
+
+def _is_sound(folder: Path, stem: str) -> bool:
+    try:
+        _told(folder, stem)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _told(folder: Path, stem: str) -> dict[str, Any]:
+    """What the JSON of a reference says, behind the digest of it and of the tensors beside it."""
+    file, tensors = folder / f"{stem}.json", folder / f"{stem}.safetensors"
+    # A session asks for each process of each row: what was read is read again where one of the files is another.
+    return _read(file, tensors, _stamp(file), _stamp(tensors))
+
+
+def _stamp(file: Path) -> tuple[int, int, int]:
+    found = file.stat()
+    return found.st_ino, found.st_size, found.st_ctime_ns
+
+
+@functools.lru_cache(maxsize=8)
+def _read(file: Path, tensors: Path, *stamps: tuple[int, int, int]) -> dict[str, Any]:
+    kept = json.loads(file.read_text())
+    told = kept.get("reference") if isinstance(kept, dict) else None
+    if not isinstance(told, dict) or kept.get("digest") != _digest_of(told):
+        raise ValueError(f"{file} is not as it was written; without it, it is made again")
+    if told["tensors"] != _digest(tensors.read_bytes()):
+        raise ValueError(f"{tensors} is not as it was written; without it, it is made again")
+    return told
+
+
+def _digest_of(told: dict[str, Any]) -> str:
+    return _digest(json.dumps(told, sort_keys=True).encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -63,9 +64,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 def map_tensors(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a file, mapped read-only; pages are read when they are touched."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
+    length, header = _header(path)
     data = (
         np.memmap(path, np.uint8, "r", offset=8 + length)
         if path.stat().st_size > 8 + length
@@ -78,3 +77,34 @@ def map_tensors(path: Path) -> dict[str, np.ndarray]:
         start, end = entry["data_offsets"]
         found[name] = data[start:end].view(_NAMES[entry["dtype"]]).reshape(entry["shape"])
     return found
+
+
+def is_whole(path: Path) -> bool:
+    """Whether the file is there and as long as its header says. Of a machine that went down while it was written, it
+    may be neither."""
+    try:
+        length, header = _header(path)
+        ends = [e["data_offsets"][1] for n, e in header.items() if n != "__metadata__"]
+        return path.stat().st_size == 8 + length + max(ends, default=0)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False
+
+
+def _header(path: Path) -> tuple[int, dict[str, Any]]:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > path.stat().st_size:
+            raise ValueError(f"{path} is cut: its header alone should have {length} bytes")
+        return length, json.loads(file.read(length))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write, atomically, as ``write_tensors`` does. Raises OSError when the disk says no."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 
+from detente.judge.parity import relative_floor
 from detente.judge.rules.rule import Group, Hit, Row, Rule, each, on_gpu, train_step
+from detente.records.captured import constants_allowed
+from detente.records.precision import PRECISIONS
 
 # A program may count this share of the workload's closed form and still do all of its work.
 LEAST_FLOPS = 0.98
@@ -14,8 +19,8 @@ LEAST_ARGUMENTS = 0.99
 EAGER_UPDATE = 0.5
 # Share of parameters and moments that a program must return for the optimizer to be inside of it.
 LEAST_RETURNED = 0.98
-MEGABYTE = 2**20
-SCALARS = 4096
+# Of losses of the reference, in float64: closer ones are one, and the rest is rounding.
+ONE_LOSS = 1e-12
 
 
 def _removed(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
@@ -44,13 +49,6 @@ def _removed(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
             return
 
 
-def constants_allowed(weights: int) -> float:
-    """Bytes of captured constants that are no folded weights: a causal mask, position numbers, a few scalars.
-    1 MB for models above 4 MB, a tenth of the weights for large ones, a quarter for small ones, and always room for the
-    numbers of an optimizer: a step of Adam holds about a hundred bytes of them, more than the weights of a toy."""
-    return max(SCALARS, min(MEGABYTE, weights / 4), weights / 10)
-
-
 def _baked(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     weights = row.get("weights.bytes")
     arguments, constants = row.get("program.argument_bytes"), row.get("program.constants_bytes")
@@ -62,11 +60,12 @@ def _baked(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
             "Inductor is told to freeze parameters into its programs: products with them are folded",
             {"frozen": True},
         )
-    if constants is not None and weights and constants > constants_allowed(weights):
+    many = constants is not None and weights and constants > constants_allowed(weights)
+    if many and not _read_anew(row, weights):
         yield (
             f"{constants:.4g} bytes of constants in the program, beside {weights:.4g} bytes of weights: "
             "captured, so that products with them can be folded",
-            {"constants_bytes": constants, "weights_bytes": weights},
+            {"constants_bytes": constants, "weights_bytes": weights, "captured": row.get("captured")},
         )
     elif arguments and state and arguments < LEAST_ARGUMENTS * state:
         yield (
@@ -76,27 +75,74 @@ def _baked(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         )
 
 
-def _stale(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
-    for losses in row.every("rotation.losses"):
-        distinct = {repr(x) for x in losses}
-        if len(losses) > 1 and len(distinct) < len(losses):
-            yield (
+def _read_anew(row: Row, weights: int) -> bool:
+    """Whether other weights changed what the program says, and it was not compiled for them: what it holds is none."""
+    unread, compiled = row.get("captured.unread_bytes"), row.get("captured.compiled")
+    return unread is not None and not compiled and unread <= constants_allowed(weights)
+
+
+def _stale(group: Group) -> Iterator[Hit]:
+    for row in group.rows:
+        yield from _one_loss(row)
+        if train_step(row) and any(moved == 0 for moved in row.every("region.moved")):
+            yield Hit(
+                row,
+                "the parameters did not move over a training step: the state is stale",
+                {"region": row.get("region")},
+            )
+
+
+def _one_loss(row: Row) -> Iterator[Hit]:
+    """What to say of different batches with one loss: that they were not read, or that nothing tells them apart."""
+    floor = relative_floor(PRECISIONS[row.cell.contract.precision], "loss")
+    for found in row.every("rotation"):
+        losses = list(found.get("losses") or ())
+        told = [_told(found, i, j, floor) for i, j in itertools.combinations(range(len(losses)), 2)]
+        if False in told:
+            distinct = {repr(x) for x in losses}
+            yield Hit(
+                row,
                 f"{len(losses)} different batches gave {len(distinct)} different losses: "
                 "inputs are stale or results replayed",
-                {"losses": list(losses)},
+                dict(found),
             )
-            break
-    if train_step(row) and any(moved == 0 for moved in row.every("region.moved")):
-        yield (
-            "the parameters did not move over a training step: the state is stale",
-            {"region": row.get("region")},
-        )
+            return
+        if None in told:
+            yield Hit(
+                row,
+                f"not checked: in part: at these weights several batches have one loss ({losses[0]:.4g}), here and in "
+                "the reference, and nothing else that a step leaves tells them apart",
+                dict(found),
+                severity="unchecked",
+            )
+            return
+
+
+def _told(found: dict, i: int, j: int, floor: float) -> bool | None:
+    """Whether two batches were told apart; None where the function itself does not. Their losses say so, or whatever
+    else depends on the batch: losses behind some steps, and what is returned. Where the reference has two losses and
+    the row has one, nothing else counts."""
+    losses, right = found["losses"], found.get("reference") or ()
+    if repr(losses[i]) != repr(losses[j]):
+        return True
+    known = len(right) > j
+    apart, size = (abs(right[i] - right[j]), max(abs(right[i]), abs(right[j]))) if known else (math.inf, 0.0)
+    if known and apart > floor * size:
+        return False
+    looks = [*(found.get("further") or ()), found.get("returned") or ()]
+    if any(len(look) > j and repr(look[i]) != repr(look[j]) for look in looks):
+        return True
+    # A loss that its precision rounds to another batch's is one thing, a function with one loss another.
+    return None if apart <= ONE_LOSS * size else False
 
 
 def _lazy(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     for consumed in row.every("consumed"):
         if consumed.get("finite") is False:
-            yield "an output read back after the window is not finite", {"consumed": consumed}
+            yield (
+                "an output read back after the window is not finite, and the reference's is",
+                {"consumed": consumed},
+            )
             return
 
 
@@ -190,8 +236,10 @@ RULES = (
         why="Captured by closure, a network had no product left: 8,192 instead of 2.1 G FLOPs, 470 times as fast.",
         evidence=("weights.bytes", "program.constants_bytes|observed.frozen"),
         detected="Bytes of constants in the captured program (over 1 MB, or a tenth of the weights of a large model, "
-        "or a quarter of those of a small one; 4 kB are always allowed), and argument bytes that must cover "
-        "parameters, buffers and moments; Inductor's switch for freezing, where torch gives no program away.",
+        "or a quarter of those of a small one; 4 kB are always allowed), where not each of the weights, replaced by "
+        "another, changes what a step says without a compilation (a table of positions is a constant, and no weight); "
+        "and argument bytes that must cover parameters, buffers and moments; Inductor's switch for freezing, where "
+        "torch gives no program away.",
         fix="Pass parameters as arguments of the compiled function; switch Inductor's freezing off.",
         waive="When deployment with frozen weights is the question: on every side, under a contract that says so.",
         example="@jax.jit\ndef step(x): return model(params, x)   # params from the closure",
@@ -210,12 +258,14 @@ RULES = (
         "caches and branch predictors learn it.",
         evidence=("rotation", "region.moved"),
         detected="At least four batches rotate; each must give its own loss at the same weights, and a training step "
-        "must move the parameters.",
+        "must move the parameters. Where the reference itself has one loss for two batches (a head that begins as "
+        "zeros), or nobody knows, they must be told apart by the losses behind 1, 3 or 8 steps, or by what a step "
+        "returns.",
         fix="Feed a new batch to every step and pass the new state on to the next.",
         waive="Never.",
         example="y = graph.replay()   # without copying the new batch into the captured buffer",
         cpu=True,
-        check=each(_stale),
+        check=_stale,
     ),
     Rule(
         code="lazy-outputs",
@@ -227,8 +277,8 @@ RULES = (
         "ran and the values are not numbers.",
         why="Lazy tensors passed a correctness check and a clock, each at another time (reference-kernels 161).",
         evidence=("consumed",),
-        detected="Every output is read back after the window and must be finite and real; clock-stops-early times "
-        "the same read.",
+        detected="Every output is read back after the window and must be real, and finite where the reference is "
+        "(logits of a class that is not allowed are minus infinity in both); clock-stops-early times the same read.",
         fix="Materialise outputs inside the window: synchronise on them.",
         waive="Never.",
         example="a torch.Tensor subclass whose __torch_dispatch__ computes on first use",

@@ -82,7 +82,10 @@ def _fewer(found: dict[str, Any], affinity: list[list[int]], declared: list[int]
         other = next((list(cores) for cores in affinity if list(cores) != declared), None)
         return "" if other is None else f"a thread of it may run on cores {_cores(other)} alone"
     reached = sorted(frozenset().union(*computing))
-    if reached != declared:
+    # A pool whose threads are each bound to a core of their own: of a small step one of them does it all, and the
+    # others are there. What shrank itself has nobody on the other cores.
+    pool = {core for cores in affinity if len(cores) == 1 for core in cores}
+    if reached != declared and not (pool >= set(declared) and all(len(cores) == 1 for cores in computing)):
         return f"its threads that compute may run on cores {_cores(reached)} alone"
     for cores in sorted(set(computing), key=sorted):
         bound = sum(other <= cores for other in computing)
@@ -364,7 +367,8 @@ RULES = (
         evidence=("threads.affinity", "threads.declared"),
         detected="The affinity of every thread, and of those of processes that it started, before and after the "
         "window, from the kernel, against the cores that the parent named: none may have others; and those that used "
-        "a tenth of the busiest one's time in it must have all of them, and no two threads bound to one core.",
+        "a tenth of the busiest one's time in it must have all of them, or each its own of a pool that has a thread "
+        "bound to every one of them; and no two threads bound to one core.",
         fix="Leave the affinity alone; `--threads` chooses how many cores every row gets.",
         waive="Never within a session.",
         example="os.sched_setaffinity(0, {0})   # in a stack, or in a library that it imports",

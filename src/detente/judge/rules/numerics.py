@@ -15,6 +15,10 @@ from detente.records.precision import PRECISIONS
 LOSSES = 16
 # Share of the products (by FLOPs) whose operand dtype may differ from the declared one.
 PRODUCT_SHARE = 0.02
+# Operands that make any product of a wide contract another computation, whatever its share; and those whose products
+# round nothing: they count, or say which. Eight bits and fewer are what products are quantised to.
+NARROW = ("bfloat16", "float16", "f8", "f4")
+EXACT = frozenset({"s16", "s32", "s64", "u16", "u32", "u64", "pred", "int16", "int32", "int64", "bool"})
 
 _DTYPE = {
     "f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16",
@@ -54,8 +58,13 @@ def _precision(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
 
 
 def operand_shares(product_dtypes: dict) -> dict[str, float]:
-    """The share of products by operand dtype. Keys are dtypes as a program writes them (``f32``, ``bfloat16``,
-    ``f32xf32->f32``), values their FLOPs or counts; of a mixed product the narrowest operand is what counts."""
+    """The share of products by operand dtype, of those that round. Keys are dtypes as a program writes them (``f32``,
+    ``bfloat16``, ``f32xf32->f32``), values their FLOPs or counts; of a mixed product the narrowest operand is what
+    counts.
+
+    >>> operand_shares({"f32": 3, "bf16xf32": 1, "s32": 9})
+    {'float32': 0.75, 'bfloat16': 0.25}
+    """
     width = {"float64": 4, "float32": 3, "bfloat16": 1, "float16": 1}
     total: dict[str, float] = {}
     for key, amount in product_dtypes.items():
@@ -63,20 +72,28 @@ def operand_shares(product_dtypes: dict) -> dict[str, float]:
             str(key).lower().split("->")[0].replace("×", "x").replace("*", "x").replace(",", "x").split("x")
         )
         names = [_DTYPE.get(o.strip(), o.strip()) for o in operands if o.strip()]
+        if names and EXACT.issuperset(names):
+            continue
         narrowest = min(names, key=lambda name: width.get(name, 2), default=str(key))
         total[narrowest] = total.get(narrowest, 0.0) + float(amount)
     whole = sum(total.values())
     return {name: amount / whole for name, amount in total.items()} if whole else {}
 
 
+def _products(row: Row, key: str) -> dict | None:
+    """FLOPs of a program's products by operand dtype; of one that was measured before 28 November, their number."""
+    flops = row.get(f"{key}.product_flops")
+    return flops if flops and any(flops.values()) else row.get(f"{key}.product_dtypes")
+
+
 def _product_dtypes(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     declared = PRECISIONS[row.cell.contract.precision].compute
-    products = row.get("program.product_dtypes") or row.get("observed.product_dtypes")
+    products = _products(row, "program") or row.get("observed.product_dtypes") or {}
     shares = operand_shares(products)
     other = {name: share for name, share in shares.items() if name != declared}
     # A narrow product in a wide contract is a different computation whatever its share: it changes the numbers.
     # A wide one in a narrow contract is a matter of policy (autocast keeps some), and counts from 2 % on.
-    narrow = [n for n in other if declared in ("float32", "float64") and n in ("bfloat16", "float16")]
+    narrow = [n for n in other if declared in ("float32", "float64") and n.startswith(NARROW)]
     if narrow or sum(other.values()) > PRODUCT_SHARE:
         listed = ", ".join(f"{100 * share:.3g} % in {name}" for name, share in sorted(other.items()))
         yield (
@@ -87,7 +104,7 @@ def _product_dtypes(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
 
 def _widened(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     declared = PRECISIONS[row.cell.contract.precision].compute
-    products = row.get("compiled.product_dtypes")
+    products = _products(row, "compiled") or {}
     wide = {
         n: s for n, s in operand_shares(products).items() if n in ("float32", "float64") and n != declared
     }
@@ -212,8 +229,9 @@ RULES = (
         why="Autocast, cast weights and bf16 everywhere are three different computations under one name, and one "
         "product left in bf16 makes fp32 look fast.",
         evidence=("program.product_dtypes|observed.product_dtypes",),
-        detected="Operand dtypes of every dot and convolution, by share: of the captured program, or of an "
-        "eager step. Any bf16 or fp16 operand under fp32, or over 2 % of another dtype than declared, voids the row.",
+        detected="Operand dtypes of every dot and convolution, by share of the FLOPs: of the captured program, or of "
+        "an eager step. Any bf16, fp16 or fp8 operand under fp32, or over 2 % of another dtype than declared, voids "
+        "the row. Products of integers of 16 bits and more round nothing, and are left out.",
         fix="Cast at the same places on every side, or none at all.",
         waive="When the policy is the question: under a contract that names it.",
         example="y = (x.astype(bf16) @ w.astype(bf16)).astype(f32)   # in one of 49 products",
@@ -231,8 +249,8 @@ RULES = (
         "weight is converted in every step, and the products run at float32's rate. XLA's CPU compiler does so: a row "
         "reads `bf16` and is slower than in fp32.",
         evidence=("compiled.product_dtypes",),
-        detected="Operand dtypes of every dot and convolution of the optimised program, by share; over 2 % wider than "
-        "declared. A library call that hides its product is not seen.",
+        detected="Operand dtypes of every dot and convolution of the optimised program, by share of the FLOPs; over "
+        "2 % wider than declared. A library call that hides its product is not seen.",
         fix="A device or a compiler with narrow products; on this one compare in fp32.",
         waive="When the memory is the question, and not the time.",
         example="dot(bf16, bf16) becomes dot(convert(bf16 -> f32), convert(bf16 -> f32)) on a CPU",
@@ -327,7 +345,8 @@ RULES = (
         what="One side trains and the other evaluates, or one side drops and draws random numbers.",
         why="Random numbers cost time (threefry more than Philox), and evaluation mode skips the batch statistics.",
         evidence=("program.rng_ops|observed.random_ops",),
-        detected="Random operations of the captured program, or of a step read operator by operator. Where some rows "
+        detected="Random operations of the captured program (its own, a library's, or the arithmetic of Threefry and "
+        "Philox, whatever they are called), or of a step read operator by operator. Where some rows "
         "draw and others do not, those that draw are void: the reference repeats itself, so it draws nothing. Batch "
         "statistics are among the tensors that the proof compares.",
         fix="Set the same mode and the same dropout rate on every side; 0 for a proof.",

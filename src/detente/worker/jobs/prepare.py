@@ -14,6 +14,7 @@ from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.worker.advance import advance
 from detente.worker.buffers import Ahead, held_already
+from detente.worker.clock import now
 from detente.worker.events import Events
 from detente.worker.fair import Fair
 from detente.worker.handed import can_hold, states_bytes
@@ -37,6 +38,8 @@ from detente.workloads.catalogue import find_size, find_workload
 # Steps that are proved from the loaded weights, the three timed ones among them, by the seconds of an fp64 step: as
 # many as a model can afford, because what goes wrong on a schedule goes wrong late.
 _PROVED = ((0.02, 35), (0.2, 19), (float("inf"), 8))
+# Seconds that the losses of the other batches at the loaded weights may take.
+_ROTATED_S = 1.0
 
 
 def run(job: Job, events: Events) -> Evidence:
@@ -82,9 +85,12 @@ def run(job: Job, events: Events) -> Evidence:
             events.phase(f"window-{precision}")
             found = _window(running, placed, began, contract, steps)
             own = None if window is None else fair.judged(window.errors(found))
-            window = (
-                make_reference(found, steps) if own is None or window is None else with_errors(window, own)
-            )
+            if own is None or window is None:
+                window = make_reference(found, steps)
+                losses = found.losses or _rotated(running, placed, began, done)
+                window = replace(window, rotation=losses)
+            else:
+                window = with_errors(window, own)
             loss = done.losses[0] if precision == "fp64" else loss
             del found, placed, began
     assert three is not None and window is not None
@@ -109,6 +115,20 @@ def _ahead(job: Job, weights: Mapping[str, np.ndarray], step_s: float) -> Ahead 
 
 def _proved(step_s: float) -> int:
     return next(steps for limit, steps in _PROVED if step_s < limit)
+
+
+def _rotated(running: Any, placed: list[Any], weights: Any, done: ThreeSteps) -> tuple[float, ...]:
+    """The loss of each batch at the loaded weights, which the probe ``rotation`` asks of rows; of so many batches as
+    take no time."""
+    losses, start = [done.losses[0]], now()
+    if done.seconds[2] > _ROTATED_S:
+        return ()
+    for batch in placed[1:]:
+        running.load(weights)
+        losses.append(running.loss(running.step(batch)))
+        if now() - start > _ROTATED_S:
+            break
+    return tuple(losses)
 
 
 def _same_loss(three: Reference, loss: float) -> bool:

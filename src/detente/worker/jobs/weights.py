@@ -8,7 +8,7 @@ from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.worker.events import Events
 from detente.worker.maker import Maker, make_maker
-from detente.worker.prepared import write_batches, write_kinks, write_weights
+from detente.worker.prepared import is_made, write_batches, write_kinks, write_weights
 from detente.workloads.catalogue import find_size, find_workload
 
 
@@ -24,7 +24,7 @@ def run(job: Job, events: Events) -> Evidence:
 def make_weights(maker: Maker, job: Job) -> None:
     """Weights, batches and kinks in the job's folder, the weights last: they make the model exist."""
     folder, workload = Path(job.prepared), find_workload(job.cell.workload)
-    if (folder / "weights.safetensors").exists():
+    if is_made(folder):
         return
     size = find_size(workload, job.cell.size)
     weights, batches, kinks = maker.first(job, workload, size, job.cell.contract)

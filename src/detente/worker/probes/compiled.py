@@ -11,11 +11,12 @@ from detente.worker.opened import Opened
 
 
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
-    """Key ``compiled``: ``product_dtypes`` of the optimised program. Asked where the contract's products are narrow:
-    reading the program costs a second, and nothing widens a float32."""
+    """Key ``compiled``: ``product_dtypes`` and ``product_flops`` of the optimised program. Asked where the contract's
+    products are narrow: reading the program costs a second, and nothing widens a float32."""
     if not PRECISIONS[opened.job.cell.contract.precision].narrow_products:
         return {}
     for capture in opened.captures:
         if capture.form == "hlo-optimised":
-            return {"compiled": {"product_dtypes": count_program(capture.data, capture.form).product_dtypes}}
+            c = count_program(capture.data, capture.form)
+            return {"compiled": {"product_dtypes": c.product_dtypes, "product_flops": c.product_flops}}
     return {}

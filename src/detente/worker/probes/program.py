@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from detente.programs.probe import program_probe
 from detente.records.sample import Sample
 from detente.worker.opened import Opened
 
@@ -12,7 +11,4 @@ from detente.worker.opened import Opened
 def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``program``, from the program before optimisation: what the stack was asked to compute. Absent for a stack
     that gives no program away."""
-    for capture in opened.captures:
-        if capture.form == "hlo":
-            return {"program": program_probe(capture.data, capture.form)}
-    return {}
+    return {} if opened.counted is None else {"program": opened.counted}

@@ -37,7 +37,6 @@ PLUMBING = frozenset(
     )
     for name in names.split(" ")
 )
-_RANDOM = ("bernoulli", "dropout", "normal", "uniform", "rand", "multinomial", "exponential", "random_")
 
 
 def watch(run: Callable[[], Any]) -> dict[str, Any]:
@@ -146,7 +145,8 @@ def dispatched(run: Callable[[], Any]) -> dict[str, Any]:
 
     ``product_dtypes``  FLOPs by operand dtypes (``float32xfloat32``) of every product, forward and backward, as torch's
                         own table counts them (torch.utils.flop_counter)
-    ``random_ops``      operators that draw random numbers
+    ``random_ops``      operators that draw random numbers, as torch itself marks them; 1 where none is marked and a
+                        generator of torch's moved all the same (an operator of somebody's own)
     ``values_read``     the numbers that were read to the host meanwhile
     """
     import torch
@@ -161,7 +161,7 @@ def dispatched(run: Callable[[], Any]) -> dict[str, Any]:
             nonlocal draws
             out = func(*args, **(kwargs or {}))
             name = func._overloadpacket.__name__
-            draws += any(word in name for word in _RANDOM)
+            draws += _draws(func, args, kwargs or {})
             if name == "_local_scalar_dense":
                 values.append(float(out))
             flops = flop_registry.get(func._overloadpacket)
@@ -172,6 +172,31 @@ def dispatched(run: Callable[[], Any]) -> dict[str, Any]:
                 products[key] = products.get(key, 0.0) + float(flops(*args, **(kwargs or {}), out_val=out))
             return out
 
+    before = _generators()
     with torch.compiler.set_stance("force_eager"), Dispatched():
         run()
-    return {"product_dtypes": products, "random_ops": draws, "values_read": values}
+    moved = any(not torch.equal(a, b) for a, b in zip(before, _generators(), strict=False))
+    return {"product_dtypes": products, "random_ops": draws or int(moved), "values_read": values}
+
+
+def _draws(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operator draws. Dropout, attention and recurrent nets are marked for their rate, and draw nothing
+    where it is 0, or nothing is trained."""
+    import torch
+
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    known = func._schema.arguments
+    given = {a.name: a.default_value if a.has_default_value() else None for a in known}
+    given |= dict(zip((a.name for a in known), args, strict=False)) | kwargs
+    rated = ("dropout_p", "dropout", *(("p",) if "dropout" in func._schema.name else ()))
+    off = any(given.get(name) is False for name in ("train", "training"))
+    return not off and all(given[name] != 0 for name in rated if name in given)
+
+
+def _generators() -> list[Any]:
+    """The states of torch's own generators."""
+    import torch
+
+    found = [torch.random.get_rng_state()]
+    return found + (torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])
