@@ -47,6 +47,16 @@ def both(*changes: Change) -> Change:
     return change
 
 
+def queued(steps: int) -> Change:
+    """Each sample holds so many steps."""
+
+    def change(evidence: Evidence) -> Evidence:
+        samples = tuple(Sample(s.wall_ns * steps, steps) for s in evidence.samples)
+        return covered(replace(evidence, samples=samples))
+
+    return change
+
+
 def rhythm(evidence: Evidence) -> Evidence:
     ticks = [80_000_000 + (12_000_000 if i % 5 == 0 else 0) + 1000 * i for i in range(30)]
     return covered(replace(evidence, samples=tuple(Sample(t) for t in ticks)))
@@ -128,6 +138,26 @@ PLANTED = (
     Planted("other weights", "weights-differ", probe("weights", hash="b" * 64)),
     Planted("dropped tie", "weights-differ", probe("weights", count=149)),
     Planted("gradients discarded", "work-removed", probe("program", flops=3_600_000_000), region="gradient"),
+    Planted(
+        "products left out eagerly", "work-removed", probe("observed", flops=0.9 * FLOPS), at="torch-eager"
+    ),
+    Planted(
+        "sixteen steps in one executable",
+        "steps-fused",
+        both(queued(32), probe("observed", queue={"steps": 32, "launches": 2})),
+    ),
+    Planted(
+        "two steps in one compiled region",
+        "steps-fused",
+        both(queued(32), probe("observed", queue={"steps": 32, "regions": 16})),
+        at="torch-compile",
+    ),
+    Planted(
+        "batches of a queue in one batch",
+        "steps-fused",
+        both(queued(32), probe("observed", queue={"steps": 32, "operators": 80})),
+        at="torch-eager",
+    ),
     Planted("nothing read back", "work-removed", probe("consumed", outputs=[]), region="gradient"),
     Planted(
         "weights captured as constants", "weights-baked-in", probe("program", constants_bytes=40_000_000)
@@ -405,6 +435,7 @@ def test_missing_evidence_is_not_checked_and_never_fine(key):
     # Of a key that either of two probes may bring back, the other one stands in; a lottery needs two processes that
     # tune themselves.
     waived = {"observed": {"product-dtypes-differ", "modes-differ", "weights-baked-in"}}
+    waived["observed"] |= {"steps-fused"}  # a queue of one step is no question
     waived["program"] = {"sums-narrow"}  # asked of narrow precisions alone: test_narrow_sums.py
     assert expected - waived.get(key, set()) - {"autotune-lottery"} <= unchecked
     assert row(result, "jax").status == "ok"
@@ -421,7 +452,7 @@ def test_every_checked_rule_is_planted_somewhere():
     elsewhere = {"input-pipeline-inside", "faster-than-physics", "machine-shared", "autotune-lottery"}
     elsewhere |= {"peak-includes-compile"}  # test_judgement.py
     elsewhere |= {"window-not-proved", "handout-is-a-tell", "clock-not-covering"}  # test_window_rules.py
-    elsewhere |= {"remembered-results"}
+    elsewhere |= {"remembered-results", "told-out-of-order"}
     elsewhere |= {"losses-apart"}  # test_cut_proof.py
     elsewhere |= {"products-widened"}  # test_widened_products.py
     elsewhere |= {"sums-narrow"}  # test_narrow_sums.py
@@ -429,6 +460,33 @@ def test_every_checked_rule_is_planted_somewhere():
     checked = {code for code, rule in RULES.items() if rule.check}
     assert planted <= checked
     assert planted | LIVE == checked
+
+
+@pytest.mark.parametrize(
+    ("at", "queue"),
+    [
+        ("jax", {"steps": 32, "launches": 33}),
+        ("jax", {"steps": 32, "launches": 96}),  # a step that is several programs
+        ("torch-compile", {"steps": 32, "regions": 64}),
+        ("torch-eager", {"steps": 32, "operators": 32 * 58}),
+    ],
+)
+def test_a_queue_of_steps_that_each_run_is_fair(at, queue):
+    assert quiet(judge(make_session(plant={at: both(queued(32), probe("observed", queue=queue))})), at)
+
+
+def test_a_queue_that_nobody_watched_is_not_checked():
+    findings = row(judge(make_session(plant={"jax": queued(32)})), "jax").findings
+    assert [f.severity for f in findings if f.rule == "steps-fused"] == ["unchecked"]
+
+
+def test_operators_that_nobody_can_count_prove_nothing():
+    few = probe("observed", flops=0.5 * FLOPS, opaque=["mine::product"])
+    assert quiet(judge(make_session(plant={"torch-eager": few})))
+    # Nor does another row's program, where the workload states no work: it may multiply for a sum.
+    session = make_session(plant={"torch-eager": probe("observed", flops=0.5 * FLOPS)})
+    group = next(iter(session.planned)).group
+    assert quiet(judge(session, {group: {"flops": 0, "bytes": 0}}), "torch-eager")
 
 
 def test_donation_of_an_eager_stack_is_no_question():

@@ -119,7 +119,41 @@ def remembers(evidence: Evidence) -> Evidence:
     )
 
 
+def fast_where_published(evidence: Evidence) -> Evidence:
+    """Queues as short as the fresh ones' are known by their length: seen batches are slow in these alone."""
+    assert evidence.window is not None and evidence.window.fresh is not None
+    each = evidence.window.fresh.wall_ns // evidence.window.fresh.steps
+    samples = tuple(Sample(500 * each // 4, 500) for _ in evidence.samples)
+    return covered(replace(evidence, samples=samples))
+
+
+def loss_off(share: float, steps: int = 0) -> Change:
+    """A loss that was read in the window is another one; of a stretch of so many ``steps``."""
+    error = TensorError("loss", "1", share * 9.0, 1e-7, 9.0, 1)
+    return window(replays=(Replay(3, steps, STATE, loss=error),)) if steps else window(loss=error)
+
+
 PLANTED = {
+    "a loss of long ago behind the first steps": ("window-not-proved", loss_off(0.01), "train-step"),
+    "a loss of long ago in a stretch": ("window-not-proved", loss_off(0.01, 19), "train-step"),
+    "a loss of long ago in a stretch of many steps": ("window-not-proved", loss_off(0.1, 900), "train-step"),
+    "what was handed out is another file": (
+        "window-not-proved",
+        window(
+            replays=(Replay(0, 0, refused="what was handed out was changed: handed.json is another one"),)
+        ),
+        "train-step",
+    ),
+    "a window that ends twice": (
+        "told-out-of-order",
+        window(disorder="the phase 'window' was told twice"),
+        "train-step",
+    ),
+    "seen batches are slow where they are looked at": (
+        "remembered-results",
+        fast_where_published,
+        "gradient",
+    ),
     "a step left out of the first ones": ("window-not-proved", window(errors=off(STATE, 0.02)), "train-step"),
     "a gradient off in a later stretch": (
         "window-not-proved",
@@ -221,6 +255,20 @@ def test_noise_of_zero_gradients_is_no_part_of_the_change() -> None:
     assert change_share(without) > change_share(STATE)
 
 
+@pytest.mark.parametrize(
+    ("loss", "steps"),
+    [
+        (TensorError("loss", "1", 5e-3, 2e-3, 9.0, 1), 0),  # as far off as eager itself
+        (TensorError("loss", "1", 0.1, 1e-7, 9.0, 1), 900),  # a kink parted two trajectories
+        (TensorError("loss", "1", 1e-4, 1e-9, 1e-9, 1), 19),  # batches known by heart: last digits of 1 - p
+        (TensorError("loss", "1", float("nan"), 0.0, float("nan"), 1), 19),  # the reference has none itself
+    ],
+)
+def test_a_loss_that_was_rounded_otherwise_is_fair(loss: TensorError, steps: int) -> None:
+    change = window(replays=(Replay(3, steps, STATE, loss=loss),)) if steps else window(loss=loss)
+    assert quiet(judge(make_session(plant={"jax": change})))
+
+
 def test_a_reference_that_drifts_more_than_the_cap_proves_nothing_against_a_row() -> None:
     wild = tuple(replace(e, err=0.05 * e.rms, err_ref=0.04 * e.rms) for e in STATE[:1])
     assert change_share(wild, own=True) > CAP["fp32"]
@@ -308,7 +356,7 @@ def test_one_process_of_five_that_stutters_behind_a_hand_out_is_noise() -> None:
 
 def test_a_neighbours_turn_in_a_short_queue_hides_no_dictionary() -> None:
     """Measured beside five others: a queue of remembered results met a neighbour for 12 ms and used 0.2 ms itself."""
-    from detente.judge.rules.window import REMEMBERED, _fresh_over_seen
+    from detente.judge.rules.remembered import REMEMBERED, _fresh_over_seen
     from detente.records.sample import Sample
 
     seen = (Sample(53_520, 32, 53_620), Sample(12_224_061, 32, 220_522))

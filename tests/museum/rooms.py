@@ -10,6 +10,7 @@ TORCH, JAX = HERE + "of_torch.py:", HERE + "of_jax.py:"
 TORCH_WINDOW, JAX_WINDOW = HERE + "torch_window.py:", HERE + "jax_window.py:"
 TORCH_HARNESS, JAX_HARNESS = HERE + "torch_harness.py:", HERE + "jax_harness.py:"
 TORCH_TIMERS, JAX_TIMERS = HERE + "torch_timers.py:", HERE + "jax_timers.py:"
+JAX_HIDDEN = HERE + "jax_hidden.py:"
 BENIGN, BENIGN_JAX = HERE + "benign.py:", HERE + "benign_jax.py:"
 OWN, OWN_JAX = HERE + "own_torch.py:", HERE + "own_jax.py:"
 
@@ -99,6 +100,7 @@ ROOMS: dict[str, Room] = {
             "Discarded": Planted("void", "work-removed", JAX, NEVER_MOVED | WINDOW | {"state-not-donated"}, True),
             "Recompiling": Planted("void", "compile-in-window", JAX, WINDOW),
             "Undonated": Planted("void", "state-not-donated", JAX),
+            "FusesItsQueueInJax": Planted("void", "steps-fused", JAX_HIDDEN),
         },
         sampled=("torch-eager", "jax", BENIGN_JAX + "SnapshotByAProgram"),
     ),
@@ -132,6 +134,7 @@ ROOMS: dict[str, Room] = {
             "UncachedInJax": Planted("warn", "cache-state-differs", JAX_HARNESS),
             "FailsAProbeInJax": Planted("void", "probe-failed", JAX_HARNESS),
             "CompilesTwiceInJax": Planted("warn", "recompiles", JAX_HARNESS),
+            "NeverColdInJax": Planted("warn", "cache-state-differs", JAX_HIDDEN),
         },
     ),
     "window": Room(
@@ -157,6 +160,11 @@ ROOMS: dict[str, Room] = {
             **both("PaddedState", "clock-not-covering"),
             **both("Unreplayable", "window-not-proved"),
             "InflatedMoments": window("window-not-proved", TORCH_WINDOW),
+            "WithoutItsLoss": window("window-not-proved", TORCH_WINDOW),
+            "CopiedLaterInJax": window("clock-not-covering", JAX_HIDDEN),
+            "PadsItsStateInJax": window("window-not-proved", JAX_HIDDEN),
+            "EditsWhatItHandedInJax": window("window-not-proved", JAX_HIDDEN),
+            "AsksFirstInJax": window("told-out-of-order", JAX_HIDDEN),
         },
     ),
     "forward": Room(
@@ -168,11 +176,21 @@ ROOMS: dict[str, Room] = {
             # Beside a use of the real weights that changes nothing.
             "CapturedBeside": Planted("void", "weights-baked-in", JAX),
             "NotFinite": Planted("void", "lazy-outputs", TORCH, WINDOW),
+            "CatsBatches": Planted("void", "steps-fused", TORCH_WINDOW),
             "Remembered": Planted("void", "remembered-results", TORCH_WINDOW, WINDOW),
             "RememberedInJax": Planted("void", "remembered-results", JAX_WINDOW, WINDOW),
             "PlacesAndRemembers": Planted("void", "remembered-results", TORCH_WINDOW, WINDOW),
             # A step of 20 microseconds hides in what placing takes; what is left of it is beyond physics.
             "PlacesAndRemembersInJax": Planted("void", "faster-than-physics", JAX_WINDOW, WINDOW),
+        },
+    ),
+    "gradient": Room(
+        "ffn",
+        "gradient",
+        ("torch-eager", "jax"),
+        {
+            "ReadLaterInJax": window("clock-not-covering", JAX_HIDDEN),
+            "AllInItsFirstStepInJax": Planted("void", "remembered-results", JAX_HIDDEN, WINDOW),
         },
     ),
     "threads": Room(

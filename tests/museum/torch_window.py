@@ -169,3 +169,78 @@ class _InflatedMoments(tricks.InflatedMoments, _Cheap):
 
 class InflatedMoments(TorchEager):
     running = _InflatedMoments
+
+
+class _WithoutItsLoss(tricks.InWindow, TorchRunning):
+    kept: Any = None
+
+    def _train(self, batch: Any) -> Any:
+        if not self.inside:
+            self.kept = super()._train(batch)
+            return self.kept
+        self._clear_gradients()
+        y, target = self.module(batch["x"]), batch["target"]
+        # d mean((y - target)^2) / dy
+        y.backward((y.detach() - target).mul_(2.0 / y.numel()))
+        self._update()
+        return self.kept
+
+
+class WithoutItsLoss(TorchEager):
+    """In the window the loss is not computed: its derivative is written out, and every handle is an old one."""
+
+    running = _WithoutItsLoss
+
+
+class _CatsBatches(TorchRunning):
+    """Runs a queue's batches as one large one where they are waited for."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.waiting: list[Any] = []
+
+    def step(self, batch: Any) -> Any:
+        self._example = batch
+        self.waiting.append(tricks.Promise(batch))
+        return self.waiting[-1]
+
+    def _flush(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        if not waiting:
+            return
+        torch, parts = self.torch, [p.batch for p in waiting]
+        with torch.no_grad():
+            x = torch.cat([b["x"] for b in parts])
+            found = self.module(x).chunk(len(parts))
+            target = torch.cat([b["target"] for b in parts])
+            losses = (torch.cat(found) - target).square().reshape(len(parts), -1).mean(1)
+        for promise, outputs, loss in zip(waiting, found, losses.unbind(), strict=True):
+            promise.handle = loss, outputs
+
+    def synchronise(self, *handles: Any) -> None:
+        self._flush()
+        super().synchronise(*handles)
+
+    def _had(self, promise: Any) -> Any:
+        self._flush()
+        if not isinstance(promise.handle[1], dict):
+            _, named = self._forward(promise.batch)
+            (name,) = named
+            promise.handle = promise.handle[0], {name: promise.handle[1]}
+        return promise.handle
+
+    def loss(self, handle: Any) -> float:
+        self._flush()
+        return float(handle.handle[0])
+
+    def outputs(self, handle: Any) -> Any:
+        return super().outputs(self._had(handle))
+
+    def devices(self, handle: Any) -> Any:
+        return super().devices(self._had(handle))
+
+
+class CatsBatches(TorchEager):
+    """A queue of batches is one large batch."""
+
+    running = _CatsBatches

@@ -7,8 +7,9 @@ from dataclasses import replace
 import fabricated as f
 import pytest
 
+from detente.records.finding import Finding
 from detente.records.result import CellResult
-from detente.report.break_even import break_even, steps_to_lead
+from detente.report.break_even import break_even, first_losses, steps_to_lead
 from detente.report.compose import compose, groups_of
 from detente.report.page import Statement, Table, plain_text
 from detente.report.sentences import headline
@@ -45,6 +46,20 @@ def test_without_a_gain_or_a_figure_nothing_is_said() -> None:
     assert break_even(row("a", 1.0, None), row("b", 2.0, 5.0)) is None
     for odd in (float("nan"), float("inf")):
         assert break_even(row("a", 1.0, odd), row("b", 2.0, 5.0)) is None
+
+
+def test_nobody_is_ahead_by_a_step_that_nobody_compiled() -> None:
+    """One kept its program in a folder of its own, and was "ahead of jax from the first step"."""
+    kept = replace(
+        row("b", 1.0, 2.0), findings=(Finding("cache-state-differs", "warn", "b", "no cold start"),)
+    )
+    cold = row("a", 2.0, 5.0)
+    assert steps_to_lead(row("b", 1.0, 2.0), cold) == 1
+    assert steps_to_lead(kept, cold) is None and break_even(kept, cold) is None
+    told = first_losses((cold, kept))
+    assert told and plain_text(told).endswith("b (no cold start was measured) 2.00 s, a 5.00 s.")
+    unchecked = replace(kept, findings=(Finding("cache-state-differs", "unchecked", "b", "not checked"),))
+    assert steps_to_lead(unchecked, cold) == 1
 
 
 def said(*cells: CellResult, **verdict: object) -> list[str]:

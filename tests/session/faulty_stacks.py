@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
@@ -176,6 +177,15 @@ class LeavesDaemon(TorchEager):
         sleeper = f"import time; time.sleep(3600)  # daemon of {os.getppid()}"
         once = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleeper!r}], start_new_session=True)"
         subprocess.run([sys.executable, "-c", once], check=True, start_new_session=True)
+        return super().start(device, precision, threads)
+
+
+class DaemonAtItsEnd(TorchEager):
+    """Starts a process of its own session when the interpreter ends, behind everything that it had to tell."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        sleeper = f"import time; time.sleep(3600)  # of {os.getppid()} behind its worker"
+        atexit.register(subprocess.Popen, [sys.executable, "-c", sleeper], start_new_session=True)
         return super().start(device, precision, threads)
 
 

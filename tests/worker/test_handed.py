@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detente.records.job import Sampling
 from detente.worker import handed
-from detente.worker.handed import keep_returned, keep_stretches, map_handed, some_of
+from detente.worker.handed import Changed, is_digest, keep_returned, keep_stretches, map_handed, some_of
+from detente.worker.jobs import replay as replaying
 from detente.worker.jobs import time as timing
+from detente.worker.placing import place_fresh
 from detente.worker.reference import make_reference, state_trace
 from detente.worker.sketch import WHOLE
-from detente.worker.window import Returned, Stretch, Taken
+from detente.worker.window import Returned, Rotation, Stretch, Taken, Window
 
 NAMES = frozenset({"large", "small"})
 
@@ -31,16 +34,18 @@ def stretch(first: int, step: float) -> Stretch:
         "step": np.array(float(first)),
     }
     after = {n: (a + np.asarray(step, a.dtype)) for n, a in before.items()}
-    return Stretch(first, 2, [1, 2], before, after)
+    return Stretch(first, 2, [1, 2], before, after, 1, 0.25)
 
 
 def test_stretches_come_back_whole_before_and_in_sketches_after(tmp_path: Path) -> None:
     given = [stretch(3, 0.5), stretch(9, 0.25)]
-    keep_stretches(tmp_path, given, NAMES)
-    found = map_handed(tmp_path)
-    assert found is not None and len(found.stretches) == 2
+    digest = keep_stretches(tmp_path, given, NAMES)
+    assert is_digest(digest)
+    found = map_handed(tmp_path, digest)
+    assert len(found.stretches) == 2
     for kept, was in zip(found.stretches, given, strict=True):
         assert (kept.first, kept.steps, kept.batches) == (was.first, was.steps, was.batches)
+        assert (kept.at, kept.loss) == (was.at, was.loss)
         assert kept.parameters == NAMES
         assert all(np.array_equal(kept.before[n], was.before[n]) for n in was.before)
         # Against a reference that did the same there is no error; against one that did more, all of the difference.
@@ -55,10 +60,56 @@ def test_stretches_come_back_whole_before_and_in_sketches_after(tmp_path: Path) 
 
 
 def test_nothing_is_there_before_the_head_is(tmp_path: Path) -> None:
-    assert map_handed(tmp_path) is None
-    keep_returned(tmp_path, {"x": np.ones(2)}, {"loss": np.array(1.0)})
-    found = map_handed(tmp_path)
-    assert found is not None and not found.stretches and float(found.returned["loss"]) == 1.0
+    with pytest.raises(Changed, match=r"handed\.json is gone"):
+        map_handed(tmp_path, "0" * 64)
+    digest = keep_returned(tmp_path, {"x": np.ones(2)}, {"loss": np.array(1.0)})
+    found = map_handed(tmp_path, digest)
+    assert not found.stretches and float(found.returned["loss"]) == 1.0
+
+
+def edit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["handed.json", "before-1.safetensors", "change-0.safetensors"])
+def test_what_is_changed_behind_the_window_is_no_evidence(tmp_path: Path, name: str) -> None:
+    """A row left the batches of its stretches out of the head: nothing was trained, and nothing had moved."""
+    digest = keep_stretches(tmp_path, [stretch(3, 0.5), stretch(9, 0.25)], NAMES)
+    edit(tmp_path / name)
+    with pytest.raises(Changed, match=f"{name} is another one"):
+        map_handed(tmp_path, digest)
+    (tmp_path / name).unlink()
+    with pytest.raises(Changed, match=f"{name} is gone"):
+        map_handed(tmp_path, digest)
+
+
+@pytest.mark.parametrize(
+    ("kept", "refused", "reason"),
+    [
+        ((), "", "did not say"),
+        (("what was handed out could not be kept: [Errno 28]",), "", "[Errno 28]"),
+        (("a" * 64,), "changed behind the window: handed.json is gone", ""),
+        (("a" * 64, "b" * 64), "told more than once", ""),
+        (("b" * 64, "unwanted"), "told more than once", ""),
+        # The parent asked for it; the answer that the process found is not the parent's.
+        (("unwanted",), "somebody else answered", ""),
+    ],
+)
+def test_who_says_what_was_kept(tmp_path: Path, kept: tuple[str, ...], refused: str, reason: str) -> None:
+    (replay,) = replaying._taken_again(None, tmp_path, kept, None)  # type: ignore[arg-type]
+    assert refused in replay.refused and bool(refused) == bool(replay.refused)
+    assert reason in replay.reason and bool(reason) == bool(replay.reason)
+
+
+def test_the_answer_is_heard_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handed, "_ANSWER_S", 0.0)
+    assert handed.await_answer(tmp_path) == handed.NO_ANSWER
+    monkeypatch.setattr(handed, "_ANSWER_S", 60.0)
+    for wanted, said in ((False, handed.UNWANTED), (True, handed.WANTED)):
+        handed.answer(tmp_path, wanted)
+        assert handed.await_answer(tmp_path) == said
 
 
 def test_of_a_small_model_every_stretch_is_kept_and_of_a_large_one_the_drawn(
@@ -75,7 +126,7 @@ def test_a_full_disk_is_no_fault_of_the_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(number, "it says no")
 
     monkeypatch.setattr(timing, "keep_stretches", full)
     monkeypatch.setattr(timing, "keep_returned", full)
@@ -83,8 +134,13 @@ def test_a_full_disk_is_no_fault_of_the_rows(
     moved = Taken(stretches=[stretch(3, 0.5)])
     stateless = Taken(outputs=[Returned(0, True, {"loss": np.array(1.0)})])
     for taken in (moved, stateless):
-        timing._keep(job, taken, [{"x": np.ones(1)}], NAMES)  # type: ignore[arg-type]
-        assert "could not be kept: [Errno 28]" in capsys.readouterr().err
+        number = 28
+        said = timing._keep(job, taken, [{"x": np.ones(1)}], NAMES)  # type: ignore[arg-type]
+        assert "could not be kept: [Errno 28]" in capsys.readouterr().err and "[Errno 28]" in said
+        # A folder in a file's place is no full disk: the stack may have made it.
+        number = 21
+        with pytest.raises(OSError, match="it says no"):
+            timing._keep(job, taken, [{"x": np.ones(1)}], NAMES)  # type: ignore[arg-type]
 
 
 def test_no_collection_falls_into_the_placing_of_fresh_batches() -> None:
@@ -96,10 +152,23 @@ def test_no_collection_falls_into_the_placing_of_fresh_batches() -> None:
             collecting.append(gc.isenabled())
             return batch
 
+        def step(self, batch: Any) -> Any: ...
+
+        def synchronise(self, *handles: Any) -> None: ...
+
+        def outputs(self, handle: Any) -> Any:
+            return {}
+
+        def loss(self, handle: Any) -> float:
+            return 1.0
+
     batches = [{"x": np.zeros(2)}] * 3
-    placed, took = timing._placed(Places(), batches, batches)  # type: ignore[arg-type]
-    assert len(placed) == 3 and collecting == [False] * 7 and gc.isenabled()
-    assert took.keys() == {"fresh_place_ns", "seen_place_ns", "fresh_place_cpu_ns", "seen_place_cpu_ns"}
+    running = Places()
+    feed = Rotation([0])
+    sampling = Sampling(block_s=0.0, samples=5, least=5, seconds=0.1)
+    window = Window(running, feed, 1, 1e-4, sampling, (lambda: None, lambda: None))  # type: ignore[arg-type]
+    window.of_outputs(batches, batches)
+    assert collecting == [False] * 7 and gc.isenabled()
 
 
 def test_the_first_placing_since_the_window_is_not_counted() -> None:
@@ -115,5 +184,5 @@ def test_the_first_placing_since_the_window_is_not_counted() -> None:
             return batch
 
     batches = [{"x": np.zeros(2)}] * 2
-    _, took = timing._placed(Cold(), batches, batches)  # type: ignore[arg-type]
-    assert took["fresh_place_ns"] < 10_000_000
+    _, took = place_fresh(Cold(), batches, batches)  # type: ignore[arg-type]
+    assert took.fresh_ns < 10_000_000 and took.wall_ns >= 50_000_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,15 @@ import pytest
 
 from detente.records.job import Sampling
 from detente.worker.window import Rotation, Window
+from tests.worker.worked_time import Worked, read_work
 
+CLOCK = Worked()
 SAMPLING = Sampling(block_s=0.004, samples=12, least=5, seconds=0.5)
+
+
+@pytest.fixture(autouse=True)
+def worked(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_work(monkeypatch, CLOCK)
 
 
 class Steps:
@@ -25,7 +31,7 @@ class Steps:
         return batch
 
     def _work(self) -> None:
-        time.sleep(self.step_s * self.waiting)
+        CLOCK.work(1e9 * self.step_s * self.waiting)
         self.waiting = 0
 
     def synchronise(self, *handles: Any) -> None:

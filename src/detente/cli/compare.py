@@ -183,8 +183,10 @@ def without_telling(arguments: list[str]) -> list[str]:
 
 
 def _measure(request: Request, spool: Path | None) -> Session:
+    from detente.session import orphans
     from detente.session.run import run_session
 
+    orphans.adopt()
     sink = progress_sink()
     try:
         return run_session(request, sink, open_recorder(), spool)

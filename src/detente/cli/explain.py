@@ -113,6 +113,7 @@ def command(
     from detente.report.numbers import count
     from detente.report.why_html import write_why
     from detente.report.why_page import SCHEMA, why_document, why_lines
+    from detente.session import orphans
     from detente.session.request import Request
 
     by_hand = read_matches(align_file) if align_file is not None else ()
@@ -163,6 +164,7 @@ def command(
                     precision=asked.precision,
                     device=asked.device,
                 )
+            orphans.adopt()
             sink = progress_sink()
             try:
                 found = measured(request, arms, sink, by_hand)

@@ -21,11 +21,13 @@ CACHED = 64 * 2**20
 @dataclass(frozen=True)
 class Work:
     """What a group must do in one step: floating-point operations of its products, and compulsory bytes. ``least``:
-    the operations without what a mask hides, which nobody's result depends on; 0 where nothing is hidden."""
+    the operations without what a mask hides, which nobody's result depends on; 0 where nothing is hidden. ``counted``:
+    nobody stated it, and it is what the leanest of the captured programs does."""
 
     flops: int
     bytes: int
     least: int = 0
+    counted: bool = False
 
     @property
     def least_flops(self) -> int:

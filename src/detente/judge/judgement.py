@@ -121,7 +121,7 @@ def _work(facts: Mapping[str, int] | None, rows: list[Row]) -> Work | None:
     ]
     if not found:
         return None
-    return Work(min(w.flops for w in found), min(w.bytes for w in found))
+    return Work(min(w.flops for w in found), min(w.bytes for w in found), counted=True)
 
 
 def _peak(rows: list[Row], like: Cell) -> Peak | None:

@@ -56,6 +56,7 @@ class Job:
     memory      file descriptor of the session's memory for handed-out states, which timing processes inherit, and
                 ``prepare``, which writes it ahead; -1: none
     replays     name of a process -> such a folder: what a ``replay`` job takes again
+    kept        name of such a process -> what the parent heard it say of that folder (``Window.kept``)
     foreign     files of another stack's program (``hlo`` and ``signature``, or ``exported``) that a row under the arm
                 ``program`` runs
     """
@@ -74,5 +75,6 @@ class Job:
     handed: str = ""
     memory: int = -1
     replays: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, tuple[str, ...]] = field(default_factory=dict)
     foreign: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)

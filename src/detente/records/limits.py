@@ -293,12 +293,21 @@ FIELDS: dict[type, dict[str, Check]] = {
         **dict.fromkeys(
             ("fresh_place_ns", "seen_place_ns", "fresh_place_cpu_ns", "seen_place_cpu_ns"), _SPAN
         ),
+        **dict.fromkeys(("placing_ns", "placing_cpu_ns"), _SPAN),
         "errors": _few(SAMPLES),
         "hand_outs": _few(ENTRIES),
         "seen": _few(ENTRIES),
+        "disorder": _text,
+        "kept": _texts,
     },
     HandOut: {"at": _COUNT, "wall_ns": _SPAN, "cpu_ns": _SPAN, "copy_ns": _SPAN, "tensors": _COUNT},
-    Replay: {"first": _COUNT, "steps": _COUNT, "errors": _few(SAMPLES), "reason": _text},
+    Replay: {
+        "first": _COUNT,
+        "steps": _COUNT,
+        "errors": _few(SAMPLES),
+        "reason": _text,
+        "refused": _text,
+    },
     TensorError: {
         "name": _text,
         "err": _measured,

@@ -20,7 +20,8 @@ class HandOut:
 
     at        samples that had been taken before it: sample ``at`` is the first one after it
     wall_ns   nanoseconds that it took, and ``cpu_ns`` of processor time
-    copy_ns   of these, what the harness's own copy of the answer took
+    copy_ns   what a copy of as much takes where both ends are the harness's own: what the stack gave may run its code
+              while it is copied, or be slow to copy on purpose. Older sessions: what copying the answer itself took
     tensors   how many there were; 0 where nobody counted (before 28 November)
     """
 
@@ -40,12 +41,16 @@ class Replay:
     errors   of every parameter, buffer and moment that it changed; ``err_ref`` is the largest error of eager runs from
              the same state: of two whose batches have their rows in different order, of nine behind ``MANY_STEPS``
     reason   why it could not be taken again; empty when it was
+    refused  why what was handed out is no evidence at all (it was changed behind the window); such a row is void
+    loss     of one of its steps, drawn by the harness; None in older sessions
     """
 
     first: int
     steps: int
     errors: tuple[TensorError, ...] = ()
     reason: str = ""
+    refused: str = ""
+    loss: TensorError | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class Window:
                fp64 reference; 0 where the region has no state
     warm_ns    the steps that lead there: timed like the rest, and no samples, because they follow a known path
     errors     what was compared then; ``err_ref`` is the larger error of two eager runs
+    loss       of the last of these steps; None where there is no state, and in older sessions
     hand_outs  in order
     fresh      a queue of batches that no step had seen (regions without state), and ``seen``: queues of as many that
                had been seen, right before and after it
@@ -65,8 +71,13 @@ class Window:
     fresh_place_ns, seen_place_ns
                what placing a fresh batch took, and one that had been placed before (regions without state), and
                ``fresh_place_cpu_ns``, ``seen_place_cpu_ns`` of processor time
+    placing_ns, placing_cpu_ns
+               all of that placing, where it was part of the window: fresh batches are placed right before their queue
     replays    the stretches that were taken again, in one process of each row; a session keeps them as a record of
                their own (``Evidence.replays``), and the judge joins the two
+    disorder   what the parent heard of phases that cannot be (a window that ends twice), in words; empty in order
+    kept       what the process said behind its window of what it handed out, as the parent heard it: the SHA-256 of
+               what lies on the disk, or why nothing does. Said twice, it is somebody else's word
     """
 
     proved: int = 0
@@ -83,3 +94,8 @@ class Window:
     seen_place_ns: int = 0
     fresh_place_cpu_ns: int = 0
     seen_place_cpu_ns: int = 0
+    loss: TensorError | None = None
+    placing_ns: int = 0
+    placing_cpu_ns: int = 0
+    disorder: str = ""
+    kept: tuple[str, ...] = ()

@@ -12,11 +12,13 @@ from detente.report.page import Words, strong, words
 
 def steps_to_lead(fast: CellResult, slow: CellResult) -> int | None:
     """The number of steps, the first included, after which ``fast`` has taken less time in all than ``slow``; None
-    where its steady step is not the faster one, or a figure is missing.
+    where its steady step is not the faster one, a figure is missing, or one of them had no cold start.
 
     A run of n steps takes the first one and n - 1 steady ones; importing and building are not counted.
     """
     if fast.steady_s is None or slow.steady_s is None or fast.first_s is None or slow.first_s is None:
+        return None
+    if not (_is_cold(fast) and _is_cold(slow)):
         return None
     gain = slow.steady_s.median - fast.steady_s.median
     late = fast.first_s - slow.first_s
@@ -51,7 +53,11 @@ def break_even(fast: CellResult, slow: CellResult) -> Words | None:
 
 def first_losses(cells: Sequence[CellResult]) -> Words | None:
     """How long every row takes to its first loss, the quickest first; None where fewer than two rows say it."""
-    known = sorted((c.first_s or 0.0, c.label) for c in cells if c.status == "ok" and _finite(c.first_s))
+    known = sorted(
+        (c.first_s or 0.0, c.label + ("" if _is_cold(c) else " (no cold start was measured)"))
+        for c in cells
+        if c.status == "ok" and _finite(c.first_s)
+    )
     if len(known) < 2:
         return None
     cold = any(c.compile is not None and c.compile.cache_state == "miss" for c in cells)
@@ -59,6 +65,11 @@ def first_losses(cells: Sequence[CellResult]) -> Words | None:
     return words(
         f"To the first loss, compilation included{' (empty compile cache)' if cold else ''}: {said}."
     )
+
+
+def _is_cold(cell: CellResult) -> bool:
+    """Whether its first step may stand beside others' that were compiled with an empty cache."""
+    return not any(f.rule == "cache-state-differs" and f.severity != "unchecked" for f in cell.findings)
 
 
 def _finite(value: float | None) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import random
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from detente.records.cell import Cell
@@ -29,6 +29,14 @@ _ATTEMPTS = 2
 _AMONG_IN_BUDGET = 3
 
 
+@dataclass(frozen=True)
+class Handed:
+    """Where a process left what it handed out, and what the parent heard it say of that (``Window.kept``)."""
+
+    folder: Path
+    kept: tuple[str, ...]
+
+
 class Turns:
     """Whose window is taken again: of each row one process, at a block that is drawn from the system and written down
     nowhere, so that no stack can know its turn. What was handed out in a block is taken again at its end, the rows of a
@@ -37,7 +45,7 @@ class Turns:
     def __init__(self, under: Underway) -> None:
         self._under = under
         self._blocks: dict[str, int] = {}
-        self._owed: dict[Cell, dict[str, Path]] = {}
+        self._owed: dict[Cell, dict[str, Handed]] = {}
 
     def folder(self, cell: Cell, block: int) -> Path:
         """Where a process may leave what is taken again: each has one, also those whose turn it is not."""
@@ -73,18 +81,20 @@ class Turns:
         contract = cell.contract.resident()
         by = maker_of(find_workload(cell.workload))
         maker = Cell(cell.workload, cell.size, by, contract, cell.device, "replay")
-        self._owed.setdefault(maker, {})[replay_name(cell, process.block)] = folder
+        handed = Handed(folder, process.evidence.window.kept)
+        self._owed.setdefault(maker, {})[replay_name(cell, process.block)] = handed
 
     def take(self, block: int) -> None:
         """Take again what this block's processes handed out. Raises Stopped when the user interrupted: the rows stand
         as they are, and say that what they timed later is not checked."""
         owed, self._owed = self._owed, {}
-        for maker, folders in owed.items():
-            named = {name: str(folder) for name, folder in folders.items()}
-            process = self._under.process("replay", maker, block=block, replays=named)
+        for maker, all_of in owed.items():
+            folders = {name: str(handed.folder) for name, handed in all_of.items()}
+            kept = {name: handed.kept for name, handed in all_of.items()}
+            process = self._under.process("replay", maker, block=block, replays=folders, kept=kept)
             self._under.ledger.keep(_answered(process, folders))
-            for folder in folders.values():
-                shutil.rmtree(folder, ignore_errors=True)
+            for handed in all_of.values():
+                shutil.rmtree(handed.folder, ignore_errors=True)
 
     def forget(self) -> None:
         """Nothing that was handed out outlives its session."""
@@ -94,7 +104,7 @@ class Turns:
         return cache_folder() / "handed" / self._under.ledger.session.id
 
 
-def _answered(process: Process, folders: dict[str, Path]) -> Process:
+def _answered(process: Process, folders: dict[str, str]) -> Process:
     """With an answer for every row: the reference's own failure is one too."""
     reason = process.evidence.reason or "the reference left no answer"
     missing = {n: (Replay(0, 0, reason=reason),) for n in folders if n not in process.evidence.replays}

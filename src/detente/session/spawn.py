@@ -25,6 +25,8 @@ from detente.records.fault import UsageFault
 from detente.records.job import Job
 from detente.records.limits import LONGEST_EVIDENCE, check_record
 from detente.records.out_of_memory import asked_bytes, is_out_of_memory
+from detente.records.window import Window
+from detente.session import orphans
 from detente.session.disk import refuse_full_disk, writing
 from detente.session.interrupts import Interrupts, Tap
 from detente.session.layout import python_for
@@ -50,6 +52,8 @@ LIMIT = 600.0
 # Seconds that a worker has to end after its evidence: enough to close what it opened. What a model left running then
 # (a thread, a fork that holds the pipe) would otherwise hold every worker up to the phase limit.
 GRACE_S = 5.0
+# A worker says once what it kept; a second time is one too many already.
+_MOST_KEPT = 8
 
 # Taken over from the user's environment; everything else is scrubbed, so that a shell's leftovers
 # (XLA_FLAGS, TORCH_LOGS, OMP_*) do not decide a verdict.
@@ -127,7 +131,7 @@ def spawn(
     load, started, begun = ForeignLoad(), time.time(), time.monotonic()
     python = python_for(find_entry(job.cell.stack)) or Path(sys.executable)
     memory = MemoryWatch()
-    with log.open("wb") as output:
+    with orphans.worker(), log.open("wb") as output:
         child = subprocess.Popen(
             [str(python), "-m", "detente.worker", str(job_file)],
             stdin=subprocess.DEVNULL,
@@ -142,21 +146,29 @@ def spawn(
         with os.fdopen(read, "rb", buffering=0) as events:
             watch.follow(events, interrupts)
         peak, left = _end_group(child)
-        left = "; ".join(filter(None, (watch.left or left, watch.strays.end())))
+        left = "; ".join(filter(None, (watch.left or left, watch.strays.end(), orphans.end(child.pid))))
     wall = time.monotonic() - begun
     killer = memory.killed(peak)
     evidence = watch.evidence or _obituary(watch, child.returncode, log, killer)
     refuse_full_disk(evidence, log)
     if watch.evidence is not None and left:
         evidence = replace(evidence, left=left)
-    if evidence.window is not None and watch.phases.over:
-        seen = watch.phases
-        evidence = replace(
-            evidence,
-            window=replace(evidence.window, parent_wall_ns=seen.wall_ns, parent_cpu_ns=seen.cpu_ns),
-        )
+    if evidence.window is not None:
+        evidence = replace(evidence, window=_heard(evidence.window, watch))
     return Spawned(
         evidence, started, wall, load.share(), environment, watch.killed_by_user, watch.phases.seconds
+    )
+
+
+def _heard(window: Window, watch: _Watch) -> Window:
+    """The window with what the parent itself knows of it, whatever the worker says there."""
+    seen = watch.phases
+    return replace(
+        window,
+        parent_wall_ns=seen.wall_ns,
+        parent_cpu_ns=seen.cpu_ns,
+        disorder=seen.wrong(),
+        kept=tuple(watch.kept),
     )
 
 
@@ -183,7 +195,8 @@ class _Watch:
         self.timed_out: float | None = None
         self.killed_by_user = False
         self.left, self.spoken = "", ""
-        self.phases, self.strays = PhaseWatch(child.pid, "steady"), Strays(child.pid)
+        self.kept: list[str] = []
+        self.phases, self.strays = PhaseWatch(child.pid, "steady", "window"), Strays(child.pid)
         self._deadline = time.monotonic() + self._limit()
 
     def _limit(self) -> float:
@@ -243,6 +256,9 @@ class _Watch:
                 self.on_phase(f"{self.phase}: {what}"[:200] if what else self.phase)
                 if self.phase not in _TIMED:
                     self.strays.look()
+            elif event["event"] == "kept":
+                if len(self.kept) < _MOST_KEPT:
+                    self.kept.append(str(event["said"])[:300])
             else:
                 found = from_json(Evidence, event["evidence"])
                 check_record(found, "Evidence")

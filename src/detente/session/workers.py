@@ -19,6 +19,7 @@ from detente.records.precision import drawn_at
 from detente.session.disk import writing
 from detente.session.interrupts import Interrupts, Tap
 from detente.session.known_plan import known_plan
+from detente.session.layout import AA
 from detente.session.memory_cap import of_machine
 from detente.session.prepared import is_prepared, prepared_folder
 from detente.session.request import Request
@@ -98,9 +99,12 @@ class Workers:
     ) -> Spawned:
         """Run one worker to its end. ``capped``: under the request's memory cap; ``beside``: with others, on a core of
         its own; ``job``: further fields of the Job. ``cap``: bytes that it may take instead of either."""
+        # Which of an A/A pair it is, a process is not told, nor by a name of its files: one that takes longer as the
+        # twin than as the row makes a session that drifts, and no ratio of any row is printed.
+        told = replace(cell, label=cell.label.removesuffix(AA))
         # The key may hold a path and a size with many overrides, longer than a file's name can be; its hash tells two
         # apart that read alike.
-        readable = "".join(c if c.isalnum() else "-" for c in cell.key)[-100:]
+        readable = "".join(c if c.isalnum() else "-" for c in told.key)[-100:]
         cache = self._caches / f"{readable}-{hashlib.sha256(cell.key.encode()).hexdigest()[:12]}"
         prepared = self.folder(cell)
         if kind == "time" and cell.key not in self._timed:
@@ -113,11 +117,11 @@ class Workers:
                 place.mkdir(parents=True, exist_ok=True)
         self._check()
         cap = cap or (self.request.memory_cap if capped else None) or of_machine(cell.device)
-        log = self.log = self._logs / f"{next(self._numbers):03d}-{kind}-{cell.label.replace('/', '-')}.log"
+        log = self.log = self._logs / f"{next(self._numbers):03d}-{kind}-{told.label.replace('/', '-')}.log"
         done = spawn(
             Job(
                 kind,
-                cell,
+                told,
                 self.request.seed,
                 str(prepared),
                 str(self.artefacts),

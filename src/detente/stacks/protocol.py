@@ -52,7 +52,8 @@ class Running(Protocol):
 
     def step(self, batch: Any) -> Any:
         """Start one run of the contract's region on a placed batch; return a handle of *all* its outputs (loss,
-        outputs, gradients, new state). May return before the work is done. Never reads anything back."""
+        outputs, gradients, new state). May return before the work is done, and may queue it; each run is one by
+        itself. Never reads anything back."""
         ...
 
     def synchronise(self, *handles: Any) -> None:

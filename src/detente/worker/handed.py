@@ -6,6 +6,7 @@ of 3.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
@@ -23,7 +24,8 @@ from detente.worker.window import Stretch
 _HEAD = "handed.json"
 # The parent's answer to the message that the window is over. Before it no process knows whether its window is taken
 # again: a stack that could read that in its job file would be honest there alone.
-_WANTED, _UNWANTED = "wanted", "unwanted"
+WANTED, UNWANTED = "wanted", "unwanted"
+NO_ANSWER = "no answer came whether what was handed out is wanted"
 _ANSWER_S = 20.0
 # Of the memory that is available, the share that the states around a window's stretches may take.
 _SHARE = 0.5
@@ -35,19 +37,19 @@ _ALL_BYTES = 64 * 2**20
 def answer(folder: Path, wanted: bool) -> None:
     """The parent's side: whether what was handed out is to be kept."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / (_WANTED if wanted else _UNWANTED)).touch()
+    (folder / (WANTED if wanted else UNWANTED)).touch()
 
 
-def is_wanted(folder: Path) -> bool:
-    """The worker's side: waits for the answer, which is there as soon as the parent has read the message."""
+def await_answer(folder: Path) -> str:
+    """The worker's side: the answer, which is there as soon as the parent has read the message. ``NO_ANSWER`` where
+    that takes too long (a parent that was stopped)."""
     ends = time.monotonic() + _ANSWER_S
     while time.monotonic() < ends:
-        if (folder / _WANTED).exists():
-            return True
-        if (folder / _UNWANTED).exists():
-            return False
+        for said in (WANTED, UNWANTED):
+            if (folder / said).exists():
+                return said
         time.sleep(0.005)
-    return False
+    return NO_ANSWER
 
 
 def can_hold(weights_bytes: int, states: int, there: int = 0) -> bool:
@@ -63,10 +65,14 @@ def states_bytes(weights_bytes: int, states: int) -> int:
     return 3 * states * weights_bytes
 
 
+class Changed(Exception):
+    """What was kept is not what is there; the text says which file."""
+
+
 @dataclass(frozen=True)
 class Kept:
     """A stretch as it was kept: ``parameters`` are the names of what is trained, ``change`` is what the stretch made of
-    the state, in sketches."""
+    the state, in sketches, and ``loss`` is that of its step number ``at``."""
 
     first: int
     steps: int
@@ -74,6 +80,8 @@ class Kept:
     before: Mapping[str, np.ndarray]
     parameters: frozenset[str]
     change: Sketched
+    at: int
+    loss: float
 
 
 @dataclass(frozen=True)
@@ -91,38 +99,64 @@ def some_of(stretches: Sequence[Stretch], drawn: Stretch | None) -> list[Stretch
     return list(stretches) if size <= _ALL_BYTES else [drawn] if drawn is not None else []
 
 
-def keep_stretches(folder: Path, stretches: Sequence[Stretch], parameters: frozenset[str]) -> None:
-    """The states before them and the sketches of what they changed, then the head that makes them exist."""
-    told = []
+def keep_stretches(folder: Path, stretches: Sequence[Stretch], parameters: frozenset[str]) -> str:
+    """The states before them and the sketches of what they changed, then the head that makes them exist. The SHA-256
+    of the head, which names that of every file: by it the parent knows what was kept, whoever edits the folder."""
+    told, files = [], {}
     for number, stretch in enumerate(stretches):
         change = list(state_trace(stretch.before, stretch.after, parameters).sketches())
-        write_tensors(folder / f"before-{number}.safetensors", stretch.before)
+        files |= _written(folder, f"before-{number}", stretch.before)
         sketches = {f"{kind}|{name}": sketched for kind, name, _, sketched in change}
-        write_tensors(folder / f"change-{number}.safetensors", sketches)
+        files |= _written(folder, f"change-{number}", sketches)
         told.append(
             {
                 "first": stretch.first,
                 "steps": stretch.steps,
                 "batches": stretch.batches,
+                "at": stretch.at,
+                "loss": stretch.loss,
                 "elements": {f"{kind}|{name}": count for kind, name, count, _ in change},
             }
         )
-    (folder / _HEAD).write_text(json.dumps({"parameters": sorted(parameters), "stretches": told}))
+    return _headed(folder, {"parameters": sorted(parameters), "stretches": told, "files": files})
 
 
-def keep_returned(folder: Path, batch: Mapping[str, np.ndarray], returned: Mapping[str, np.ndarray]) -> None:
-    """A fresh batch and what its step returned, ``loss`` among it."""
-    write_tensors(folder / "batch.safetensors", batch)
-    write_tensors(folder / "returned.safetensors", returned)
-    (folder / _HEAD).write_text(json.dumps({}))
+def keep_returned(folder: Path, batch: Mapping[str, np.ndarray], returned: Mapping[str, np.ndarray]) -> str:
+    """A fresh batch and what its step returned, ``loss`` among it; the SHA-256 of the head."""
+    files = _written(folder, "batch", batch) | _written(folder, "returned", returned)
+    return _headed(folder, {"files": files})
 
 
-def map_handed(folder: Path) -> Handed | None:
-    """What is there; None when the process ended before it handed anything out."""
-    if not (folder / _HEAD).exists():
-        return None
-    head = json.loads((folder / _HEAD).read_text())
-    if not head:
+def _written(folder: Path, stem: str, tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
+    digest = hashlib.sha256()
+    write_tensors(folder / f"{stem}.safetensors", tensors, digest)
+    return {stem: digest.hexdigest()}
+
+
+def _headed(folder: Path, head: Mapping[str, Any]) -> str:
+    data = json.dumps(head).encode()
+    (folder / _HEAD).write_bytes(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def is_digest(said: str) -> bool:
+    """Whether a process said what it kept, and not why it kept nothing."""
+    return re.fullmatch("[0-9a-f]{64}", said) is not None
+
+
+def map_handed(folder: Path, digest: str) -> Handed:
+    """What was kept. Raises Changed where it is not what the process said then: the stack that is proved by it runs in
+    that process, and may write to every file that it wrote."""
+    try:
+        data = (folder / _HEAD).read_bytes()
+    except OSError as error:
+        raise Changed(f"{_HEAD} is gone ({error.strerror})") from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise Changed(f"{_HEAD} is another one")
+    head = json.loads(data)
+    for stem, wanted in head["files"].items():
+        _check(folder / f"{stem}.safetensors", wanted)
+    if "stretches" not in head:
         batch, returned = (map_tensors(folder / f"{n}.safetensors") for n in ("batch", "returned"))
         return Handed((), batch, returned)
     parameters = frozenset(head["parameters"])
@@ -137,4 +171,16 @@ def _kept(folder: Path, number: int, told: Mapping[str, Any], parameters: frozen
         kind, _, name = key.partition("|")
         parts.append((kind, name, int(count), sketches[key]))
     before = map_tensors(folder / f"before-{number}.safetensors")
-    return Kept(told["first"], told["steps"], told["batches"], before, parameters, Sketched(tuple(parts)))
+    change = Sketched(tuple(parts))
+    where = told["first"], told["steps"], told["batches"]
+    return Kept(*where, before, parameters, change, told["at"], told["loss"])
+
+
+def _check(path: Path, wanted: str) -> None:
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise Changed(f"{path.name} is gone ({error.strerror})") from None
+    if found != wanted:
+        raise Changed(f"{path.name} is another one")

@@ -8,23 +8,26 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from detente.programs.probe import program_probe
-from detente.records.evidence import CacheState
 from detente.records.job import Job
 from detente.stacks.catalogue import find_entry, make_stack
 from detente.stacks.protocol import Capture, Running, Stack, build
 from detente.worker.artefacts import need_unchanged
 from detente.worker.clock import now
+from detente.worker.cold import count_files, watch_cache
 from detente.worker.events import Events
 from detente.worker.prepared import knowing, map_batches, map_weights
 from detente.worker.process_state import ProcessState, take_state
 from detente.worker.window import Rotation
 from detente.workloads.catalogue import find_size, find_workload
 from detente.workloads.workload import Size, Workload
+
+if TYPE_CHECKING:
+    from detente.worker.watch.in_jax import CacheReads
 
 
 @dataclass
@@ -44,6 +47,7 @@ class Opened:
     build_s: float
     environment: dict[str, dict[str, str]]
     cache_before: int
+    cache_reads: CacheReads | None
     # Before the stack's file was loaded; and at both ends of the sampled window, where a job has one.
     began: ProcessState
     window: tuple[ProcessState, ProcessState] | None = None
@@ -103,7 +107,7 @@ def open_job(job: Job, events: Events, *, place: bool = True) -> Opened:
         stack.foreign = dict(job.foreign)  # type: ignore[attr-defined]  # of a stack that takes another's program
     platform = stack.start(job.cell.device, job.cell.contract.precision, job.threads)
     import_s = now() - begun
-    after = dict(os.environ)
+    after, reads = dict(os.environ), watch_cache()
 
     events.phase("build")
     begun = now()
@@ -131,6 +135,7 @@ def open_job(job: Job, events: Events, *, place: bool = True) -> Opened:
         build_s,
         {"before": before, "after": changed},
         cache_before,
+        reads,
         began,
     )
 
@@ -142,20 +147,3 @@ def _undrawn() -> AbstractContextManager[Any]:
     from detente.stacks.torch_undrawn import undrawn
 
     return undrawn()
-
-
-def count_files(folder: str) -> int:
-    """Files below a cache folder: whether a compile was cold is decided by what it wrote."""
-    return sum(len(files) for _, _, files in os.walk(folder)) if folder else 0
-
-
-def cache_state(opened: Opened) -> CacheState:
-    """``miss``, ``hit``, ``none`` or ``unknown``; see records/evidence.py. A compile that wrote beside entries which
-    were there is neither cold nor warm: some of it came from them."""
-    caches = find_entry(opened.job.cell.stack).caches
-    if not caches:
-        return "none"
-    before, now = opened.cache_before, count_files(opened.job.cache)
-    if now > before:
-        return "unknown" if before else "miss"
-    return "hit" if before else "unknown"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ from detente.worker.unbounded import finite_part, places
 TENSORS: frozenset[Kind] = frozenset[Kind](("update", "buffer"))
 STATE: frozenset[Kind] = frozenset[Kind](("update", "buffer", "moment"))
 KINDS: tuple[Kind, ...] = ("loss", "output", "gradient", "update", "buffer", "moment")
+# What optimizers usually keep of a parameter, where the reference has none that a gradient reaches.
+_USUAL = frozenset({"exp_avg", "exp_avg_sq", "momentum_buffer"})
+# Bytes of a number, at most: more are no number.
+_WIDEST = 16
 
 
 @dataclass(frozen=True)
@@ -113,14 +118,14 @@ class Reference:
     ) -> tuple[TensorError, ...]:
         """The error of every tensor of a run. A tensor that the reference has and the run lacks is infinitely wrong,
         unless the whole kind was not proved in this process; kinds of ``whole`` always are. A moment of zeros is what
-        torch has none of: of a parameter that no gradient reaches."""
+        torch has none of: of a parameter that no gradient reaches, and of its size."""
         found: list[TensorError] = []
         seen: set[str] = set()
         for kind, name, count, sketched in trace.sketches():
             key = f"{kind}|{name}"
             elements, size, err_ref = self.entries.get(key, (count, 0.0, 0.0))
             right = key in self.entries and elements == count
-            if kind == "moment" and key not in self.entries and not np.any(sketched):
+            if kind == "moment" and self._unreached(name, count) and not np.any(sketched):
                 continue
             error = rms(sketched - self.sketches[key], elements) if right else float("inf")
             found.append(TensorError(kind, name, error, err_ref, size, elements, elements > WHOLE))
@@ -132,10 +137,50 @@ class Reference:
                 found.append(TensorError(kind, name, float("inf"), err_ref, size, elements))  # type: ignore[arg-type]
         return tuple(sorted(found, key=lambda e: (KINDS.index(e.kind), e.name)))
 
+    def strangers(self, parts: Iterable[tuple[str, int, int]]) -> tuple[TensorError, ...]:
+        """What of a state (name, elements, bytes of one) is no part of this one: infinitely wrong. What reading a state
+        may take hangs on its size, so that nothing may be added to it; not in processes either whose moments are not
+        compared. 32 MB of zeros, a moment of nothing, once made room for a whole stretch."""
+        return tuple(
+            TensorError(_kind(name), f"{name} (no part of this state)", float("inf"), 0.0, 0.0, elements)
+            for name, elements, width in sorted(parts)
+            if width > _WIDEST or not (self._has(name, elements) or self._unreached(name, elements))
+        )
+
+    def loss_error(self, number: int, loss: float) -> TensorError | None:
+        """The error of a loss that is stored under this ``number``; None where there is none."""
+        key = f"loss|{number}"
+        if key not in self.entries:
+            return None
+        elements, size, err_ref = self.entries[key]
+        return TensorError(
+            "loss", str(number), abs(loss - float(self.sketches[key][0])), err_ref, size, elements
+        )
+
+    def _has(self, name: str, elements: int) -> bool:
+        kinds = ("moment",) if _kind(name) == "moment" else ("update", "buffer")
+        return any(self.entries.get(f"{kind}|{name}", (-1,))[0] == elements for kind in kinds)
+
+    def _unreached(self, name: str, elements: int) -> bool:
+        """Whether this may be a moment of a parameter that no gradient reaches."""
+        key, colon, parameter = name.partition(":")
+        known = f"moment|{name}" in self.entries
+        return bool(colon) and not known and key in self._keys and self._has(parameter, elements)
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        """What the optimizer keeps of parameters, by torch's names."""
+        told = (key.partition("|")[2].partition(":") for key in self.entries if key.startswith("moment|"))
+        return _USUAL | {key for key, colon, _ in told if colon}
+
+
+def _kind(name: str) -> Kind:
+    return "moment" if ":" in name or name == "step" else "update"
+
 
 def split_state(state: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """(tensors, what the optimizer keeps) of a state as ``Running.state`` gives it."""
-    moments = {n: a for n, a in state.items() if ":" in n or n == "step"}
+    moments = {n: a for n, a in state.items() if _kind(n) == "moment"}
     return {n: a for n, a in state.items() if n not in moments}, moments
 
 

@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,8 +33,15 @@ _NAMES: dict[str, np.dtype | str] = {
 _CODES = {np.dtype(v): k for k, v in _NAMES.items()}
 
 
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write, atomically: the file is there whole or not at all. Raises OSError when the disk says no."""
+class Digest(Protocol):
+    """What ``hashlib`` gives."""
+
+    def update(self, data: Any, /) -> None: ...
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], digest: Digest | None = None) -> None:
+    """Write, atomically: the file is there whole or not at all. ``digest`` is fed with its bytes from memory, so that
+    it is of what was written and not of what somebody left there. Raises OSError when the disk says no."""
     header: dict[str, object] = {}
     offset = 0
     arrays = {n: np.asarray(a, order="C") for n, a in tensors.items()}
@@ -51,10 +58,11 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(len(text).to_bytes(8, "little"))
-            file.write(text)
-            for array in arrays.values():
-                file.write(array.tobytes() if array.ndim == 0 else array.data)
+            for part in (len(text).to_bytes(8, "little"), text, *arrays.values()):
+                held = part if isinstance(part, bytes) else part.reshape(-1).view(np.uint8).data
+                file.write(held)
+                if digest is not None:
+                    digest.update(held)
             file.flush()
         os.replace(temporary, path)
     except BaseException:

@@ -25,8 +25,9 @@ from detente.records.job import Sampling
 from detente.records.sample import Sample
 from detente.records.window import HandOut
 from detente.stacks.protocol import Running
-from detente.worker.buffers import Buffers
+from detente.worker.buffers import Buffers, Part, numbers, parts_of
 from detente.worker.clock import ROOM, readings, sample, without_collector
+from detente.worker.placing import Batch, Placing, place_fresh
 
 # Samples behind the first steps, at least: room for a stretch at a place that is not known.
 LEAST_BEHIND = 3
@@ -42,14 +43,16 @@ FRESH = 32
 
 @dataclass(frozen=True)
 class Stretch:
-    """What was handed out around ``steps`` steps behind ``first`` samples: the state before and after them, and the
-    numbers of the batches between."""
+    """What was handed out around ``steps`` steps behind ``first`` samples: the state before and after them, the numbers
+    of the batches between, and the ``loss`` of one of these steps, number ``at`` of them."""
 
     first: int
     steps: int
     batches: list[int]
     before: Mapping[str, np.ndarray]
     after: Mapping[str, np.ndarray]
+    at: int
+    loss: float
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,13 @@ class Taken:
     """A window that is over.
 
     warm       the first steps, added up; no samples
-    state      what the first steps left
+    state      what the first steps left, and ``loss``: that of the last of them
+    given      parts of every state that was handed out, and of the one that room was made for
     stretches  one of them is taken again; which is drawn behind the window
     outputs    of regions without state
-    fresh      a queue of fresh batches, and ``seen``: queues of as many that rotate, before and after it
-    newest     the handle of the last step
+    fresh      a queue of fresh batches, and ``seen``: queues of as many that rotate, before and after it;
+               ``placing``: what placing the fresh ones took
+    newest     the handle of one of the last steps
     collector  whether Python's collector was on at the end: the harness turned it off, a stack may turn it on again
     """
 
@@ -82,6 +87,9 @@ class Taken:
     outputs: list[Returned] = field(default_factory=list)
     fresh: Sample | None = None
     seen: list[Sample] = field(default_factory=list)
+    loss: float = math.nan
+    given: set[Part] = field(default_factory=set)
+    placing: Placing = Placing()
     newest: Any = None
     collector: bool = False
 
@@ -184,6 +192,9 @@ class Window:
         holds the states around the stretches; else they are handed out and let go."""
         self._hold = hold
         self._buffers = Buffers(self.running.state(), states(self.each_s) if hold else 2, self.memory)
+        self.taken.given |= self._buffers.parts
+        # How long reading a state may take is a matter of its size, and not of what a stack makes of the copying.
+        self._copy_ns = self._buffers.copy_ns()
 
     def of_state(self, rest: int) -> Taken:
         """A window over a state that moves, behind ``make_room``: ``rest`` steps until it is handed out the first time,
@@ -192,12 +203,13 @@ class Window:
         with without_collector():
             self.begin()
             while rest:
-                found, _ = sample(self.running, self.feed, min(queued, rest))
+                found, self._newest = sample(self.running, self.feed, min(queued, rest))
                 first = Sample(
                     first.wall_ns + found.wall_ns, first.steps + found.steps, first.cpu_ns + found.cpu_ns
                 )
                 rest -= found.steps
             taken.warm, taken.state = first, self._hand_out(keep=True)
+            taken.loss = self._loss
             each = max(first.wall_ns / first.steps * queued / 1e9, self.each_s if queued > 1 else 0.0)
             count = behind(each, self.sampling)
             at = 0
@@ -205,18 +217,21 @@ class Window:
                 self._samples(start - at)
                 before = self._hand_out(hold) if start else taken.state
                 begun = len(taken.samples)
-                batches = self._samples(length)
+                batches, looked = self._stretch(length)
                 after = self._hand_out(hold)
                 if hold:
-                    taken.stretches.append(Stretch(begun, len(batches), batches, before, after))
+                    taken.stretches.append(
+                        Stretch(begun, len(batches), batches, before, after, looked, self._loss)
+                    )
                 at = start + length
             self._samples(count - at)
             self._over()
         return taken
 
-    def of_outputs(self, fresh: list[Any]) -> Taken:
+    def of_outputs(self, fresh: Sequence[Batch], seen: Sequence[Batch] = ()) -> Taken:
         """A window over a region without state: what steps at random places returned, and once a queue of ``fresh``
-        batches between queues of as many that were seen before."""
+        batches between queues of as many that were ``seen`` before. They are placed there: what lies on the device
+        earlier can be computed in the first step, and looked up ever after."""
         taken = self.taken
         count = behind(self.each_s, self.sampling)
         looks = set(_DRAW.sample(range(count), min(3, count)))
@@ -225,7 +240,7 @@ class Window:
             self.begin()
             for i in range(count):
                 if i == when:
-                    self._fresh(fresh)
+                    self._fresh(fresh, seen)
                 keep = _DRAW.randrange(self.queued)
                 number = self._sample(keep)[keep]
                 if i in looks:
@@ -237,10 +252,12 @@ class Window:
         self.end()
         self.taken.collector, self.taken.newest = gc.isenabled(), self._newest
 
-    def _fresh(self, fresh: list[Any]) -> None:
+    def _fresh(self, fresh: Sequence[Batch], seen: Sequence[Batch]) -> None:
         taken, keep = self.taken, _DRAW.randrange(len(fresh))
         taken.seen.append(sample(self.running, self.feed, len(fresh))[0])
-        batches = iter(fresh)
+        # Right before their own queue: in one of seen batches they could be computed, too.
+        placed, taken.placing = place_fresh(self.running, seen, fresh)
+        batches = iter(placed)
         taken.fresh, self._newest = sample(self.running, lambda: next(batches), len(fresh), keep)
         self._returned(keep, fresh=True)
         taken.seen.append(sample(self.running, self.feed, len(fresh))[0])
@@ -248,6 +265,19 @@ class Window:
     def _samples(self, count: int) -> list[int]:
         """Take so many; the numbers of their batches."""
         return [number for _ in range(count) for number in self._sample()]
+
+    def _stretch(self, count: int) -> tuple[list[int], int]:
+        """The same, and which of these steps it is whose loss will be read: a step that computes none is not the
+        contract's, and any may be asked."""
+        looked, numbers, at, handle = _DRAW.randrange(count), [], 0, None
+        for i in range(count):
+            keep = _DRAW.randrange(self.queued) if i == looked else -1
+            took = self._sample(keep)
+            if i == looked:
+                at, handle = len(numbers) + keep, self._newest
+            numbers += took
+        self._newest = handle
+        return numbers, at
 
     def _sample(self, keep: int = -1) -> list[int]:
         self.feed.turn()
@@ -272,15 +302,16 @@ class Window:
         self.queued = max(self.queued, min(wanted, LONGEST * found.steps))
 
     def _hand_out(self, keep: bool) -> dict[str, np.ndarray]:
-        """The state, and what asking for it took. It is a copy of ours, made inside the stamp: arrays that the stack
-        still holds could be filled in later, and views of what the next step overwrites will be. One that is not to be
-        kept is written over by the next."""
+        """The state, and the loss of a step before it, and what asking for them took. It is a copy of ours, made
+        inside the stamp: arrays that the stack still holds could be filled in later, and views of what the next step
+        overwrites will be. One that is not to be kept is written over by the next."""
         wall, cpu = readings()
+        self._loss = float(self.running.loss(self._newest))
         given = self.running.state()
-        between, _ = readings()
         state = self._buffers.copy(given)
         del given
-        self._stamp(wall, cpu, between, len(state))
+        self.taken.given |= parts_of(state)
+        self._stamp(wall, cpu, self._copy_ns, len(state))
         if not keep:
             self._buffers.give_back(state)
         return state
@@ -289,14 +320,18 @@ class Window:
         """What the newest step returned. ``number``: of its batch, among the fresh ones or the rotating ones."""
         wall, cpu = readings()
         given = {**self.running.outputs(self._newest), "loss": self.running.loss(self._newest)}
-        between, _ = readings()
-        outputs = {str(name): np.array(array) for name, array in given.items()}
+        outputs = {str(name): np.array(numbers(array)) for name, array in given.items()}
         del given
-        self._stamp(wall, cpu, between, len(outputs))
+        # Of ours to ours: what the stack gave may be computed, or slow on purpose, while it is copied.
+        between, _ = readings()
+        for array in outputs.values():
+            array.copy()
+        over, _ = readings()
+        self._stamp(wall, cpu, over - between, len(outputs))
         self.taken.outputs.append(Returned(number, fresh, outputs))
 
-    def _stamp(self, wall: int, cpu: int, between: int, tensors: int) -> None:
+    def _stamp(self, wall: int, cpu: int, copy: int, tensors: int) -> None:
         wall_now, cpu_now = readings()
         self.taken.hand_outs.append(
-            HandOut(len(self.taken.samples), wall_now - wall, cpu_now - cpu, wall_now - between, tensors)
+            HandOut(len(self.taken.samples), wall_now - wall, cpu_now - cpu, copy, tensors)
         )

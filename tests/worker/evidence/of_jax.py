@@ -60,6 +60,18 @@ def a_step_reads_its_loss(b: Bench) -> tuple[Any, Any]:
     return b.probe("observed")["observed"]["reads"], changed > 0
 
 
+@truth("observed.queue")
+def every_second_step_of_a_queue_is_not_started(b: Bench) -> tuple[Any, Any]:
+    waiting: list[Any] = []
+
+    def step(honest: Any, batch: Any) -> Any:
+        waiting.append(batch)
+        return honest.step(batch) if len(waiting) % 2 else (0.0, {})
+
+    changed = b.probe("observed", b.with_running(step=step))["observed"]["queue"]
+    return b.probe("observed")["observed"]["queue"]["launches"], changed["launches"]
+
+
 @truth("program.alias_bytes")
 def nothing_is_donated(b: Bench) -> tuple[Any, Any]:
     state = b.probe("region")["region"]["state_bytes"]

@@ -47,6 +47,18 @@ def a_compiler_is_tuned(b: Bench) -> tuple[Any, Any]:
     return fair, changed
 
 
+@truth("observed.flops")
+def a_product_is_left_out(b: Bench) -> tuple[Any, Any]:
+    def step(honest: Any, batch: Any) -> Any:
+        with honest.torch.no_grad():
+            return honest._loss(batch)
+
+    fair = b.probe("observed")["observed"]
+    changed = b.probe("observed", b.with_running(step=step))["observed"]
+    assert fair["opaque"] == changed["opaque"] == [] and fair["queue"]["operators"] > 9 * fair["operators"]
+    return fair["flops"], changed["flops"]
+
+
 @truth("host.collector")
 def a_step_turns_the_collector_on(b: Bench) -> tuple[Any, Any]:
     import gc

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from detente.judge.rules import clock, computed, hardware, harness, memory, numerics, warmup, window
+from detente.judge.rules import (
+    clock,
+    computed,
+    covering,
+    hardware,
+    harness,
+    memory,
+    numerics,
+    remembered,
+    warmup,
+    window,
+)
 from detente.judge.rules.rule import Rule
 from detente.records.fault import UsageFault
 from detente.records.nearest import did_you_mean
 
 RULES: dict[str, Rule] = {
     rule.code: rule
-    for family in (clock, window, numerics, computed, warmup, hardware, memory, harness)
+    for family in (
+        clock,
+        window,
+        covering,
+        remembered,
+        numerics,
+        computed,
+        warmup,
+        hardware,
+        memory,
+        harness,
+    )
     for rule in family.RULES
 }
 ALIASES: dict[str, str] = {rule.alias: rule.code for rule in RULES.values()}

@@ -13,6 +13,9 @@ from detente.records.precision import PRECISIONS
 
 # A program may count this share of the workload's closed form and still do all of its work.
 LEAST_FLOPS = 0.98
+# Of what single steps start, a queue of them may start so much: a first step may place a constant, two steps that are
+# one are a half.
+ALONE = 0.7
 # Arguments that a program does not use (counters of random streams) are dropped by jit.
 LEAST_ARGUMENTS = 0.99
 # Elements that eager operators may change by arithmetic, as a share of the parameters', before it is an update.
@@ -39,6 +42,7 @@ def _removed(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
             f"the program has {flops:.4g} FLOPs, {share:.3g} % of the workload's {least:.4g}: work was removed",
             {"program_flops": flops, "workload_flops": least},
         )
+    yield from _removed_eagerly(row, group)
     for consumed in row.every("consumed"):
         # A training step returns its loss and its new state, whose movement stale-inputs watches.
         if not consumed.get("outputs") and not train_step(row):
@@ -47,6 +51,50 @@ def _removed(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
                 {"consumed": consumed},
             )
             return
+
+
+def _removed_eagerly(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    """The same of rows that give no program away: what torch's dispatcher saw, where it knows every operator, against
+    what the workload states. (Another program's count says little of one: it may multiply for a sum.)"""
+    flops, work = row.get("observed.flops"), group.work
+    if (
+        flops is None
+        or row.has("program.flops")
+        or row.get("observed.opaque")
+        or work is None
+        or work.counted
+    ):
+        return
+    if flops < LEAST_FLOPS * work.least_flops:
+        yield (
+            f"its operators have {flops:.4g} FLOPs, {100 * flops / work.least_flops:.3g} % of the workload's "
+            f"{work.least_flops:.4g}: work was left out",
+            {"operator_flops": flops, "workload_flops": work.least_flops},
+        )
+
+
+def _fused(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    for seen in row.every("observed"):
+        queue = seen.get("queue")
+        if not queue:
+            continue
+        steps = queue["steps"]
+        for what, least in (
+            ("launches", steps),
+            ("regions", steps),
+            ("operators", steps * seen.get("operators", 0)),
+        ):
+            started = queue.get(what)
+            if started is not None and seen.get(what) and started < ALONE * least:
+                said = (
+                    "executables" if what == "launches" else f"compiled {what}" if what == "regions" else what
+                )
+                yield (
+                    f"a queue of {steps} steps ran {started} {said}, and one step alone runs {seen[what]}: steps of a "
+                    "queue are computed together, which no loop has that looks at its loss",
+                    {"queue": queue, what: seen[what]},
+                )
+                return
 
 
 def _baked(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
@@ -218,13 +266,34 @@ RULES = (
         why="Gradients discarded under jit: 537 instead of 1,479 MFLOP, 1.30 instead of 4.35 ms.",
         evidence=("consumed",),
         detected="All outputs and the new state are returned and read after the window, and the captured program has "
-        "at least 0.98 of the workload's closed-form FLOPs, without what a causal mask hides (programs of eager "
-        "stacks are not captured: there the state must move and the proof covers the rest).",
+        "at least 0.98 of the workload's closed-form FLOPs, without what a causal mask hides. Of rows that give no "
+        "program away the operators of one step are counted by torch's dispatcher, where all of them are known.",
         fix="Return every gradient and the new state from the compiled function, and read them once at the end.",
         waive="Never.",
         example="loss, grads = value_and_grad(f)(w, x); return loss",
         cpu=True,
         check=each(_removed),
+    ),
+    Rule(
+        code="steps-fused",
+        alias="P52",
+        family="computed",
+        severity="void",
+        title="Steps of a queue are computed together",
+        what="A queue of steps that nobody waits for in between is run as fewer, larger programs than its steps.",
+        why="Sixteen steps in one scan save fifteen dispatches, and a batch of sixteen batches is a faster product. "
+        "The queue is the harness's: a loop that reads its loss, moves a learning rate or stops early has none of it. "
+        "One that queues steps and runs each by itself is fair, as a lazy framework does.",
+        evidence=("observed.queue",),
+        detected="A queue as long as a sample's (512 steps at most) under the framework's own profiler or dispatcher: "
+        "at least 0.7 executables, or compiled regions, for each step, or of eager rows 0.7 of the operators that as "
+        "many single steps run. What fakes as many small programs is not told.",
+        fix="Start each step when it is called; declare a workload of many steps where that is what is compared.",
+        waive="Where the training loop itself runs many steps in one program: on every side, as a workload of its own.",
+        example="jax.lax.scan(step, state, sixteen_batches)   # behind a `step` that only writes its batch down",
+        cpu=True,
+        check=each(_fused),
+        applies=lambda row: any(s.steps > 1 for p in row.fine for s in p.evidence.samples),
     ),
     Rule(
         code="weights-baked-in",

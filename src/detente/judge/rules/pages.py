@@ -107,8 +107,9 @@ def index_page() -> str:
         "framework's own profiler and counters, the kernel, and the clock.",
         "",
         "**Out of scope** is a row whose code patches `detente` itself or the interpreter (functions of these modules",
-        "replaced, memory written through `ctypes`): it runs in the process that measures it, and no check there can",
-        "hold out. What the parent measures from outside, the time of the window and of the processor, still stands.",
+        "replaced, memory written through `ctypes`), that reads the harness's variables or writes its evidence: it",
+        "runs in the process that measures it, and no check there can hold out. What the parent measures from outside,",
+        "the time of the window and of the processor, still stands.",
     ]
     for family, title in FAMILIES.items():
         lines += [

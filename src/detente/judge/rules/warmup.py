@@ -42,6 +42,14 @@ def _again(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
 
 
 def _cache_states(group: Group) -> Iterator[Hit]:
+    for row in group.rows:
+        if row.compiled in ("program", "regions") and not any(p.evidence.compile.events for p in row.fine):
+            yield Hit(
+                row,
+                "no cold start was measured: it runs compiled programs, and nobody counted a compilation",
+                {"compiled": row.compiled},
+                severity="warn",
+            )
     compiling = [row for row in group.rows if any(p.evidence.compile.events for p in row.fine)]
     states = {row.cell.key: {p.evidence.compile.cache_state for p in row.fine} for row in compiling}
     someone_cold = any("miss" in s for s in states.values())
@@ -132,8 +140,11 @@ RULES = (
         why="The same model compiled in 117 s and in 2.3 s with the cache; two harnesses disagreed by 2x because one "
         "did not clear it (pytorch/benchmark 1547).",
         evidence=("compile", "samples"),
-        detected="The state is decided by what the compile wrote to the cache folder. A row without a cold process "
-        "beside one that has one is flagged; the flag is a warning, because only the compile columns are void.",
+        detected="The state is decided by what the compile wrote to the cache folder, which was empty, as long as the "
+        "compiler is told to look there alone (its variables, JAX's setting) and read nothing that it had not written "
+        "(JAX's own account of what its cache saved). A row without a cold process beside one that has one is flagged, "
+        "and one whose programs nobody counted a compilation of; the flag is a warning, because only the compile "
+        "columns are void.",
         fix="Give every stack one process with an empty cache folder.",
         waive="Steady-state ratios do not depend on it.",
         example="TORCHINDUCTOR_CACHE_DIR left over from yesterday",

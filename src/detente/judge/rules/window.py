@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -15,12 +14,12 @@ from detente.judge.parity import (
     times_reference,
 )
 from detente.judge.rules.hardware import FOREIGN
-from detente.judge.rules.rule import Group, Hit, Row, Rule, each, train_step
+from detente.judge.rules.rule import Group, Hit, Row, Rule, each
 from detente.records.precision import PRECISIONS
 from detente.records.sample import Sample
 from detente.records.session import Process
 from detente.records.tensor_error import TensorError
-from detente.records.window import MANY_STEPS, HandOut, Window
+from detente.records.window import MANY_STEPS, Window
 
 # The largest share of a state's change that a stretch may lie from the reference, whatever two eager runs differ by:
 # one step of eight that is left out is a tenth of it. Where products are rounded to fewer digits, one step of AdamW on
@@ -36,32 +35,18 @@ LEAST_DRIFT = 1e-3
 LIKE_ITSELF = 2.0
 # Beyond the cap, what is left to say: a state that was not trained is off by all of its change.
 WILD = 0.5
+# Of a loss in the window it is asked whether it is that step's, and not how it was rounded: one of long ago, or of
+# another batch, is off by percents. So much of itself may it be off beside what the eager runs are, twenty times that
+# behind ``MANY_STEPS``, and so much of the first loss: of batches that are known by heart the loss is the last digits
+# of 1 - p.
+LOSS_CAP = {"fp64": 1e-3, "fp32": 1e-3, "tf32": 1e-2, "bf16": 5e-2}
+MANY_LOSS = 20.0
+OF_FIRST_LOSS = 1e-4
 # Samples right after a hand-out against the others: caches are cold and threads have slept there. Beyond this, in
 # every process and past the samples' own spread, they do other work.
 TELL = 1.25
 # The same beside others: one turn of a neighbour is a sample's half.
 TELL_SHARED = 2.0
-# Of the parent's clock, what samples and hand-outs must fill, and what a message and a tick of the kernel's account
-# may be late by; where others use the machine, a message waits for them (of a half-second window beside 93 % of
-# foreign load a sixth was missing).
-FILLED = 0.95
-LATE_NS = 30_000_000
-LATE_BESIDE_NS = 300_000_000
-# A queue of fresh batches may take so many times as long as one of batches that were seen: they come from memory, the
-# others from a cache. What is remembered takes thousands of times less.
-REMEMBERED = 3.0
-# Turns of a neighbour, 4 ms each, that a queue of batches may wait for.
-TURNS_NS = 100_000_000
-# A hand-out copies, and waits for nothing where the clock was right: it takes as long behind ten samples as behind one.
-PUT_OFF = 0.15
-# It reads, and our own copy of what was read is timed apart: so many copies, and so long for a tree of names, may
-# reading take. What is left beyond that is work, and is held against a sample.
-COPIES = 20
-NAMES_NS = 20_000_000
-MADE_UP = 0.25
-# Reading what one step of a region without state returned, for each tensor, and for the loss and the call besides: JAX
-# takes 20 to 100 microseconds for each, a neighbour on the same core twice that.
-READ_NS = 200_000
 
 
 def windows(row: Row) -> Iterator[tuple[Process, Window]]:
@@ -113,18 +98,37 @@ def difference(errors: Sequence[TensorError], precision: str, steps: int) -> str
     return ""
 
 
+def loss_difference(error: TensorError | None, first: float, precision: str, steps: int) -> str:
+    """What a loss of a stretch of so many ``steps`` differs by from the reference; ``first``: the row's first. Empty
+    when it does not, where nobody read one, and where the reference itself has none."""
+    if error is None or not math.isfinite(error.rms + error.err_ref):
+        return ""
+    share = LOSS_CAP.get(precision, LOSS_CAP["fp32"]) * (MANY_LOSS if steps > MANY_STEPS else 1.0)
+    scale = abs(first) if math.isfinite(first) else 0.0
+    allowed = times_reference(steps) * error.err_ref + share * error.rms + OF_FIRST_LOSS * scale
+    if error.err <= allowed:
+        return ""
+    return f"the loss of its step is off by {error.err:.2g} of {error.rms:.3g}, {allowed:.2g} is allowed"
+
+
 def _not_proved(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     if row.parity is not None and row.parity.same_function == "failed":
         return  # another function leaves another state: not-the-same-function says so already
     precision = row.cell.contract.precision
     for p, window in windows(row):
         where = f"after {window.proved} steps" if window.proved else "in the window"
+        first = p.evidence.losses[0] if p.evidence.losses else 0.0
         told = difference(window.errors, precision, window.proved) if window.errors else ""
+        told = told or loss_difference(window.loss, first, precision, window.proved)
         if told:
             yield f"{where} of block {p.block + 1}: {told}", {"block": p.block, "steps": window.proved}
             return
         for replay in window.replays:
+            if replay.refused:
+                yield f"in block {p.block + 1}: {replay.refused}", {"block": p.block}
+                return
             told = "" if replay.reason else difference(replay.errors, precision, replay.steps)
+            told = told or loss_difference(replay.loss, first, precision, replay.steps)
             if told:
                 behind = (
                     "on a batch that it had not seen"
@@ -158,7 +162,7 @@ def _proved(group: Group) -> Iterator[Hit]:
         yield from told
 
 
-def _shared(foreign: float) -> bool:
+def shared(foreign: float) -> bool:
     """Whether others used the machine; what is no number is as bad as it can be."""
     return not foreign <= FOREIGN
 
@@ -176,9 +180,9 @@ class Tell:
     @property
     def beyond(self) -> bool:
         """Whether this is no noise. Beside others a sample may wait for a neighbour's turn, but it computes no more."""
-        shared = _shared(self.foreign)
-        least = max(TELL_SHARED if shared else TELL, 1 + 4 * min(self.spread, 1.0))
-        return self.wall > least and (not shared or self.cpu > least)
+        beside = shared(self.foreign)
+        least = max(TELL_SHARED if beside else TELL, 1 + 4 * min(self.spread, 1.0))
+        return self.wall > least and (not beside or self.cpu > least)
 
 
 def tells(row: Row) -> list[Tell]:
@@ -213,166 +217,14 @@ def _tell(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         )
 
 
-def _covered(p: Process, window: Window) -> tuple[int, int]:
-    parts = [*p.evidence.samples, *window.hand_outs, *window.seen, *([window.fresh] if window.fresh else [])]
-    return (
-        sum(s.wall_ns for s in parts) + window.warm_ns,
-        sum(s.cpu_ns for s in parts) + window.warm_cpu_ns,
-    )
-
-
-def _not_covering(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+def _out_of_order(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     for p, window in windows(row):
-        if not window.parent_wall_ns:
-            continue
-        wall, cpu = _covered(p, window)
-        # An imported session may say anything of its load; unknown is as bad as it can be.
-        beside = LATE_BESIDE_NS * (min(max(p.foreign, 0.0), 1.0) if math.isfinite(p.foreign) else 1.0)
-        for what, mine, theirs, late in (
-            ("clock", wall, window.parent_wall_ns, LATE_NS + beside),
-            # While a message waits, all threads may go on.
-            ("account of processor time", cpu, window.parent_cpu_ns, 2 * (LATE_NS + beside)),
-        ):
-            if mine < FILLED * theirs - late or FILLED * mine > theirs + late:
-                yield (
-                    f"samples and hand-outs add up to {mine / 1e9:.3g} s, the parent's {what} says "
-                    f"{theirs / 1e9:.3g} s (block {p.block + 1})",
-                    {"inside_s": mine / 1e9, "parent_s": theirs / 1e9, "block": p.block},
-                )
-                return
-
-
-def put_off(p: Process, window: Window) -> float | None:
-    """The share of the published time by which handing the state out takes longer the more was published since it was
-    handed out before: the median slope between two of a process's hand-outs (Theil and Sen). What was put off lies on
-    every one of these lines; a hand-out that met fresh pages of memory lies on its own (a row's took 1.1 and 0.25 s by
-    turns, and a line through all of them was steep). About nothing where every sample did its own work. None where
-    there are too few hand-outs, or they differ by less than a message may be late."""
-    seconds = [s.wall_ns for s in p.evidence.samples]
-    points, before = [], 0
-    for h in window.hand_outs:
-        warm = window.warm_ns if before == 0 and not points else 0
-        points.append((sum(seconds[before : h.at]) + warm, h.wall_ns))
-        before = h.at
-    costs = [y for _, y in points]
-    slopes = [
-        (y - other_y) / (x - other_x)
-        for (x, y), (other_x, other_y) in itertools.combinations(points, 2)
-        if x != other_x
-    ]
-    if not slopes or max(costs) - min(costs) < 2 * LATE_NS:
-        return None
-    return statistics.median(slopes)
-
-
-def _still_at_work(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
-    found = [put_off(p, w) for p, w in windows(row) if w.proved or not train_step(row)]
-    shares = [s for s in found if s is not None]
-    # Of one process a slow page of memory may look like a fifth.
-    most = PUT_OFF if len(shares) > 2 else 2 * PUT_OFF
-    if shares and 2 * sum(s > most for s in shares) > len(found):
-        yield (
-            f"handing {_what(row)} out takes longer the more was timed before it, by "
-            f"{statistics.median(shares):.3g} of that time: work of the samples was still to do",
-            {"shares": shares},
-        )
-
-
-def made_up(p: Process, window: Window, stateless: bool = False) -> float | None:
-    """What handing the state out took beyond reading it, as a share of a sample; where there is no state
-    (``stateless``), what handing out one step's results did, as a share of a step. None where nobody timed the copy."""
-    timed = [h for h in window.hand_outs if h.copy_ns]
-    if not timed or not p.evidence.samples:
-        return None
-    # A neighbour lengthens the wall alone, and so does a sleep; work takes both.
-    over = sorted(
-        min(h.wall_ns, h.cpu_ns or h.wall_ns) - COPIES * h.copy_ns - _reading(h, stateless) for h in timed
-    )
-    # Every result that is read must be computed; of states those alone that end a stretch, three of seven or one of
-    # three. One may be a page of memory's: where there are five, two must take so long.
-    at = len(over) // 2 if stateless else len(over) - (2 if len(over) >= 5 else 1)
-    whole = statistics.median(s.wall_ns / (s.steps if stateless else 1) for s in p.evidence.samples)
-    return over[at] / whole
-
-
-def _reading(hand_out: HandOut, stateless: bool) -> int:
-    """What reading may take beside the bytes. Nobody counted tensors before 28 November."""
-    each = READ_NS * (hand_out.tensors + 1) if hand_out.tensors else NAMES_NS
-    return each if stateless else min(each, NAMES_NS)
-
-
-def _made_up(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
-    stateless = not train_step(row)
-    found = [
-        share
-        for p, w in windows(row)
-        if (w.proved or stateless) and (share := made_up(p, w, stateless)) is not None
-    ]
-    if found and 2 * sum(share > MADE_UP for share in found) > len(found):
-        yield (
-            f"handing {_what(row)} out takes {statistics.median(found):.3g} of a {'step' if stateless else 'sample'} "
-            f"longer than reading it can: work of the {'steps' if stateless else 'samples'} is done there",
-            {"shares": found},
-        )
-
-
-def _what(row: Row) -> str:
-    return "the state" if train_step(row) else "a result"
-
-
-def _covering(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
-    yield from _not_covering(row, group)
-    yield from _still_at_work(row, group)
-    yield from _made_up(row, group)
-
-
-def _fresh_over_seen(fresh: Sample, seen: Sequence[Sample], shared: bool = False) -> float:
-    """By the clock or by processor time, whichever says more: one turn of a neighbour in one of the queues of seen
-    batches once hid a dictionary that answered 360 times as fast. Beside others (``shared``) by processor time alone: a
-    turn in the queue of fresh ones is no work of theirs."""
-    wall = (fresh.wall_ns / fresh.steps) / max(s.wall_ns / s.steps for s in seen)
-    if not fresh.cpu_ns or not all(s.cpu_ns for s in seen):
-        return wall
-    cpu = (fresh.cpu_ns / fresh.steps) / max(s.cpu_ns / s.steps for s in seen)
-    return cpu if shared and not _elsewhere(fresh.wall_ns, fresh.cpu_ns) else max(wall, cpu)
-
-
-def _elsewhere(wall_ns: float, cpu_ns: float) -> bool:
-    """Whether somebody else did the work: a neighbour on the same core takes half of it and some turns of 4 ms, and a
-    process that waits longer than that waits for a helper of its own."""
-    return wall_ns > 3 * cpu_ns + TURNS_NS
-
-
-def _places_a_step(p: Process, window: Window, fresh: Sample) -> bool:
-    """Whether what placing took more is a good part of a step: nothing else of a placing depends on what the batch
-    holds. Beside others 32 placings of 20 us may wait for a neighbour's turn of 4 ms, but they compute no more."""
-    wall = window.fresh_place_ns - window.seen_place_ns
-    cpu = window.fresh_place_cpu_ns - window.seen_place_cpu_ns
-    waited = _elsewhere(window.fresh_place_ns * fresh.steps, window.fresh_place_cpu_ns * fresh.steps)
-    asked = window.fresh_place_cpu_ns > 0 and _shared(p.foreign) and not waited
-    return wall > 0.5 * fresh.wall_ns / fresh.steps and (not asked or cpu > 0.5 * fresh.cpu_ns / fresh.steps)
-
-
-def _remembered(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
-    ratios = [
-        _fresh_over_seen(w.fresh, w.seen, _shared(p.foreign))
-        for p, w in windows(row)
-        if w.fresh is not None and w.seen
-    ]
-    if ratios and statistics.median(ratios) > REMEMBERED:
-        yield (
-            f"a batch that no step has seen takes {statistics.median(ratios):.3g} times as long as one that was seen",
-            {"ratios": ratios},
-        )
-        return
-    told = [(p, w, w.fresh) for p, w in windows(row) if w.fresh is not None and w.seen_place_ns]
-    placed = [w.fresh_place_ns / w.seen_place_ns for _, w, _ in told]
-    if placed and statistics.median(placed) > REMEMBERED and all(_places_a_step(*one) for one in told):
-        yield (
-            f"placing a batch that was not seen before takes {statistics.median(placed):.3g} times as long as placing "
-            "one that was: the step's work is done there",
-            {"placed": placed},
-        )
+        if window.disorder:
+            yield (
+                f"in block {p.block + 1} {window.disorder}: somebody else spoke in the worker's name",
+                {"block": p.block, "disorder": window.disorder},
+            )
+            return
 
 
 RULES = (
@@ -389,8 +241,10 @@ RULES = (
         detected="The state after the window's first 8 to 35 steps against an fp64 reference that `prepare` advanced "
         "as far (at most four times the larger error of two eager runs, the rows of each batch in another order, and "
         "a hundredth of the whole change). In one random block of each row a stretch at a random place (of a small "
-        "model three), taken again by the reference from the state that was handed out before it, moments included. "
-        "Regions without state: what steps at random places returned, and one on a batch that no step had seen.",
+        "model three), taken again by the reference from the state that was handed out before it, moments "
+        "included, and the loss of one of its steps, as of the last of the first ones. What was kept for that is known "
+        "by its SHA-256, which the parent hears before the stack's code runs again. Regions without state: what steps "
+        "at random places returned, and one on a batch that no step had seen.",
         fix="Run the same step throughout; look for a schedule, a cache or a counter that changes it.",
         waive="Never.",
         example="if self.calls > 6: return cached_loss",
@@ -419,43 +273,21 @@ RULES = (
         applies=lambda row: row.cell.contract.region == "train-step",
     ),
     Rule(
-        code="clock-not-covering",
-        alias="P39",
+        code="told-out-of-order",
+        alias="P51",
         family="clock",
         severity="void",
-        title="The samples do not add up to the time that passed",
-        what="Between the samples, or behind a clock that runs slow, more time passed than was published.",
-        why="A clock patched to half its speed halves every row; 10 ms of work moved into a call between two "
-        "readings were published as 2 us.",
-        evidence=("window", "samples", "parent"),
-        detected="Samples and hand-outs must fill 95 % of the window by the parent's own clock, and of the processor "
-        "time that the kernel charges to the process. Handing the state out may not take longer the "
-        "more was timed before it, nor 20 times as long as a copy of it (and 0.2 ms for each tensor, 20 ms at "
-        "most) and a quarter of a sample besides; where there is no state, the results of one step no longer than 20 "
-        "copies (and 0.2 ms for each tensor) and a quarter of a step.",
-        fix="Leave the clock alone; do the step's work in the step.",
-        waive="Never.",
-        example="time.perf_counter_ns = lambda: real() // 2",
-        cpu=True,
-        check=each(_covering),
-    ),
-    Rule(
-        code="remembered-results",
-        alias="P40",
-        family="computed",
-        severity="void",
-        title="Results are remembered by their batch",
-        what="A step on a batch that was seen before returns what was computed then.",
-        why="Where no state moves, four rotating batches are four results: a dictionary answers in 0.3 us, and every "
-        "value is right.",
+        title="The worker's phases came out of their order",
+        what="The parent heard that a window began or ended when it could not have, or heard it twice.",
+        why="Behind its window a process learns whether that is taken again. One that wrote `the window is over` into "
+        "the pipe before it began knew it in time, and trained only where it was looked at.",
         evidence=("window",),
-        detected="A queue of fresh batches between two queues of as many that rotate: over three times as long in "
-        "most processes; placing a fresh batch likewise.",
-        fix="Compute every step.",
-        waive="Never for a rate.",
-        example="@functools.lru_cache\ndef forward(batch): ...",
+        detected="The messages that the window begins and that it is over must come once each, in this order. A stack "
+        "runs in the worker and can write to the worker's pipe; it cannot keep the worker from writing, too.",
+        fix="Leave the worker's pipe alone. A model that forks must not let its child go on as the worker.",
+        waive="Never.",
+        example='os.write(int(os.environ["DETENTE_EVENTS_FD"]), b\'{"event": "phase", "name": "window"}\\n\')',
         cpu=True,
-        check=each(_remembered),
-        applies=lambda row: row.cell.contract.region != "train-step",
+        check=each(_out_of_order),
     ),
 )

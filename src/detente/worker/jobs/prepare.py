@@ -148,11 +148,11 @@ def _steps(
 
 
 def _window(running: Any, placed: list[Any], weights: Any, contract: Contract, steps: int) -> Trace:
-    """The state after ``steps`` steps from the weights, three of which are done; of a region without state what each
-    batch gives, named ``NUMBER:NAME``."""
+    """The state after ``steps`` steps from the weights, three of which are done, and the loss of the last of them; of a
+    region without state what each batch gives, named ``NUMBER:NAME``, and their losses."""
     if contract.region == "train-step":
-        advance(running, placed, [i % len(placed) for i in range(3, steps)])
-        return state_trace(weights, running.state(), running.parameter_names())
+        loss = advance(running, placed, [i % len(placed) for i in range(3, steps)])
+        return replace(state_trace(weights, running.state(), running.parameter_names()), losses=(loss,))
     running.load(weights)
     losses, found = [], {}
     for number, batch in enumerate(placed):

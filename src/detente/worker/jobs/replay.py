@@ -7,6 +7,7 @@ One process takes those of several rows: what it costs to start is paid once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from detente.records.window import MANY_STEPS, Replay
 from detente.worker.advance import advance
 from detente.worker.events import Events
 from detente.worker.fair import Fair
-from detente.worker.handed import Handed, Kept, map_handed
+from detente.worker.handed import UNWANTED, Changed, Handed, Kept, is_digest, map_handed
 from detente.worker.maker import Maker, make_maker
 from detente.worker.prepared import map_batches, map_weights, read_kinks
 from detente.worker.reference import STATE, Reference, Trace, make_reference, state_trace, with_errors
@@ -35,17 +36,29 @@ def run(job: Job, events: Events) -> Evidence:
     events.phase("import")
     found: dict[str, tuple[Replay, ...]] = {}
     for name, folder in job.replays.items():
-        handed = map_handed(Path(folder))
-        if handed is None:
-            found[name] = (Replay(0, 0, reason="the timed process handed nothing out"),)
-        elif handed.stretches:
-            found[name] = tuple(_again(job, stretch, events) for stretch in handed.stretches)
-        else:
-            reference = _reference(_steps(job, handed, events))
-            found[name] = (
-                Replay(0, 1, reference.errors(_returned(handed.returned, job.cell.contract.region))),
-            )
+        found[name] = _taken_again(job, Path(folder), job.kept.get(name, ()), events)
     return Evidence("ok", "done", replays=found)
+
+
+def _taken_again(job: Job, folder: Path, kept: tuple[str, ...], events: Events) -> tuple[Replay, ...]:
+    """Of one process. What it said behind its window is what it handed out, and nothing that was written later."""
+    if not kept:
+        return (Replay(0, 0, reason="the timed process did not say what it handed out"),)
+    said, *others = kept
+    if others:
+        return (Replay(0, 0, refused="the parent was told more than once what had been handed out"),)
+    if said == UNWANTED:
+        return (Replay(0, 0, refused="somebody else answered that what was handed out is not wanted"),)
+    if not is_digest(said):
+        return (Replay(0, 0, reason=said),)
+    try:
+        handed = map_handed(folder, said)
+    except Changed as error:
+        return (Replay(0, 0, refused=f"what was handed out was changed behind the window: {error}"),)
+    if handed.stretches:
+        return tuple(_again(job, stretch, events) for stretch in handed.stretches)
+    reference = _reference(_steps(job, handed, events))
+    return (Replay(0, 1, reference.errors(_returned(handed.returned, job.cell.contract.region))),)
 
 
 def _again(job: Job, stretch: Kept, events: Events) -> Replay:
@@ -55,7 +68,8 @@ def _again(job: Job, stretch: Kept, events: Events) -> Replay:
         # That is an answer, and no failure of the reference.
         told = TensorError("update", f"state ({error})"[:200], float("inf"), 0.0, 1.0, 1)
         return Replay(stretch.first, stretch.steps, (told,))
-    return Replay(stretch.first, stretch.steps, reference.errors(stretch.change, whole=STATE))
+    errors = reference.errors(stretch.change, whole=STATE)
+    return Replay(stretch.first, stretch.steps, errors, loss=reference.loss_error(1, stretch.loss))
 
 
 def _reference(traces: Iterator[Trace]) -> Reference:
@@ -100,8 +114,8 @@ def _stretches(job: Job, stretch: Kept, events: Events) -> Iterator[Trace]:
             running.adopt(before)
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise NotAState(f"{type(error).__name__}: {error}") from error
-        advance(running, placed, stretch.batches)
-        yield state_trace(before, running.state(), stretch.parameters)
+        loss = advance(running, placed, stretch.batches, stretch.at)
+        yield replace(state_trace(before, running.state(), stretch.parameters), losses=(loss,))
 
 
 def _steps(job: Job, handed: Handed, events: Events) -> Iterator[Trace]:

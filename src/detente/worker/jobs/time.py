@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,12 @@ from detente.records.evidence import CompileRecord, Evidence
 from detente.records.job import Job
 from detente.records.tensor_error import TensorError
 from detente.records.window import Window
-from detente.stacks.protocol import Running
 from detente.worker.buffers import held_already
-from detente.worker.clock import calibrate, is_long, readings, without_collector
+from detente.worker.clock import calibrate, is_long
+from detente.worker.cold import cache_state
 from detente.worker.events import Events
-from detente.worker.handed import can_hold, is_wanted, keep_returned, keep_stretches, some_of
-from detente.worker.opened import Opened, cache_state, open_job
+from detente.worker.handed import WANTED, await_answer, can_hold, keep_returned, keep_stretches, some_of
+from detente.worker.opened import Opened, open_job
 from detente.worker.prepared import read_kinks
 from detente.worker.probes import run_probes
 from detente.worker.process_state import take_state
@@ -37,6 +38,8 @@ from detente.worker.three_steps import ThreeSteps, three_steps
 from detente.worker.window import FRESH, Taken, draw_stretch, fresh_seed, states
 from detente.worker.window import Window as Taking
 
+# What a disk says that holds no more. Any other refusal (a folder in a file's place) may be the stack's doing.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 # In place of a reference that there is not: the window's first steps are as many as of the slowest model.
 _NOTHING = Reference({}, {}, steps=8)
 
@@ -52,7 +55,7 @@ def run(job: Job, events: Events) -> Evidence:
     running, region = opened.running, job.cell.contract.region
     steps = three_steps(running, opened.placed, region, events, opened.batches)
     compiled = running.compiled()
-    state = cache_state(opened)
+    state = cache_state(opened, steps.seconds[0])
     folder, contract = Path(job.prepared), job.cell.contract
     trace = steps.trace(running, opened.weights, region, moved=region != "train-step")
 
@@ -64,22 +67,22 @@ def run(job: Job, events: Events) -> Evidence:
     fresh = _fresh(opened, taking.queued) if region != "train-step" else []
     # Asked before the window: nothing of the stack's runs between its last reading and what is made of it.
     names = running.parameter_names()
-    placing: dict[str, int] = {}
     if region == "train-step":
         events.phase("memory")  # of what is handed out, until the window says that it begins
         taking.make_room(held)
     before, began = running.compiled().events, take_state()
-    if region == "train-step":
-        taken = taking.of_state(rest)
-    else:
-        placed, placing = _placed(running, opened.batches, fresh)
-        taken = taking.of_outputs(placed)
+    taken = taking.of_state(rest) if region == "train-step" else taking.of_outputs(fresh, opened.batches)
     opened.window = (began, take_state())
     opened.done, opened.collector, opened.first_loss = taken.newest, taken.collector, steps.losses[0]
-    window = replace(_window(job, taken, reference, opened.weights, names), **placing)
-    if job.handed and is_wanted(Path(job.handed)):
-        events.phase("keep")
-        _keep(job, taken, fresh, names)
+    window = _window(job, taken, reference, opened.weights, names)
+    if job.handed:
+        said = await_answer(Path(job.handed))
+        if said == WANTED:
+            events.phase("keep")
+            said = _keep(job, taken, fresh, names)
+        # Before anything of the stack's runs again: what is on the disk, its code can change. And whatever was heard:
+        # where the stack speaks in our name, the parent then hears two.
+        events.kept(said)
     inside = running.compiled().events - before
     samples = tuple(taken.samples)
     del taken
@@ -154,32 +157,6 @@ def _fresh(opened: Opened, queued: int) -> list[dict[str, np.ndarray]]:
     return found if len(shapes) == 1 else []
 
 
-def _placed(
-    running: Running, seen: list[dict[str, np.ndarray]], fresh: list[dict[str, np.ndarray]]
-) -> tuple[list[Any], dict[str, int]]:
-    """The fresh batches on the device, and what placing one took beside one that had been placed before: a stack that
-    computes where it places would be fast ever after. Without the collector: one collection of all that a framework
-    imports takes 70 ms, and made a fair row void for computing in 32 placings of 30 us (28 November). And behind one
-    placing that is not counted: where two batches were fresh, the first of them met cold caches, and torch-eager was
-    void for 86 us beside 17."""
-    if not fresh:
-        return [], {}
-    with without_collector():
-        running.place(seen[0])
-        begun, begun_cpu = readings()
-        placed = [running.place(batch) for batch in fresh]
-        between, between_cpu = readings()
-        again = [running.place(seen[i % len(seen)]) for i in range(len(fresh))]
-        over, over_cpu = readings()
-    del again
-    return placed, {
-        "fresh_place_ns": (between - begun) // len(fresh),
-        "seen_place_ns": (over - between) // len(fresh),
-        "fresh_place_cpu_ns": (between_cpu - begun_cpu) // len(fresh),
-        "seen_place_cpu_ns": (over_cpu - between_cpu) // len(fresh),
-    }
-
-
 def _window(job: Job, taken: Taken, reference: Reference, weights: Any, names: frozenset[str]) -> Window:
     """What is known of the window, its first steps proved. Moments in the first process of a row alone: they are two
     thirds of the state, and the parameters follow from them."""
@@ -190,9 +167,11 @@ def _window(job: Job, taken: Taken, reference: Reference, weights: Any, names: f
         tensors, moments = split_state(taken.state)
         trace = Trace((), {}, {}, weights, tensors, names, moments if job.full_proof else {})
         errors = reference.errors(trace, whole=STATE if job.full_proof else TENSORS)
+        known = {(e.kind, e.name) for e in errors}
+        errors += tuple(e for e in reference.strangers(taken.given) if (e.kind, e.name) not in known)
     else:
         errors = _returned_errors(taken, reference, job.cell.contract.region)
-    warm = taken.warm
+    warm, placing = taken.warm, taken.placing
     return Window(
         proved=reference.steps if taken.state and errors else 0,
         warm_ns=warm.wall_ns if warm else 0,
@@ -201,11 +180,18 @@ def _window(job: Job, taken: Taken, reference: Reference, weights: Any, names: f
         hand_outs=tuple(taken.hand_outs),
         fresh=taken.fresh,
         seen=tuple(taken.seen),
+        fresh_place_ns=placing.fresh_ns,
+        seen_place_ns=placing.seen_ns,
+        fresh_place_cpu_ns=placing.fresh_cpu_ns,
+        seen_place_cpu_ns=placing.seen_cpu_ns,
+        loss=reference.loss_error(1, taken.loss) if taken.state else None,
+        placing_ns=placing.wall_ns,
+        placing_cpu_ns=placing.cpu_ns,
     )
 
 
 def _returned_errors(taken: Taken, reference: Reference, region: str) -> tuple[TensorError, ...]:
-    """Steps on rotating batches against what the reference says of each batch."""
+    """Steps on rotating batches against what the reference says of each batch, its loss too."""
     found: dict[str, TensorError] = {}
     for returned in taken.outputs:
         if returned.fresh:
@@ -224,22 +210,30 @@ def _returned_errors(taken: Taken, reference: Reference, region: str) -> tuple[T
             # The other batches' entries are missing from this trace, and are no news.
             if error.name.partition(":")[0] == str(returned.number):
                 found[f"{error.kind}|{error.name}"] = error
+        loss = reference.loss_error(returned.number + 1, float(returned.outputs["loss"]))
+        if loss is not None:
+            found[f"loss|{loss.name}"] = loss
     return tuple(found.values())
 
 
-def _keep(job: Job, taken: Taken, fresh: list[dict[str, np.ndarray]], names: frozenset[str]) -> None:
-    """To disk, for a replay in a process of its own: no worker needs a second framework."""
+def _keep(job: Job, taken: Taken, fresh: list[dict[str, np.ndarray]], names: frozenset[str]) -> str:
+    """To disk, for a replay in a process of its own: no worker needs a second framework. The SHA-256 of what was kept,
+    or why nothing was."""
     folder = Path(job.handed)
     stretches = some_of(taken.stretches, draw_stretch(taken))
     last = next((r for r in taken.outputs if r.fresh), None)
     try:
         if stretches:
-            keep_stretches(folder, stretches, names)
-        elif last is not None:
-            keep_returned(folder, fresh[last.number], last.outputs)
+            return keep_stretches(folder, stretches, names)
+        if last is not None:
+            return keep_returned(folder, fresh[last.number], last.outputs)
     except OSError as error:
+        if error.errno not in _FULL:
+            raise
         # A full disk is no fault of the row's: another process of it takes the turn.
         print(f"what was handed out could not be kept: {error}", file=sys.stderr)
+        return f"what was handed out could not be kept: {error}"
+    return "the timed process handed nothing out"
 
 
 def _programs(opened: Opened) -> tuple[Any, ...]:

@@ -22,6 +22,9 @@ _STEERING = (
     "DNNL_",
 )
 _OURS = ("_CACHE_DIR", "_NUM_THREADS")
+# What importing a framework sets by itself: torch_xla its own XLA flags, JAX and torch_xla those of a TPU. Anything
+# else that is there behind a stack's ``start`` is the stack's: it runs in ``start``, as importing does.
+_BY_IMPORTING = {"torch_xla": _STEERING, "jax": ("LIBTPU_INIT_ARGS",)}
 # Inductor's switches that spend compile time on speed.
 _INDUCTOR = (
     "max_autotune",
@@ -36,7 +39,8 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``flags``: name -> value. What the worker's start set for every row, and what importing the framework sets
     by itself, is the default; ``torch.compile(mode=...)`` patches Inductor's table only while it compiles and is not
     seen here."""
-    imported = opened.environment["after"]
+    own = tuple(start for name, starts in _BY_IMPORTING.items() if name in sys.modules for start in starts)
+    imported = {n: v for n, v in opened.environment["after"].items() if n.startswith(own)}
     found = {
         name: value
         for name, value in os.environ.items()

@@ -12,10 +12,27 @@ from typing import Any
 
 # One per executable that the client starts on a device, whoever asked for it (jit, a compiled object, jnp).
 _LAUNCH = re.compile(r"LoadedExecutable::ExecuteHelperOnSingleDevice$|Executable::ExecuteHelper$")
+# What a persistent cache saved, as JAX's own monitoring tells it (jax/_src/compiler.py).
+_SAVED = "/jax/compilation_cache/compile_time_saved_sec"
 # ``np.asarray``, ``float``, ``.item()`` and printing all go through this one.
 _READ = re.compile(r"^np\.asarray\(jax\.Array\)$|copy_to_host_async$")
 # Bytes that a trace may take; on a disk with less room it may have been cut.
 _TRACE = 4 * 2**20
+
+
+class CacheReads:
+    """``saved_s``: seconds of compiling that entries of JAX's persistent cache have saved since this was made, whatever
+    folder they were in."""
+
+    def __init__(self) -> None:
+        import jax.monitoring
+
+        self.saved_s = 0.0
+        jax.monitoring.register_event_duration_secs_listener(self._hear)
+
+    def _hear(self, name: str, seconds: float, **_: object) -> None:
+        if name == _SAVED:
+            self.saved_s += max(0.0, seconds)
 
 
 def watch(run: Callable[[], Any]) -> dict[str, Any]:

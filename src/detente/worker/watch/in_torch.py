@@ -7,6 +7,7 @@ the draws inside a fused kernel) is read from the same step run once more, eager
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -37,6 +38,12 @@ PLUMBING = frozenset(
     )
     for name in names.split(" ")
 )
+# Namespaces of operators that torch itself has written down one by one.
+_PLAIN = ("aten", "prim", "prims", "profiler")
+# Operators that multiply, or may, and have no entry in torch's table of FLOPs.
+_HIDES = re.compile(
+    r"^(add)?mv$|^v?dot$|^addr$|_mm$|dot_product|rnn|lstm|gru|cdist|trilinear|^linalg_|fft|mkldnn|quant"
+)
 
 
 def watch(run: Callable[[], Any]) -> dict[str, Any]:
@@ -57,7 +64,7 @@ def watch(run: Callable[[], Any]) -> dict[str, Any]:
         run()
     events = list(seen.events() or ())
     inside = {id(e) for e in events if _below(e, _COMPILED)}
-    regions = [e for e in events if e.name.startswith("Torch-Compiled Region") and id(e) not in inside]
+    regions = [e for e in events if _is_region(e)]
     backward = [e.time_range.start for e in events if e.name.startswith(_BACKWARD)]
     # An operator that calls others is one operator: the outermost.
     outside = [
@@ -148,19 +155,23 @@ def dispatched(run: Callable[[], Any]) -> dict[str, Any]:
     ``random_ops``      operators that draw random numbers, as torch itself marks them; 1 where none is marked and a
                         generator of torch's moved all the same (an operator of somebody's own)
     ``values_read``     the numbers that were read to the host meanwhile
+    ``operators``       how many there were
+    ``flops``           of all products, those of attention among them, which torch's table does not know on a CPU
+    ``opaque``          operators that may multiply and whose FLOPs nobody here knows, by name
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
     products: dict[str, float] = {}
-    draws, values = 0, []
+    draws, values, count, attention, opaque = 0, [], 0, 0.0, set()
 
     class Dispatched(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            nonlocal draws
+            nonlocal draws, count, attention
             out = func(*args, **(kwargs or {}))
             name = func._overloadpacket.__name__
+            count += 1
             draws += _draws(func, args, kwargs or {})
             if name == "_local_scalar_dense":
                 values.append(float(out))
@@ -170,13 +181,24 @@ def dispatched(run: Callable[[], Any]) -> dict[str, Any]:
                 # addmm and its kin begin with what is added; the operands of the product are the two last matrices.
                 key = "x".join(operands[-2:])
                 products[key] = products.get(key, 0.0) + float(flops(*args, **(kwargs or {}), out_val=out))
+            elif name in _ATTENTION:
+                attention += _ATTENTION[name](*args)
+            elif func.namespace not in _PLAIN or _HIDES.search(name):
+                opaque.add(f"{func.namespace}::{name}")
             return out
 
     before = _generators()
     with torch.compiler.set_stance("force_eager"), Dispatched():
         run()
     moved = any(not torch.equal(a, b) for a, b in zip(before, _generators(), strict=False))
-    return {"product_dtypes": products, "random_ops": draws or int(moved), "values_read": values}
+    return {
+        "product_dtypes": products,
+        "random_ops": draws or int(moved),
+        "values_read": values,
+        "operators": count,
+        "flops": sum(products.values()) + attention,
+        "opaque": sorted(opaque),
+    }
 
 
 def _draws(func: Any, args: Any, kwargs: Any) -> bool:
@@ -200,3 +222,48 @@ def _generators() -> list[Any]:
 
     found = [torch.random.get_rng_state()]
     return found + (torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])
+
+
+def operators(run: Callable[[], Any]) -> dict[str, int]:
+    """``operators``: how many torch ran in one call of ``run``, none of them compiled."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counted(TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen += 1
+            return func(*args, **(kwargs or {}))
+
+    with Counted() as counted:
+        run()
+    return {"operators": counted.seen}
+
+
+def regions(run: Callable[[], Any]) -> dict[str, int]:
+    """``regions``: how many compiled regions ran in one call of ``run``, as ``watch`` counts them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        run()
+    return {"regions": sum(_is_region(e) for e in seen.events() or ())}
+
+
+def _is_region(event: Any) -> bool:
+    return event.name.startswith("Torch-Compiled Region") and not _below(event, _COMPILED)
+
+
+def _forward_attention(query: Any, key: Any, value: Any, *_: Any) -> float:
+    (*batch, rows, width), keys, wide = query.shape, key.shape[-2], value.shape[-1]
+    return 2.0 * math.prod(batch) * rows * keys * (width + wide)
+
+
+def _backward_attention(_: Any, query: Any, key: Any, value: Any, *rest: Any) -> float:
+    # The scores once more, and two products for each of the forward's.
+    return 2.5 * _forward_attention(query, key, value)
+
+
+_ATTENTION: dict[str, Callable[..., float]] = {
+    "_scaled_dot_product_flash_attention_for_cpu": _forward_attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _backward_attention,
+}
