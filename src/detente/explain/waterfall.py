@@ -54,11 +54,6 @@ class Effect:
         """By which factor a step takes longer."""
         return math.exp(self.mean)
 
-    @property
-    def reach(self) -> float:
-        """Half of the interval's width; infinite where there is none."""
-        return math.inf if self.interval is None else (self.interval.high - self.interval.low) / 2
-
 
 @dataclass(frozen=True)
 class Bar:
