@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 
 from detente.explain.align import Aligned, align
-from detente.explain.arm_effects import ArmEffect
+from detente.explain.arm_effects import ArmEffect, arm_effects
+from detente.explain.causes import lacking
 from detente.explain.difference_rules import RULES, Pair
 from detente.explain.findings import Finding, find, settled
 from detente.explain.pair import Explanation
+from detente.explain.rows import Rows
 from detente.explain.side import Side
-from detente.explain.waterfall import Bar, Effect, Waterfall
+from detente.explain.waterfall import Bar, Effect, Waterfall, waterfall
+from detente.judge.block_correlation import STORED
 from detente.judge.statistics import Interval
 from detente.programs.module import Dot, Instruction, Shape
 from detente.programs.parts import Part, parts, sites
+from detente.records.arm import NO_ARM, arm_of
 from detente.records.evidence import Evidence
 from detente.stacks.protocol import Capture
 from detente.worker.artefacts import keep_programs
@@ -335,3 +339,47 @@ def test_what_was_not_tested_says_why() -> None:
     dropped = ArmEffect("loop", "jax[loop=scan]", "jax", "dropped", None, "loop=scan is not what it says")
     assert ended("loop", explained(), dropped) == ("untested", "loop=scan is not what it says")
     assert "no arm" in ended("loop", explained())[1]
+
+
+def test_a_tenth_is_a_tenth() -> None:
+    """1.104x was within 'a tenth', of logarithms."""
+    for low, high, state in ((0.97, 1.104, "untested"), (0.97, 1.0999, "rejected"), (0.905, 1.0, "untested")):
+        assert ended("program", explained(Bar("program", between(low, high), (0.0, 0.0), True)))[0] == state
+
+
+def test_where_nothing_is_called_the_same_nothing_is_rejected() -> None:
+    quiet = explained(Bar("program", effect(0.001), (0, 0), True))
+    assert ended("program", quiet)[0] == "rejected"
+    state, said = ended("program", replace(quiet, never_same="others used up to 50 % of this machine"))
+    assert state == "untested" and said.endswith(
+        "others used up to 50 % of this machine: that rejects nothing"
+    )
+
+
+def test_a_bar_and_an_arm_of_the_same_figures_end_alike() -> None:
+    base = dict.fromkeys(range(5), 0.1)
+    slow = {k: 0.1 * math.exp(0.13 + 0.05 * (k - 2)) for k in range(5)}
+    times = {frozenset[str](): base, frozenset({"donation"}): slow}
+    fall = waterfall(times, base, slow, [("donation",)], noise=math.log1p(0.125))
+    off = ("jax", arm_of({"donation": "off"}))
+    measured = Rows("g", {("jax", NO_ARM): base, off: slow}, {}, 0.125, tuple(base), rho=STORED.bound)
+    (arm,) = arm_effects(measured)
+    bar = fall.bars[0].effect.interval
+    assert arm.effect is not None and arm.effect.interval is not None and bar is not None
+    assert arm.effect.interval.ratios == pytest.approx(bar.ratios) and arm.state == "below noise"
+    for ending in (ended("donation", Explanation("a", "b", None, fall)), ended("donation", explained(), arm)):
+        assert ending[0] == "untested" and "rejects nothing" in ending[1]
+
+
+@pytest.mark.parametrize(("ours", "theirs", "found"), [
+    (4, 1_500_000_000, True), (700, 1500, True), (1490, 1500, False), (1500, 1500, False), (0, 0, False),
+])  # fmt: skip
+def test_a_little_that_is_taken_over_hides_no_missing_donation(ours, theirs, found, tmp_path) -> None:
+    """Four bytes beside 1.5 GB were no finding."""
+    a, b = side(tmp_path, "jax", alias_bytes=ours), side(tmp_path, "jax", alias_bytes=theirs)
+    rules = [f.rule for f in find(a, b, [])]
+    assert rules == (["missing-donation"] if found else [])
+    # Next to nothing is what the arm is of; half of it is another cause, which no arm is of.
+    facts = {"executables": 1}
+    lacks = lacking({**facts, "alias_bytes": ours}, {**facts, "alias_bytes": theirs}, "jax")
+    assert lacks == (("donation",) if ours < 0.1 * theirs else ())

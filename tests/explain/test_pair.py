@@ -323,3 +323,15 @@ def test_more_causes_than_four_run_in_some_orders_only() -> None:
     path = Path(("jax", NO_ARM), ("jax", NO_ARM), (Cause("runtime", "", first=True), *causes))
     assert all(order[0] == "runtime" for order in path.orders())
     assert len(path.orders()) == 12 and len(rows_between(path, path.orders())) < 2**6
+
+
+def test_an_explanation_of_a_busy_session_calls_nothing_the_same() -> None:
+    path = between("torch-xla", "jax")
+    made = rows(every_row(path), lambda row: 2e-3)
+    assert explain_pair(made, path).verdict.word == "SAME"  # type: ignore[union-attr]
+    busy = explain_pair(replace(made, busy="others used up to 50 % of this machine"), path)
+    assert busy.verdict is not None and busy.verdict.word == "UNDECIDED"
+    assert busy.never_same == "others used up to 50 % of this machine" in busy.verdict.reason
+    unknown = explain_pair(replace(made, noise=None), path)
+    assert "A/A pair" in unknown.never_same and unknown.verdict is not None
+    assert unknown.verdict.word == "UNDECIDED"

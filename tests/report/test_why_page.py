@@ -6,22 +6,30 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from detente.explain.align import Match, align
 from detente.explain.answer import Answer, answer
+from detente.explain.arm_effects import ArmEffect
 from detente.explain.captured_parts import Divided
 from detente.explain.question import Question
 from detente.explain.side import Side
-from detente.explain.waterfall import Bar
+from detente.explain.waterfall import Bar, Effect
+from detente.judge.statistics import Interval
+from detente.programs.module import Computation, Dot
 from detente.programs.part_table import part_table
-from detente.programs.parts import parts, sites
+from detente.programs.parts import Site, parts, sites
 from detente.records.evidence import Evidence
 from detente.records.program import Program
 from detente.records.session import Session
+from detente.report import why_html
+from detente.report.parts_page import coverage_line
 from detente.report.text import capital
 from detente.report.why_html import first_layers, render_why
 from detente.report.why_page import (
@@ -35,7 +43,7 @@ from detente.report.why_page import (
 )
 from tests.explain.golden import evidence, golden
 from tests.explain.test_answer import question, session
-from tests.explain.test_findings import effect
+from tests.explain.test_findings import chain, effect
 from tests.programs.build import parameter, program
 from tests.programs.test_parts import op
 
@@ -107,7 +115,7 @@ def test_names_stay_what_they_are(whole: Answer) -> None:
 def test_an_interaction_is_said_beside_what_is_below_noise(whole: Answer) -> None:
     fall = whole.explanation.waterfall
     assert fall is not None
-    cancels = Bar("program", effect(0.0), (-0.5, 0.5), True)
+    cancels = Bar("program", effect(0.0), (-0.5, 0.5), True, True)
     assert bar_remarks(cancels) == ("below noise", "interaction")
     both = replace(whole, explanation=replace(whole.explanation, waterfall=replace(fall, bars=(cancels,))))
     for style in STYLES:
@@ -124,6 +132,7 @@ def test_what_is_left_is_explained_only_where_something_could_be_left(whole: Ans
     assert left_remark(open_) == "not explained"
     apart = replace(whole, explanation=replace(whole.explanation, waterfall=open_))
     assert "not explained" in render_why(apart) and why_document(apart)["explained"] is False
+    assert why_document(apart)["left"] == "not explained" and why_document(whole)["left"] is None
     assert why_document(whole)["explained"] is None
     assert effect_words(fall.residual)[0] == "1.000x"
 
@@ -276,3 +285,89 @@ def test_the_code_of_a_part_is_all_of_it_but_equal_layers() -> None:
 def test_no_bar_of_a_loss_names_products_that_nobody_calls() -> None:
     asked = Question("gpt2", "tiny", "forward", "fp32", "cpu", "torch-eager", "jax")
     assert asked.path.causes[0].title == "PyTorch's runtime, or one program of XLA's"
+
+
+def test_what_was_not_proved_is_not_called_proved(whole: Answer, tmp_path: Path) -> None:
+    """'... are proved to compute the same' stood wherever there was a verdict."""
+    assert "are proved to compute the same; every arm was proved" in render_why(whole)
+    bare = replace(
+        session(tmp_path), processes=tuple(p for p in session(tmp_path).processes if p.kind != "prove")
+    )
+    found = answer(question(), bare, tmp_path)
+    assert found.unproved == dict.fromkeys(("detente", "jax"), "not proved in float64 at a small size")
+    for style in STYLES:
+        page = told(found, style)
+        assert "Not wholly proved to compute the same: detente (not proved in float64" in page, style
+        assert "are proved to compute" not in page, style
+    assert why_document(found)["unproved"] == found.unproved
+    early = replace(whole, early=("jax",))
+    assert "are proved to compute the same in their first steps; what was timed after them" in render_why(
+        early
+    )
+
+
+def test_an_interval_stands_beside_its_level(whole: Answer) -> None:
+    """'95 % interval' stood above six arms whose intervals are at 99.2 %."""
+
+    def at(level: float) -> Effect:
+        return replace(effect(0.2), interval=Interval(0.1, 0.3, level))
+
+    arms = tuple(
+        ArmEffect(f, f"jax[{f}=off]", "jax", "measured", at(1 - 0.05 / 6)) for f in ("fusion", "loop")
+    )
+    fall = whole.explanation.waterfall
+    assert fall is not None
+    bars = tuple(Bar(cause, at(0.975), (0.2, 0.2), False) for cause in ("program", "runtime"))
+    two = replace(fall, bars=bars, gap=at(0.95), residual=at(0.95))
+    found = replace(whole, effects=arms, explanation=replace(whole.explanation, waterfall=two))
+    for style in STYLES:
+        page = told(found, style).replace("\\", "")
+        assert "Intervals are at 99.17 % each: 95 % for all of them together" in page, style
+        assert "are at 95 %, the verdict" in page and "those of the bars at 97.5 % each" in page, style
+    assert "95 % interval</th>" not in render_why(found)
+    assert "Intervals are at 98.33 %, the verdict's level." in told(whole, "text")
+
+
+def test_a_kernel_of_several_parts_is_counted_with_its_largest_product() -> None:
+    """'... counted with their result's' was said: it is their largest product's."""
+    inner = Computation(
+        "fused",
+        (
+            parameter(0, 4, 4),
+            replace(op("dot", 0, 0, origin="jit(s)/transpose(jvp(a))/dot_general"), detail=Dot((1,))),
+            op("add", 1, 0, origin="jit(s)/optimizer/add"),
+        ),
+        2,
+    )
+    fusion = replace(op("fusion", 0, called=("fused",), origin="jit(s)/optimizer/add"), name="fusion.1")
+    module = program([parameter(0, 4, 4), fusion], inner)
+    table = part_table(module, module, {"fusion.1": 1.0})
+    assert {r.path: r.seconds for r in table.rows if r.seconds} == {"a": 1.0}
+    assert "each counted with one: that of their largest product, or of their result" in coverage_line(table)
+
+
+def shown(a: Sequence[Site], b: Sequence[Site], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Both sides of a part as the page holds them."""
+    monkeypatch.setattr(why_html, "first_layers", lambda side, parts: side)
+    aligned = SimpleNamespace(a=(), b=(), path="root", direction="backward")
+    part = SimpleNamespace(aligned=aligned, matched=True)
+    (row,) = why_html._programs(SimpleNamespace(sides=(a, b), parts=(part,)))  # type: ignore[arg-type]
+    return row
+
+
+def test_a_line_whose_partner_is_not_shown_is_nobodys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an update of 2,736 and 7,548 operations nearly every line was red: its partner stood behind line 400."""
+    a = sites(program(chain("log", *["sine"] * 300)))
+    b = sites(program(chain("log", *["tanh"] * 500, *["sine"] * 300)))
+    row = shown(a, b, monkeypatch)
+    assert len(row["b"]) == 401 and row["b"][-1] == "... and 401 more"
+    assert not row["own"][0] and {x for x, _, _ in row["pairs"]} == set(range(301))
+    # The lines in the middle, which A has not, are its own.
+    assert row["own"][1] == list(range(1, 400))
+
+
+def test_a_part_that_one_side_has_alone_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = sites(program(chain("log", "transpose", "sine")))
+    for row, which in ((shown(a, [], monkeypatch), 0), (shown([], a, monkeypatch), 1)):
+        # What only moves data is unmarked.
+        assert row["own"][which] == [0, 2] and row["own"][1 - which] == [] == row["pairs"]

@@ -12,7 +12,7 @@ from detente.explain.difference_rules import Pair
 from detente.explain.findings import Finding, find, settled
 from detente.explain.match import Matched, match
 from detente.explain.pair import Explanation, explain_pair
-from detente.explain.question import Question
+from detente.explain.question import Question, of_explained
 from detente.explain.rows import group_of, label_of, plain_captures, rows_of
 from detente.explain.side import Side
 from detente.programs.module import ProgramError
@@ -41,7 +41,8 @@ class Answer:
     -> why it was not switched. ``compared``: the rows whose programs' text the findings are of, None where no rule
     compares it (``uncompared``: why); from PyTorch to JAX the first is the bridge, which runs A's program on XLA.
     ``despite``: row -> why it is void in a comparison, where that is what the question is about. ``unmatched``: what
-    was to belong together and is not there, in words."""
+    was to belong together and is not there, in words. ``unproved``: row with figures -> what is missing of its proof;
+    ``early``: rows that are proved in their first steps alone."""
 
     question: Question
     session: Session
@@ -56,6 +57,8 @@ class Answer:
     despite: dict[str, str] = field(default_factory=dict)
     uncompared: str = ""
     unmatched: tuple[str, ...] = ()
+    unproved: dict[str, str] = field(default_factory=dict)
+    early: tuple[str, ...] = ()
 
     @property
     def titles(self) -> dict[str, str]:
@@ -75,7 +78,7 @@ def answer(
 ) -> Answer:
     """What a session says to a question. Raises UsageFault for a session that holds nothing of these two rows."""
     group = group_of(session, question)
-    rows = rows_of(session, group, question.a, question.lacks)
+    rows = rows_of(session, group, question.a, question.lacks, _asked_alone(session, question))
     explanation = explain_pair(rows, question.path)
     effects = arm_effects(rows)
     missing: dict[str, str] = {}
@@ -117,7 +120,15 @@ def answer(
         {label_of(row): why for row, why in rows.despite.items()},
         "" if compared is not None else uncompared,
         missed,
+        {label_of(row): why for row, why in rows.unproved.items()},
+        tuple(sorted(map(label_of, rows.early))),
     )
+
+
+def _asked_alone(session: Session, question: Question) -> bool:
+    """Whether a session was measured for this pair: then no other was looked at, and it is one comparison."""
+    asked = of_explained(session)
+    return asked is not None and {asked.a, asked.b} == {question.a, question.b}
 
 
 def _side(session: Session, group: str, stack: str, artefacts: Path, missing: dict[str, str]) -> Side | None:

@@ -60,7 +60,7 @@ def _one(rows: Rows, row: Row, factor: str, base: Row, pairs: int) -> ArmEffect:
     for one in (row, base):
         if why := rows.why_not(one):
             return unknown("dropped" if one in rows.refused else "untested", why)
-    pair = paired(rows.medians[row], rows.medians[base], rows.blocks)
+    pair = paired(rows.medians[row], rows.medians[base], rows.blocks, rows.correlation)
     if not pair.n:
         return unknown("untested", "no block holds both")
     effect = Effect(pair.mean, interval(pair, corrected(ALPHA, pairs, rows.share)))

@@ -11,7 +11,7 @@ from detente.programs.live_memory import LiveMemory, read_live_memory
 from detente.programs.module import ProgramError
 from detente.programs.operators import kernels_of, seconds_of
 from detente.programs.part_table import PartTable, part_table
-from detente.programs.xplane import read_xplane
+from detente.programs.xplane import Profile, read_xplane
 from detente.records.program import Program
 
 # No program of ours comes near it, and reading one takes a hundred times its size.
@@ -49,13 +49,13 @@ def divide(programs: Iterable[Program], artefacts: Path) -> Divided | None:
     found: dict[str, Program] = {}
     for program in programs:
         found.setdefault(program.form, program)
-    made = _divided(found, artefacts)
+    made = _divided(found, artefacts, executables(programs) == 1)
     if made is None:
         return None
     return replace(made, table=replace(made.table, executables=executables(programs)))
 
 
-def _divided(found: Mapping[str, Program], artefacts: Path) -> Divided | None:
+def _divided(found: Mapping[str, Program], artefacts: Path, alone: bool) -> Divided | None:
     if "operators" in found:
         return Divided(_of_operators(read(found["operators"], artefacts)))
     if "hlo" not in found:
@@ -65,10 +65,11 @@ def _divided(found: Mapping[str, Program], artefacts: Path) -> Divided | None:
         return Divided(part_table(handed, None, {}))
     data = read(found["hlo-optimised"], artefacts)
     live = read_live_memory(data)
+    compiled = read_program(data, "hlo-optimised")
     table = part_table(
         handed,
-        read_program(data, "hlo-optimised"),
-        _seconds(found, artefacts),
+        compiled,
+        _seconds(found, artefacts, compiled.name, alone),
         at_peak=live.at_peak if live is not None else None,
     )
     return Divided(table, live)
@@ -83,10 +84,22 @@ def _of_operators(data: bytes) -> PartTable:
     return part_table(module, module if timed else None, timed)
 
 
-def _seconds(found: Mapping[str, Program], artefacts: Path) -> dict[str, float]:
+def _seconds(found: Mapping[str, Program], artefacts: Path, name: str, alone: bool) -> dict[str, float]:
     if "xplane" not in found:
         return {}
-    return read_xplane(read(found["xplane"], artefacts)).of_step()
+    return of_program(read_xplane(read(found["xplane"], artefacts)), name, alone).of_step()
+
+
+def of_program(profile: Profile, name: str, alone: bool) -> Profile:
+    """What ran of the program called ``name``. Kernels of another one of the same step may be called the same
+    (``fusion.1``). Of a step that is ``alone`` in its profile all is its own, whatever the runtime calls it."""
+    if alone and not any(module == name for module, _ in profile.seconds):
+        return profile
+    mine = {
+        part: {key: value for key, value in getattr(profile, part).items() if key[0] == name}
+        for part in ("seconds", "runs", "shares")
+    }
+    return replace(profile, **mine)
 
 
 def read(program: Program, artefacts: Path) -> bytes:

@@ -267,7 +267,7 @@ def _planned(side: Side, what: str) -> int:
 
 def _donation(a: Side, b: Side) -> str | None:
     ours, theirs = (max(_built(s, "alias_bytes"), _planned(s, "alias_bytes")) for s in (a, b))
-    if min(ours, theirs) < 0 or not _one_sided((ours, theirs)):
+    if min(ours, theirs) < 0 or max(ours, theirs) < _MORE * max(min(ours, theirs), 1):
         return None
     return f"{ours:,} and {theirs:,} bytes of arguments whose memory results take over"
 
@@ -416,7 +416,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "missing-donation",
-        "one side's results take over no memory",
+        "one side's results take over less memory, or none",
         "new memory at every step, and twice the state at its end",
         "donation",
         whole=_donation,

@@ -17,8 +17,9 @@ from detente.explain.pair import Explanation
 from detente.explain.side import Side
 from detente.explain.waterfall import Bar, Effect
 
-# As a log ratio. What is not beyond noise is believed to be nothing where nothing larger than this is possible.
-_SMALL = 0.1
+# As a log ratio, a tenth more; a tenth less is further from nothing. What is not beyond noise is believed to be nothing
+# where nothing larger than this is possible.
+_SMALL = math.log(1.1)
 
 State = Literal["measured", "rejected", "untested"]
 
@@ -93,10 +94,12 @@ def settled(
     findings are of that one; what its runtime costs is no answer to theirs.
 
     A difference of the programs' text is tested together with all others of its kind: where the whole program makes no
-    difference, none of them does; where it does, each is one of several, or the only one."""
+    difference, none of them does; where it does, each is one of several, or the only one. None is rejected in a session
+    that says of nothing that it is the same."""
     bars = {b.cause: b for b in explained.waterfall.bars} if explained and explained.waterfall else {}
     dropped = explained.dropped if explained else {}
     unsettled = explained.reason if explained and not bars else ""
+    never_same = explained.never_same if explained else ""
     by_factor: dict[str, list[ArmEffect]] = {}
     for effect in effects:
         by_factor.setdefault(effect.factor, []).append(effect)
@@ -108,6 +111,8 @@ def settled(
             found.append(replace(one, state="untested", said=said))
             continue
         state, said = _state(one, bars, dropped, by_factor, unsettled, of_text)
+        if state == "rejected" and never_same:
+            state, said = "untested", f"{said}, but {never_same}: that rejects nothing"
         found.append(replace(one, state=state, said=said))
     return tuple(found)
 

@@ -1,13 +1,16 @@
-"""Which operations of two parts are the same, and which are one side's own.
+"""Which operations of two parts are the same, which only resemble one another, and what is one side's own.
 
-First both are made alike: what only moves data (reshapes, transposes, copies, broadcasts) is set aside and looked
-through, and a batch norm, in which torch_xla writes a LayerNorm, stands for the primitives that it is. Then operations
-are matched whose neighbourhood is the same (Weisfeiler-Lehman: a label is an opcode and a dtype, refined by the labels
-that feed it; operands of commutative operations sorted), and of the rest those of the same opcode and dtype. Dice's
-coefficient of the second says how alike two parts are.
+First both are made alike: what only moves data (reshapes, transposes, copies, broadcasts) is set aside, with what it
+does to the order of the elements kept (views.py), and a batch norm, in which torch_xla writes a LayerNorm, stands for
+the primitives that it is. Then operations are matched (labels.py), the closest first:
 
-Sources: B. Weisfeiler, A. Lehman, 1968; N. Shervashidze et al., Weisfeiler-Lehman Graph Kernels, JMLR 2011; L. Dice,
-Measures of the Amount of Ecologic Association Between Species, 1945.
+- **same**: equal opcode, dtype, size, axes and settings, and an equal neighbourhood;
+- **displaced**: the same operation, fed by others;
+- **alike**: equal opcode and dtype alone: of another size, over another axis, with another constant or setting.
+
+Dice's coefficient of opcodes and dtypes says how alike two parts are, and the share of *same* operations stands apart.
+
+Source: L. Dice, Measures of the Amount of Ecologic Association Between Species, 1945.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from detente.explain.labels import labels_of
 from detente.programs.parts import MOVES, Site
 
-_COMMUTATIVE = frozenset({"add", "multiply", "maximum", "minimum", "and", "or", "xor"})
 # What a batch norm is made of, per operation (mean and variance, or their gradients, over one axis).
 _NORMS = {
     "batch-norm-training": (
@@ -48,39 +51,50 @@ _NORMS = {
         "divide",
     ),
 }
-_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Matched:
-    """``same``: pairs of (position in A, in B) whose neighbourhoods agree; ``alike``: whose opcode and dtype do;
-    ``only_a``, ``only_b``: positions of what is left; moves are in none of them."""
+    """Pairs of (position in A, in B). ``same``: the same operation in the same neighbourhood; ``displaced``: the same
+    operation, fed by others; ``alike``: of one opcode and dtype, and otherwise another; ``only_a``, ``only_b``:
+    positions of what is left; moves are in none of them. ``dice``: how alike the two are by opcode and dtype alone;
+    ``identical``: the share of their operations that are ``same``."""
 
     same: tuple[tuple[int, int], ...]
+    displaced: tuple[tuple[int, int], ...]
     alike: tuple[tuple[int, int], ...]
     only_a: tuple[int, ...]
     only_b: tuple[int, ...]
     dice: float
+    identical: float
 
 
 def match(a: Sequence[Site], b: Sequence[Site]) -> Matched:
     """The operations of two parts, matched."""
-    labels_a, labels_b = _labels(a), _labels(b)
-    kept_a, kept_b = sorted(labels_a), sorted(labels_b)
-    same = _paired(kept_a, kept_b, [labels_a[k][-1] for k in kept_a], [labels_b[k][-1] for k in kept_b])
-    paired_a, paired_b = {x for x, _ in same}, {y for _, y in same}
-    rest_a = [k for k in kept_a if k not in paired_a]
-    rest_b = [k for k in kept_b if k not in paired_b]
-    alike = _paired(rest_a, rest_b, [labels_a[k][0] for k in rest_a], [labels_b[k][0] for k in rest_b])
+    labels_a, labels_b = labels_of(a), labels_of(b)
+    rest_a, rest_b = sorted(labels_a), sorted(labels_b)
+    found: list[tuple[tuple[int, int], ...]] = []
+    # By all that is known of an operation; by what it is itself; by its opcode and dtype.
+    for level in (-1, 1, 0):
+        pairs = _paired(
+            rest_a, rest_b, [labels_a[k][level] for k in rest_a], [labels_b[k][level] for k in rest_b]
+        )
+        found.append(tuple(pairs))
+        taken_a, taken_b = {x for x, _ in pairs}, {y for _, y in pairs}
+        rest_a = [k for k in rest_a if k not in taken_a]
+        rest_b = [k for k in rest_b if k not in taken_b]
+    same, displaced, alike = found
     bag_a, bag_b = _bag(a), _bag(b)
     both, whole = sum((bag_a & bag_b).values()), sum(bag_a.values()) + sum(bag_b.values())
-    taken_a, taken_b = {x for x, _ in alike}, {y for _, y in alike}
+    equal = sum(len(opened(a[x].operation.opcode)) for x, _ in same)
     return Matched(
-        tuple(same),
-        tuple(alike),
-        tuple(k for k in rest_a if k not in taken_a),
-        tuple(k for k in rest_b if k not in taken_b),
+        same,
+        displaced,
+        alike,
+        tuple(rest_a),
+        tuple(rest_b),
         2 * both / whole if whole else 1.0,
+        2 * equal / whole if whole else 1.0,
     )
 
 
@@ -98,43 +112,6 @@ def _bag(sites: Iterable[Site]) -> Counter[str]:
             if opcode not in MOVES:
                 found[f"{opcode} {one.shape.dtype}"] += 1
     return found
-
-
-def _labels(sites: Sequence[Site]) -> dict[int, list[int]]:
-    """Position -> its labels, one per round; moves have none."""
-    at = {(site.home.name, id(site.operation)): k for k, site in enumerate(sites)}
-    feeds: dict[int, list[int | str]] = {}
-    for k, site in enumerate(sites):
-        feeds[k] = [_source(site, operand, at, sites) for operand in site.operation.operands]
-    labels = {
-        k: [hash((site.operation.opcode, site.operation.shape.dtype))]
-        for k, site in enumerate(sites)
-        if site.operation.opcode not in MOVES
-    }
-    for _ in range(_ROUNDS):
-        new = {}
-        for k, known in labels.items():
-            fed = [labels[f][-1] if isinstance(f, int) and f in labels else hash(f) for f in feeds[k]]
-            if sites[k].operation.opcode in _COMMUTATIVE:
-                fed.sort()
-            new[k] = hash((known[-1], tuple(fed)))
-        for k, label in new.items():
-            labels[k].append(label)
-    return labels
-
-
-def _source(site: Site, operand: int, at: dict[tuple[str, int], int], sites: Sequence[Site]) -> int | str:
-    """The operation of the part that an operand comes from, moves looked through; of what comes from outside, its
-    dtype."""
-    home = site.home
-    for _ in range(len(home.instructions)):
-        one = home.instructions[operand]
-        if one.opcode not in MOVES or not one.operands:
-            break
-        operand = one.operands[0]
-    one = home.instructions[operand]
-    position = at.get((home.name, id(one)))
-    return position if position is not None and position < len(sites) else f"outside {one.shape.dtype}"
 
 
 def _paired(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from detente.explain.causes import Cause, Path, rows_between
 from detente.explain.rows import Rows, label_of
 from detente.explain.waterfall import Arm as Switched
 from detente.explain.waterfall import Waterfall, waterfall
-from detente.judge.pairs import NOISE_UNKNOWN
 from detente.judge.statistics import ALPHA, MARGIN, corrected, paired
 from detente.judge.verdicts import judge_pair
 from detente.records.verdict import LEAST_BLOCKS, Verdict
@@ -24,6 +23,7 @@ class Explanation:
     waterfall  None where the gap is not settled; without bars where there is nothing to switch
     reason     why there are no bars, in words; empty where there are
     dropped    cause -> why it has no bar: its share is in what is left
+    never_same why nothing of the session may be called the same, nor a difference rejected; empty where it may
     """
 
     a: str
@@ -32,11 +32,16 @@ class Explanation:
     waterfall: Waterfall | None
     reason: str = ""
     dropped: dict[str, str] = field(default_factory=dict)
+    never_same: str = ""
 
 
 def explain_pair(rows: Rows, path: Path) -> Explanation:
     """The waterfall from ``path.a`` to ``path.b``. A cause whose rows were not measured, not proved, or did not do what
     they say has no bar, and the reason stands beside it."""
+    return replace(_explained(rows, path), never_same=rows.never_same)
+
+
+def _explained(rows: Rows, path: Path) -> Explanation:
     a, b = label_of(path.a), label_of(path.b)
     for end in (path.a, path.b):
         if why := rows.why_not(end):
@@ -44,7 +49,7 @@ def explain_pair(rows: Rows, path: Path) -> Explanation:
     if path.a == path.b:
         times = rows.medians[path.a]
         again = rows.twins.get(path.a) or times
-        found = waterfall({frozenset(): times}, times, again, [()], rows.log_noise)
+        found = waterfall({frozenset(): times}, times, again, [()], rows.log_noise, rho=rows.correlation)
         return Explanation(a, b, None, found, "one row under two names: there is nothing to switch")
     if rows.unsure:
         return Explanation(a, b, None, None, f"the gap is not settled: {rows.unsure}")
@@ -65,18 +70,18 @@ def explain_pair(rows: Rows, path: Path) -> Explanation:
         return {block: median for block, median in rows.medians[row].items() if block in whole}
 
     times = {switched: of(row) for switched, row in between.items()}
-    alpha = corrected(ALPHA, 1, rows.share)
-    found = waterfall(times, of(path.a), of(path.b), orders, rows.log_noise, alpha)
+    alpha = corrected(ALPHA, rows.pairs, rows.share)
+    found = waterfall(times, of(path.a), of(path.b), orders, rows.log_noise, alpha, rows.correlation)
     return Explanation(a, b, verdict, found, "" if found.bars else "no cause was tested", dropped)
 
 
 def _verdict(rows: Rows, path: Path) -> Verdict:
-    """Of A against B. Rows under arms are means to an end: the correction counts the pair that was asked about."""
-    a, b = rows.medians[path.a], rows.medians[path.b]
-    unsure = "" if rows.noise is not None else NOISE_UNKNOWN
+    """Of A against B, as the judge has it. Where the session was measured for this pair, its rows under arms are means
+    to an end, and the correction counts one."""
+    a, b = label_of(path.a), label_of(path.b)
     bound = max(MARGIN, rows.noise or 0.0)
-    pair = paired(a, b, rows.blocks)
-    return judge_pair(rows.group, label_of(path.a), label_of(path.b), pair, bound, 1, rows.share, unsure)
+    pair = paired(rows.medians[path.a], rows.medians[path.b], rows.blocks, rows.correlation)
+    return judge_pair(rows.group, a, b, pair, bound, rows.pairs, rows.share, rows.never_same)
 
 
 def _measured(rows: Rows, path: Path) -> tuple[Path, dict[str, str]]:

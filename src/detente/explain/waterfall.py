@@ -20,8 +20,10 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from detente.judge.statistics import ALPHA, Interval, Paired, interval
+from detente.judge.block_correlation import STORED
+from detente.judge.statistics import ALPHA, Interval, Paired, corrected, interval
 from detente.records.fault import UsageFault
 
 # So many causes have 2^4 arms; five would have 32, each in every block.
@@ -29,6 +31,10 @@ FULL = 4
 
 # As a log ratio: what sums of the same logarithms differ by.
 _NOTHING = 1e-9
+# Of the gap, what may be left of one that is explained.
+_LEFT = 0.1
+
+Left = Literal["explained", "not explained", "not settled"]
 
 Arm = frozenset[str]
 Order = tuple[str, ...]
@@ -48,27 +54,18 @@ class Effect:
         """By which factor a step takes longer."""
         return math.exp(self.mean)
 
-    @property
-    def reach(self) -> float:
-        """Half of the interval's width; infinite where there is none."""
-        return math.inf if self.interval is None else (self.interval.high - self.interval.low) / 2
-
 
 @dataclass(frozen=True)
 class Bar:
     """What one cause is worth. ``orders``: its least and largest effect over the orders that were run, each a mean over
-    blocks. ``below_noise``: its interval holds 0, or it lies under what one stack differs from itself by."""
+    blocks. ``below_noise``: its interval does not lie wholly beyond what one stack differs from itself by, as that of
+    an arm must. ``interacts``: two orders disagree beyond noise, so that its size is that of no single change."""
 
     cause: str
     effect: Effect
     orders: tuple[float, float]
     below_noise: bool
-
-    @property
-    def interacts(self) -> bool:
-        """Whether the orders disagree by more than the effect's own uncertainty: then its size is that of no single
-        change."""
-        return self.orders[1] - self.orders[0] > 2 * self.effect.reach
+    interacts: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,10 +78,19 @@ class Waterfall:
     blocks: int
 
     @property
+    def left(self) -> Left:
+        """Whether the gap is explained: no size of what is left that is possible is more than a tenth of it. A worse
+        measurement explains nothing more: where a tenth is possible and nothing is, too, it is not settled."""
+        found, most = self.residual.interval, _LEFT * abs(self.gap.mean)
+        if found is None:
+            return "not settled" if abs(self.residual.mean) <= most else "not explained"
+        if max(abs(found.low), abs(found.high)) <= most:
+            return "explained"
+        return "not explained" if found.low > most or found.high < -most else "not settled"
+
+    @property
     def explained(self) -> bool:
-        """Whether what is left is at most a tenth of the gap, or what the gap is uncertain by, where that is known."""
-        known = self.gap.reach if math.isfinite(self.gap.reach) else 0.0
-        return abs(self.residual.mean) <= max(0.1 * abs(self.gap.mean), known)
+        return self.left == "explained"
 
     @property
     def by_construction(self) -> bool:
@@ -130,12 +136,14 @@ def waterfall(
     orders: Sequence[Order],
     noise: float = 0.0,
     alpha: float = ALPHA,
+    rho: float = STORED.bound,
 ) -> Waterfall:
     """The bars of the causes that ``orders`` switch, from the arms' ``times``.
 
     ``a`` and ``b`` are the two stacks' own rows, which were measured in the same blocks and are no arms: the empty arm
-    is A's program as the arms run it. ``noise``: the log ratio that one stack differs from itself by. Blocks in which
-    any of these is missing are left out. Raises UsageFault where an arm was never measured, or no block is whole.
+    is A's program as the arms run it. ``noise``: the log ratio that one stack differs from itself by; ``rho``: the
+    correlation of neighbouring blocks; ``alpha``: of the gap, and of all bars together. Blocks in which any of these is
+    missing are left out. Raises UsageFault where an arm was never measured, or no block is whole.
     """
     wanted = arms_of(orders)
     missing = [arm for arm in wanted if not times.get(arm)]
@@ -148,16 +156,33 @@ def waterfall(
     logs = {arm: [math.log(times[arm][block]) for block in whole] for arm in wanted}
     gap = [math.log(b[block]) - math.log(a[block]) for block in whole]
     bars, explained = [], [0.0] * len(whole)
-    for cause in dict.fromkeys(cause for order in orders for cause in order):
+    causes = tuple(dict.fromkeys(cause for order in orders for cause in order))
+    each = corrected(alpha, len(causes), 1.0)
+    for cause in causes:
         steps = [_step(order, cause, logs) for order in orders]
         mine = [math.fsum(column) / len(steps) for column in zip(*steps, strict=True)]
         explained = [done + one for done, one in zip(explained, mine, strict=True)]
         means = [math.fsum(step) / len(step) for step in steps]
-        effect = _effect(mine, alpha)
-        inside = effect.interval is None or not effect.interval.excludes_equal()
-        bars.append(Bar(cause, effect, (min(means), max(means)), inside or abs(effect.mean) <= noise))
+        effect = _effect(mine, each, rho)
+        beside = {frozenset(o[: o.index(cause)]): s for o, s in zip(orders, steps, strict=True)}
+        apart = _apart(beside, each, rho, noise)
+        bars.append(Bar(cause, effect, (min(means), max(means)), not _beyond(effect, noise), apart))
     left = [whole_gap - done for whole_gap, done in zip(gap, explained, strict=True)]
-    return Waterfall(_effect(gap, alpha), tuple(bars), _effect(left, alpha), len(whole))
+    return Waterfall(_effect(gap, alpha, rho), tuple(bars), _effect(left, alpha, rho), len(whole))
+
+
+def _beyond(effect: Effect, noise: float) -> bool:
+    """Whether no size that is possible is as small as ``noise``, a log ratio."""
+    return effect.interval is not None and effect.interval.beyond(math.expm1(max(noise, _NOTHING)))
+
+
+def _apart(steps: Mapping[Arm, list[float]], alpha: float, rho: float, noise: float) -> bool:
+    """Whether a cause is worth something else beside one set of switched causes than beside another. The largest of
+    many differences is large by chance: each is held to its share of alpha."""
+    pairs = tuple(itertools.combinations(steps.values(), 2))
+    each = corrected(alpha, len(pairs), 1.0)
+    differences = ([late - early for early, late in zip(a, b, strict=True)] for a, b in pairs)
+    return any(_beyond(_effect(one, each, rho), noise) for one in differences)
 
 
 def _step(order: Order, cause: str, logs: Mapping[Arm, list[float]]) -> list[float]:
@@ -167,8 +192,8 @@ def _step(order: Order, cause: str, logs: Mapping[Arm, list[float]]) -> list[flo
     return [late - early for early, late in zip(before, after, strict=True)]
 
 
-def _effect(values: Sequence[float], alpha: float) -> Effect:
+def _effect(values: Sequence[float], alpha: float, rho: float) -> Effect:
     n = len(values)
     mean = math.fsum(values) / n
     sd = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1)) if n > 1 else math.inf
-    return Effect(mean, interval(Paired(n, mean, sd), alpha))
+    return Effect(mean, interval(Paired(n, mean, sd, rho), alpha))

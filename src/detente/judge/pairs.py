@@ -3,7 +3,7 @@ came from is not known here, so that made-up ones go through the same code (benc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from detente.judge import correlation
@@ -58,7 +58,7 @@ def judge_pairs(groups: Sequence[Candidates], blocks: tuple[int, ...], share: fl
     """``blocks`` are the whole ones in the order in which they ran, ``share`` what this look may spend
     of alpha, ``unsure`` why
     SAME may not be said of this session (``MachineLoad.reason``)."""
-    rhos = {g.group: _correlation(g, blocks) for g in groups}
+    rhos = {g.group: correlation_of(g.medians.values(), blocks) for g in groups}
     noises = {g.group: _noise(g, blocks, rhos[g.group].assumed, share, unsure) for g in groups}
     drifting = next((n.verdict for n in noises.values() if n.drifting and n.verdict), None)
     shown: list[tuple[Candidates, str, str]] = []
@@ -83,9 +83,9 @@ def judge_pairs(groups: Sequence[Candidates], blocks: tuple[int, ...], share: fl
     return Pairs(noises, rhos, drifting, tuple(verdict(*found) for found in shown))
 
 
-def _correlation(g: Candidates, blocks: tuple[int, ...]) -> Correlation:
-    """Over all pairs of good rows, the A/A twin among them."""
-    medians = list(g.medians.values())
+def correlation_of(rows: Iterable[Medians], blocks: tuple[int, ...]) -> Correlation:
+    """Over all pairs of a group's good rows, the A/A twin among them."""
+    medians = list(rows)
     series = [log_ratios(b, a, blocks) for i, a in enumerate(medians) for b in medians[i + 1 :]]
     own = correlation.own_estimate(series)
     return Correlation(own, correlation.assumed(own, len(blocks)))

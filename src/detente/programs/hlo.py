@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from detente.programs.attributes import SAYING, digest_of, with_bodies
 from detente.programs.module import (
     Computation,
     Convolution,
@@ -102,6 +103,7 @@ def _module(data: memoryview) -> Module:
         c.name: Computation(c.name, tuple(_named(i, names) for i in c.instructions), c.root)
         for _, c, _ in computations
     }
+    table = with_bodies(table)
     entry = names.get(entry_id) or computations[-1][1].name
     digest = hashlib.sha256()
     position = {ident: k for k, (ident, _, _) in enumerate(computations)}
@@ -182,11 +184,14 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
     trips: int | None = None
     window: memoryview | None = None
     dims: memoryview | None = None
+    said: list[tuple[int, int | memoryview]] = []
     row = bytearray()
     for key, value in fields(data):
         if key not in _UNHASHED:
             row += f"{key}:".encode()
             row += str(value).encode() if isinstance(value, int) else _shape_hash(key, value)
+        if key in SAYING:
+            said.append((key, value))
         if isinstance(value, int):
             if key == 35:
                 ident = signed(value)
@@ -242,6 +247,8 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
         trips=trips,
         name=name,
         origin=origin,
+        dimensions=tuple(dimensions),
+        attributes=digest_of(opcode, said, target),
     )
     return ident, one, operand_ids, bytes(row)
 
@@ -296,11 +303,12 @@ def _literal(data: memoryview) -> tuple[int, ...]:
 
 
 def _dot(data: memoryview) -> Dot:
-    parts: dict[int, list[int]] = {1: [], 3: []}
+    # DotDimensionNumbers{contracting dimensions of left 1 and right 2, batch dimensions 3 and 4}.
+    parts: dict[int, list[int]] = {1: [], 2: [], 3: [], 4: []}
     for number, value in fields(data):
         if number in parts:
             parts[number] += integers(value)
-    return Dot(tuple(parts[1]), tuple(parts[3]))
+    return Dot(tuple(parts[1]), tuple(parts[3]), tuple(parts[2]), tuple(parts[4]))
 
 
 def _convolution(

@@ -51,10 +51,13 @@ class Spatial:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """What a product contracts and over what it is batched, as dimension numbers of its left operand."""
+    """What a product contracts and over what it is batched, as dimension numbers of its left operand; ``right`` and
+    ``right_batch`` those of its right one, in the same order, where the form has them."""
 
     contracting: tuple[int, ...]
     batch: tuple[int, ...] = ()
+    right: tuple[int, ...] = ()
+    right_batch: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ class Instruction:
     detail     a Dot, a Convolution or a Work
     target     of a custom call; the direction of a comparison; what a StableHLO ``reduce`` applies, where it says so
     reduced    dimensions that a ``reduce`` removes
+    dimensions the numbers that an HLO operation has: a transpose's, a broadcast's, along which it concatenates
+    attributes what else it says of itself, as a digest (programs/attributes.py)
     trips      of a ``while`` whose program says so outright (an optimised one does)
     splat      a constant that is written as one value for all of its elements
     name       what the program calls it, where the form keeps names; a profile's events are joined by it
@@ -106,6 +111,8 @@ class Instruction:
     trips: int | None = None
     name: str = ""
     origin: str = ""
+    dimensions: tuple[int, ...] = ()
+    attributes: str = ""
 
     @property
     def shape(self) -> Shape:

@@ -46,9 +46,9 @@ class PartRow:
 @dataclass(frozen=True)
 class PartTable:
     """``of_operations`` and ``of_time``: the shares whose part is known by name, by dataflow, by a guess, or not at
-    all; a guess is no knowledge. ``shared_s``: seconds of kernels that hold operations of several parts and are counted
-    with their result's. ``step_s``: all that was profiled, threads added up. ``executables``: how many programs a step
-    was handed over in; of more than one the first alone is divided."""
+    all; a guess is no knowledge. ``shared_s``: seconds of kernels that hold operations of several parts; each is
+    counted with one (parts.py, Kernel). ``step_s``: all that was profiled, threads added up. ``executables``: how many
+    programs a step was handed over in; of more than one the first alone is divided."""
 
     rows: tuple[PartRow, ...]
     of_operations: Mapping[How, float]

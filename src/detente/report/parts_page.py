@@ -32,8 +32,8 @@ def coverage_line(table: PartTable) -> str:
         said.append(f"of {quantity(table.step_s, SECONDS)} in kernels {_shares(table.of_time)}")
         if table.shared_s:
             said.append(
-                f"kernels of several parts, {100 * table.shared_s / table.step_s:.1f} %, are counted with their "
-                "result's"
+                f"kernels of several parts, {100 * table.shared_s / table.step_s:.1f} %, are each counted with one: "
+                "that of their largest product, or of their result"
             )
     return "; ".join(said)
 

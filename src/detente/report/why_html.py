@@ -27,7 +27,15 @@ from detente.report.numbers import BYTES, SECONDS, quantity, significant
 from detente.report.page_template import template_environment, write_page
 from detente.report.parts_page import coverage_line, memory_line
 from detente.report.text import capital, clean
-from detente.report.why_page import bar_remarks, effect_words, left_remark, rerun, verdict_line
+from detente.report.why_page import (
+    bar_remarks,
+    bars_note,
+    effect_words,
+    effects_note,
+    left_remark,
+    rerun,
+    verdict_line,
+)
 
 # Lines of one part and side that are shown; a loss of a large model has no more.
 _LINES = 400
@@ -44,7 +52,7 @@ def write_why(found: Answer, path: Path) -> None:
 
 def render_why(found: Answer) -> str:
     """The page as HTML."""
-    q = found.question
+    q, fall = found.question, found.explanation.waterfall
     machine = found.session.fingerprint.machine
     return (
         template_environment()
@@ -55,8 +63,11 @@ def render_why(found: Answer) -> str:
             verdict=verdict_line(found),
             proof=_proof(found),
             bars=_bars(found),
+            bars_note=bars_note(fall) if fall is not None and fall.bars else "",
+            effects_note=effects_note(found),
             reason=found.explanation.reason,
             width=_WIDTH,
+            lines=_LINES,
             effects=[
                 (e.row, e.against, *(effect_words(e.effect) if e.effect else ("", "")), e.state, e.reason)
                 for e in found.effects
@@ -103,10 +114,17 @@ def shown_finding(finding: Any) -> dict[str, Any]:
 
 
 def _proof(found: Answer) -> str:
+    """What the proofs say, where nothing is missing of them; what is missing stands beside the verdict."""
     told = found.explanation
-    if told.verdict is None:
+    if told.verdict is None or found.unproved:
         return ""
-    return f"{told.a} and {told.b} are proved to compute the same; every arm was proved like any row."
+    said = f"{told.a} and {told.b} are proved to compute the same"
+    if found.early:
+        rows = ", ".join(found.early)
+        said += (
+            f" in their first steps; what was timed after them was not taken again by the reference: {rows}"
+        )
+    return f"{said}; every arm was proved like any row."
 
 
 def _overhead(side: Side) -> str:
@@ -205,7 +223,9 @@ def _part_rows(parts: Sequence[PartPair]) -> list[dict[str, Any]]:
                 "at_peak": ["" if not n else quantity(n, BYTES) for n in p.at_peak],
                 "flops": [significant(f / 1e6) if f else "" for f in p.flops],
                 "share": [round(100 * _size(p, side, timed) / whole, 2) for side in (0, 1)],
-                "dice": "" if p.matched is None else f"{100 * p.matched.dice:.0f} %",
+                "dice": ""
+                if p.matched is None
+                else f"{100 * p.matched.identical:.0f} %, {100 * p.matched.dice:.0f} %",
             }
         )
     return rows
@@ -267,7 +287,9 @@ def _memory(side: Side) -> dict[str, Any] | None:
 
 
 def _programs(found: Answer) -> list[dict[str, Any]]:
-    """Both programs of each part, a line an operation, and which lines belong together. Of equal layers the first."""
+    """Both programs of each part, a line an operation, and which lines belong together and how. Of equal layers the
+    first. ``pairs``: (line of A, line of B, 0 the same, 1 displaced, 2 alike); where one of the two is not shown any
+    more, the other is no less its partner. ``own``: the lines of either side that have none."""
     a, b = found.sides
     if a is None or b is None:
         return []
@@ -277,12 +299,14 @@ def _programs(found: Answer) -> list[dict[str, Any]]:
             first_layers(side, parts) for side, parts in ((a, part.aligned.a), (b, part.aligned.b))
         )
         pairs: list[list[int]] = []
+        own: list[list[int]] = [[], []]
         if part.matched is not None:
             matched = match(mine, theirs)
-            pairs = [[x, y, 1] for x, y in matched.same] + [[x, y, 0] for x, y in matched.alike]
-            pairs = [p for p in pairs if p[0] < _LINES and p[1] < _LINES]
+            kinds = (matched.same, matched.displaced, matched.alike)
+            pairs = [[x, y, k] for k, kind in enumerate(kinds) for x, y in kind if min(x, y) < _LINES]
+            own = [[x for x in side if x < _LINES] for side in (matched.only_a, matched.only_b)]
         title = clean(f"{part.aligned.path or 'update'} {part.aligned.direction}")
-        rows.append({"title": title, "a": _lines(mine), "b": _lines(theirs), "pairs": pairs})
+        rows.append({"title": title, "a": _lines(mine), "b": _lines(theirs), "pairs": pairs, "own": own})
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from detente.explain.answer import Answer, PartPair
@@ -39,6 +39,7 @@ def why_lines(found: Answer, style: str) -> list[str]:
         lines += _section("What each cause is worth by itself", md) + _table(
             ("row", "against", "step", "interval", "state"), [_effect_row(e) for e in found.effects], md
         )
+        lines += [_item(note, md), ""] if (note := effects_note(found)) else []
     if found.parts:
         lines += _section("The parts that differ most", md) + _parts(found, md)
     lines += [_item(said, md) for said in found.unmatched]
@@ -71,6 +72,9 @@ def verdict_line(found: Answer) -> str:
         "SAME": f"{verdict.a} and {verdict.b} take the same time",
     }.get(verdict.word, f"{verdict.a} against {verdict.b}: {verdict.word}")
     whole = [f"{said}{_interval(verdict)}.", *([_sentence(reason)] if reason else ())]
+    if found.unproved:
+        open_ = "; ".join(f"{row} ({why})" for row, why in found.unproved.items())
+        whole.append(f"Not wholly proved to compute the same: {open_}.")
     whole += [
         f"In a comparison {row} is void ({why}): that is what is asked about here."
         for row, why in found.despite.items()
@@ -125,6 +129,8 @@ def why_document(found: Answer) -> dict[str, Any]:
         "reason": e.reason,
         "waterfall": to_json(e.waterfall) if e.waterfall is not None else None,
         "explained": None if e.waterfall is None or e.waterfall.by_construction else e.waterfall.explained,
+        "left": None if e.waterfall is None or e.waterfall.by_construction else e.waterfall.left,
+        "unproved": found.unproved,
         "causes": found.titles,
         "dropped": e.dropped,
         "despite": found.despite,
@@ -172,6 +178,7 @@ def part_document(part: PartPair) -> dict[str, Any]:
         "seconds": part.seconds,
         "at_peak": part.at_peak,
         "dice": part.matched.dice if part.matched is not None else None,
+        "same": part.matched.identical if part.matched is not None else None,
     }
 
 
@@ -216,8 +223,37 @@ def _waterfall(found: Answer, md: bool) -> list[str]:
     ]
     return [
         *_table(("cause, switched from A to B", "step", "interval", "over orders", ""), rows, md),
+        _item(bars_note(fall), md),
+        "",
         *_dropped(found, md),
     ]
+
+
+def bars_note(fall: Waterfall) -> str:
+    """At which level the intervals of a waterfall are."""
+    bars = _levels(bar.effect for bar in fall.bars)
+    whole = _levels((fall.gap, fall.residual))
+    if len(fall.bars) < 2 or not bars:
+        return f"Intervals are at {whole} %, the verdict's level." if whole else "One block has no interval."
+    return (
+        f"Intervals of the gap and of what is left are at {whole} %, the verdict's level; those of the bars at {bars} "
+        "% each, which is as much for all of them together."
+    )
+
+
+def effects_note(found: Answer) -> str:
+    """At which level the intervals of the arms are; empty where they have none."""
+    levels = _levels(e.effect for e in found.effects if e.effect is not None)
+    said = (
+        f"Intervals are at {levels} % each: 95 % for all of them together, and for all looks at the session."
+    )
+    return said if levels else ""
+
+
+def _levels(effects: Iterable[Effect]) -> str:
+    """The levels of some intervals, in per cent."""
+    found = {e.interval.level for e in effects if e.interval is not None}
+    return " and ".join(f"{100 * level:.4g}" for level in sorted(found))
 
 
 def _bar_row(title: str, bar: Bar) -> tuple[str, ...]:
@@ -238,7 +274,7 @@ def left_remark(fall: Waterfall) -> str:
     """What is to be known of what is left."""
     if fall.by_construction:
         return "by construction" if len(fall.bars) > 1 else "by construction: one bar is the whole gap"
-    return "explained" if fall.explained else "not explained"
+    return fall.left
 
 
 def _dropped(found: Answer, md: bool) -> list[str]:

@@ -219,10 +219,14 @@ def bases_of(stack: str, arm: Arm) -> dict[str, Row]:
 
 def failed_checks(stack: str, arm: Arm, facts: Mapping[Row, Facts]) -> tuple[str, ...]:
     """What an arm claims to change and did not, a line for each factor; empty where every check holds. ``facts`` are
-    those of the row itself and of every row in ``bases_of``."""
+    those of the row itself and of every row in ``bases_of``. Of a factor that this version does not know (a session of
+    a newer one) no check is known either."""
     found = []
     for code, base in bases_of(stack, arm).items():
-        why = find_factor(code).check.failure(facts.get(base, {}), facts.get((stack, arm), {}))
+        if code not in FACTORS:
+            found.append(f"{code}={arm.get(code)} is no factor of this version, which cannot check it")
+            continue
+        why = FACTORS[code].check.failure(facts.get(base, {}), facts.get((stack, arm), {}))
         if why:
             found.append(f"{code}={arm.get(code)} is not what it says: {why}")
     return tuple(found)
