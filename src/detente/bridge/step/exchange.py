@@ -538,7 +538,7 @@ class Exchange(Certified):
         except Refused as why:
             parts = self.options.accumulate
             return self._around_rule(
-                rehearsed(self.model, self.loss, self.optimizer, placed.original, parts, why)
+                rehearsed(self.model, self.loss, self.optimizer, placed.to_capture, parts, why)
             )
 
     def _traced(self) -> Update:

@@ -17,7 +17,7 @@ from detente.bridge.live.guard import plain, tensors_of
 from detente.bridge.private import pytree
 from detente.bridge.program.program import exported
 from detente.bridge.state import checkpoint
-from detente.bridge.state.place import from_jax
+from detente.bridge.state.place import Placed, from_jax
 from detente.bridge.step.exchange import Exchange
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -48,7 +48,7 @@ class Readable(Exchange):
                 # a loss that differentiates needs the graph that no_grad would not make
                 nodes = (node for program in self.programs for node in program.captured.graph.nodes)
                 with torch.set_grad_enabled(any(node.op == "detente.derivative" for node in nodes)):
-                    given = self.loss(self.model, batch)
+                    given = self.loss(self.model, batch.as_placed() if isinstance(batch, Placed) else batch)
                 return pytree.tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, given)
             finally:
                 for part, training in modes:

@@ -136,7 +136,7 @@ class Step(Readable):
     def _placed(self, batch: Any) -> Placed:
         """Asked for outside of the step's own code: a buffer of the module in the batch is read here, and its guard
         must see that, or it is the buffer of the last time that anybody looked."""
-        return batch if isinstance(batch, Placed) else self.place(batch)
+        return batch if isinstance(batch, Placed) else place(batch)
 
     def _step(self, batch: Any, placed: Placed) -> Any:
         seeded = self._seeded.moved
@@ -242,8 +242,9 @@ class Step(Readable):
         return value
 
     def place(self, batch: Any) -> Placed:
-        """Copy a batch to the device ahead of its step; ``step(step.place(batch))`` is ``step(batch)``."""
-        return place(batch)
+        """Copy a batch to the device ahead of its step: ``step(step.place(batch))`` is ``step(batch)``, whatever the
+        batch was changed to in between (a buffer that is filled anew). The copy is made before this returns."""
+        return place(batch, ahead=True)
 
     def wait(self) -> None:
         """Wait until every step that was started is done."""
