@@ -219,15 +219,15 @@ class Compiled:
         )
 
     def gradients(self, values: Arrays, batch: Sequence[Any], seed: Any, count: Any) -> Any:
-        """``(loss, gradients by name)`` of every connected trainable tensor, without an update; nothing is
+        """``(fault word, gradients by name)`` of every connected trainable tensor, without an update; nothing is
         donated. The executable is compiled on first use."""
         used = {n: values[n] for n in self.program.reads} | self.constants
         if "gradients" not in self.extra:
             inner = self.program.step_gradients(self.program.connected)
 
             def run(values: Arrays, batch: Sequence[Any], seed: Any, count: Any) -> Any:
-                (loss, _), grads = inner(values, batch, seed, count)
-                return loss, grads
+                (_, (_, _, word)), grads = inner(values, batch, seed, count)
+                return word, grads
 
             shapes = jax.tree.map(shape_of, (used, list(batch), seed, count))
             with phase("compile"), torch_numerics(self.program.matmul), backwards(), calling():

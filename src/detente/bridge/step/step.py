@@ -295,14 +295,18 @@ class Step(Readable):
     def gradients(self, batch: Any) -> dict[str, torch.Tensor | None]:
         """The gradient of the loss at the current weights by parameter name, with the random numbers of the
         next step, and without an update; None where torch would leave ``.grad`` None. Compiles once per
-        program."""
+        program. Raises what PyTorch would have raised on this batch (IndexError)."""
         placed = self._placed(batch)
         with self._away():
             self._take_over()
             self._catch_up()
             variant, placed = self._variant_of(placed, self._hyper())
             self._state.arrange(variant.stacks)
-            return self._gradients(variant, self._state.values, placed.arrays, self.count)
+            word, found = self._derived(variant, self._state.values, placed.arrays, self.count)
+            error = variant.compiled.program.sites.error(int(word))
+            if error is not None:
+                raise error
+            return found
 
     def profile(self, batch: Any, steps: int = 5) -> Profile:
         """Where the seconds of a step on ``batch`` go: by kind of work, by direction and by part of the module.
@@ -335,9 +339,15 @@ class Step(Readable):
             return profile_step(variant.compiled, self._state, placed.arrays, hyper, seed, self.count, steps)
 
     def _gradients(self, variant: Variant, values: Any, arrays: list[Any], count: int) -> Any:
-        _, found = variant.compiled.gradients(values, arrays, np.uint32(self.options.seed), np.uint32(count))
+        return self._derived(variant, values, arrays, count)[1]
+
+    def _derived(self, variant: Variant, values: Any, arrays: list[Any], count: int) -> tuple[Any, Any]:
+        """The fault word, and the gradients by torch's names."""
+        word, found = variant.compiled.gradients(
+            values, arrays, np.uint32(self.options.seed), np.uint32(count)
+        )
         none: dict[str, torch.Tensor | None] = dict.fromkeys(sorted(self.weights.trainable))
-        return none | {n: from_jax(g) for n, g in variant.stacks.split(found).items()}
+        return word, none | {n: from_jax(g) for n, g in variant.stacks.split(found).items()}
 
     def measured_beside(self, sides: Mapping[str, Callable[[], Any]], batch: Any, rounds: int = 3) -> None:
         """Time a step of each of ``sides`` and one of this on ``batch``, in turns, and remember the fastest of each
