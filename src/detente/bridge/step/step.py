@@ -30,6 +30,7 @@ from detente.bridge.state.place import Placed, but_floats, from_jax, place, with
 from detente.bridge.step import shown
 from detente.bridge.step.certifier import Certifier, Open
 from detente.bridge.step.examine import check
+from detente.bridge.step.given import named
 from detente.bridge.step.moving import Moving
 from detente.bridge.step.options import Options
 from detente.bridge.step.profile import Profile, profile_step
@@ -253,15 +254,19 @@ class Step(Readable):
     def restart(self, tensors: Mapping[str, Any] | None = None) -> None:
         """Set weights and buffers (torch or numpy arrays by name) and forget the optimizer's state, without compiling
         anything. By default they are what the live module holds: the values of the last ``sync_to_torch()``, or of the
-        last time that anybody read it. The count of steps, and so the random numbers, start anew."""
+        last time that anybody read it. The count of steps, and so the random numbers, start anew. Names are those of
+        ``state_dict()``, any of those that a tied tensor has, and of other buffers; what is not named is what the live
+        module holds. Raises Refused (``weights``) for a name or a shape that is none of the module's; nothing has
+        changed then."""
         with self._away():
             self._settle()
+            given = {} if tensors is None else named(self.weights, tensors)
             if tensors is None:
                 self._watch.wrote(self.weights.tensors.values())
             stacks = self._state.stacks
             self.optimizer.state.clear()
-            self._load(tensors or {})
-            self._live = self._live and not tensors
+            self._load(given)
+            self._live = self._live and not given
             self._guard.behind = not self._live
             self._state.arrange(stacks)
             self.count = 0
