@@ -105,6 +105,21 @@ def test_versions_are_set() -> None:
     assert (one._version, two._version) == (0, 5)
 
 
+def test_the_versions_of_a_modules_parts_go_along() -> None:
+    met: list[object] = []
+
+    class Second(torch.nn.Module):
+        _version = 2
+
+        def _load_from_state_dict(self, state, prefix, local, *rest) -> None:  # type: ignore[no-untyped-def]
+            met.append(local.get("version"))
+
+    state = Second().state_dict()
+    for given in (private.versioned(dict(state), private.versions_of(state)), private.versioned({}, None)):
+        Second().load_state_dict(given)
+    assert met == [2, None]
+
+
 def test_a_function_with_its_context_in_forward_is_told_from_one_without() -> None:
     class Old(torch.autograd.Function):
         @staticmethod

@@ -6,7 +6,9 @@ and holds the other files of the bridge against this one: where a release takes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -203,3 +205,18 @@ def in_transform() -> bool:
 def in_wrapping(tensor: torch.Tensor) -> bool:
     """Whether one of ``torch.func``'s transforms has wrapped it: it has no memory of its own."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def versions_of(state: Mapping[str, Any]) -> Any:
+    """The versions of a module's parts, which its ``state_dict()`` tells beside the values, as a copy; None where it
+    tells none."""
+    return copy.deepcopy(getattr(state, "_metadata", None))
+
+
+def versioned(values: Mapping[str, Any], versions: Any) -> dict[str, Any]:
+    """Values by name with such versions, where ``load_state_dict`` looks for them: without, a module that migrates
+    older files takes these for the oldest."""
+    made: Any = OrderedDict(values)
+    if versions is not None:
+        made._metadata = versions
+    return made

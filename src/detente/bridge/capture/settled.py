@@ -40,8 +40,8 @@ from detente.bridge.refusal import Reason, Refused
 Key = tuple[str, int, str]  # file, line, what is asked
 
 SETTLED = (
-    "this program was made for another answer to what is asked here; compile another step, with share= this one, for "
-    "this batch"
+    "this program was made for another answer to what is asked here; for this batch compile another step, with share= "
+    "this one, or call detente.functional again"
 )
 COUNTED = f"{SETTLED} (how many there are)"
 

@@ -13,10 +13,12 @@ from torch import nn
 from detente.bridge.capture.weights import whole
 from detente.bridge.kernels.build import begin
 from detente.bridge.live.interrupts import held_back
+from detente.bridge.refusal import Refused
 from detente.bridge.state.kept import one_arena
 from detente.bridge.state.meta import on_meta
+from detente.bridge.step.arguments import checked, criterion, takes_part
 from detente.bridge.step.examine import check
-from detente.bridge.step.options import BACKGROUND, Options
+from detente.bridge.step.options import Options
 from detente.bridge.step.step import Step
 from detente.bridge.telling import telling
 
@@ -47,11 +49,11 @@ def compile(
     ``loss(model, batch)`` returns a 0-d floating tensor, or ``(loss, aux)`` with ``aux`` any pytree of
     tensors; ``batch`` is any pytree of tensors and plain values. ``certificate``: ``full`` compares the
     first step of every program with torch eager before the next step returns; ``short`` does it for the model with
-    two repeats of each rolled block, where they live in an ``nn.ModuleList`` (of another model it is ``full``);
-    ``none`` does not. Default: ``full``, and ``short`` for a model on the meta device. A certificate is kept beside
-    its program, and one that is stored is not made again. ``seed`` (default
-    ``torch.initial_seed()``, so ``torch.manual_seed`` is honoured) starts the random numbers. ``matmul``:
-    ``highest`` is float32 products as torch does them by default, ``tensorfloat32`` is torch's ``high``.
+    two repeats of each rolled block, where they live in an ``nn.ModuleList`` or ``nn.Sequential`` (of another model it
+    is ``full``), and keeps no copy of the state to go back to; ``none`` does not. Default: ``full``, and ``short``
+    for a model on the meta device. A certificate is kept beside its program, and one that is stored is not made again.
+    ``seed`` (default ``torch.initial_seed()``, so ``torch.manual_seed`` is honoured) starts the random numbers.
+    ``matmul``: ``highest`` is float32 products as torch does them by default, ``tensorfloat32`` is torch's ``high``.
     ``nonfinite``: ``raise`` when a loss that is read is NaN or infinite, ``return`` gives it as it is.
     ``form`` asks for one form of the program (``unrolled``, ``rolled``, ``rolled+dots``, ...) instead of the
     rule's choice; ``tune`` compiles and measures every form first. ``tune="background"`` begins with the form that
@@ -82,38 +84,34 @@ def compile(
     On a CPU the process's allocator keeps from now on what a step frees, so that the next one pays for no fresh pages
     (``DETENTE_KEEP_MEMORY=0`` leaves it alone, and so does any setting of your own: ``MALLOC_*``, ``GLIBC_TUNABLES``).
 
-    Raises Refused with every reason, each with the user's file and line.
+    Raises Refused with every reason, each with the user's file and line; TypeError or ValueError for an argument that
+    is none of what it takes.
 
     >>> step = detente.compile(model, loss, torch.optim.AdamW(model.parameters()), example_batch=batch)
     >>> value = step(batch)     # a 0-d torch tensor, ready when read
     >>> step.sync_to_torch()    # weights, buffers and optimizer state back in the live module
     """
-    for name, value, allowed in (
-        ("certificate", certificate, (None, "full", "short", "none")),
-        ("nonfinite", nonfinite, ("raise", "return")),
-    ):
-        if value not in allowed:
-            raise ValueError(f"{name} is {value!r}; it is one of {', '.join(filter(None, allowed))}")
-    if tune not in (False, True, BACKGROUND):
-        raise ValueError(f"tune is {tune!r}; it is True, False or {BACKGROUND!r}")
-    if accumulate < 1:
-        raise ValueError(f"accumulate is {accumulate}; a batch is at least 1 micro-batch")
-    chosen = torch.initial_seed() if seed is None else seed
-    options = Options(
-        certificate=certificate or ("short" if on_meta(model) else "full"),
-        seed=chosen % 2**32,
+    takes_part(model, loss)
+    other: Any = share
+    if other is not None and not isinstance(other, Step):
+        raise TypeError(f"share is a {type(share).__name__}; it is another step, which detente.compile made")
+    told = checked(
+        certificate=certificate,
+        seed=seed,
         matmul=matmul,
         nonfinite=nonfinite,
-        form=form,
         tune=tune,
-        cache=cache,
         clip_norm=clip_norm,
         clip_value=clip_value,
         accumulate=accumulate,
         ema=ema,
-        weights=weights,
-        quiet=quiet,
     )
+    if found := criterion(loss):
+        raise Refused(found)
+    chosen = torch.initial_seed() if seed is None else told["seed"]
+    by_default = "short" if on_meta(model) else "full"
+    told |= {"certificate": told["certificate"] or by_default, "seed": chosen % 2**32}
+    options = Options(**told, form=form, cache=cache, weights=weights, quiet=quiet)
     whole(model)
     one_arena()
     begin()

@@ -99,7 +99,7 @@ def compile_region(
 ) -> Region:
     """Capture, lower and compile; nothing is loaded, nor read but what a capture reads. ``batch_gradients`` are
     top-level keys of the batch. Raises Refused."""
-    captured = lowerable(capture(module, loss, batch.original))
+    captured = lowerable(capture(module, loss, batch.to_capture))
     program = Program(graph_of(captured), matmul)
     wanted = {f"batch[{name!r}]": name for name in batch_gradients}
     at = {i: wanted[path] for i, path in enumerate(batch.layout.paths) if path in wanted}

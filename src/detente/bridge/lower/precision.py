@@ -33,3 +33,15 @@ def torch_numerics(matmul: str = "highest"):
         stack.enter_context(x64())
         stack.enter_context(jax.default_matmul_precision(matmul))
         yield
+
+
+def known_matmul(name: str, value: str) -> str:
+    """A precision that ``torch_numerics`` takes. Raises ValueError for another."""
+    try:
+        with jax.default_matmul_precision(value):
+            return value
+    except (TypeError, ValueError) as error:
+        what = (
+            f"{name} is {value!r}; it is 'highest', 'tensorfloat32', or another precision of JAX's ({error})"
+        )
+        raise ValueError(what) from None

@@ -26,11 +26,16 @@ from detente.bridge.passes.connected import connected
 from detente.bridge.program.inside import update_inside
 from detente.bridge.program.xla_options import options as xla_options
 from detente.bridge.random.keys import step_key
-from detente.bridge.refusal import refuse
+from detente.bridge.refusal import Reason, Refused
 from detente.bridge.telling import phase
 
 Arrays = dict[str, Any]
 EMBED = 1 << 14  # elements; bigger constants are arguments, so that the compiler does not carry them about
+TRAINS_NOTHING = Reason(
+    "loss",
+    "no parameter that takes a gradient has a part in the loss",
+    hint="eager PyTorch's backward() raises here; step.evaluate(batch) and detente.functional train nothing",
+)
 
 
 @dataclass
@@ -215,15 +220,15 @@ class Compiled:
         )
 
     def gradients(self, values: Arrays, batch: Sequence[Any], seed: Any, count: Any) -> Any:
-        """``(loss, gradients by name)`` of every connected trainable tensor, without an update; nothing is
+        """``(fault word, gradients by name)`` of every connected trainable tensor, without an update; nothing is
         donated. The executable is compiled on first use."""
         used = {n: values[n] for n in self.program.reads} | self.constants
         if "gradients" not in self.extra:
             inner = self.program.step_gradients(self.program.connected)
 
             def run(values: Arrays, batch: Sequence[Any], seed: Any, count: Any) -> Any:
-                (loss, _), grads = inner(values, batch, seed, count)
-                return loss, grads
+                (_, (_, _, word)), grads = inner(values, batch, seed, count)
+                return word, grads
 
             shapes = jax.tree.map(shape_of, (used, list(batch), seed, count))
             with phase("compile"), torch_numerics(self.program.matmul), backwards(), calling():
@@ -246,8 +251,7 @@ def compile_step(
     shapes, by the program's names; they are only looked at. ``meanwhile`` is called when XLA begins: for a second or
     more it holds no lock of Python's."""
     if not program.connected:
-        hint = "eager PyTorch's backward() raises here; step.evaluate(batch) and detente.functional train nothing"
-        raise refuse("loss", "no parameter that takes a gradient has a part in the loss", hint=hint)
+        raise Refused([TRAINS_NOTHING])
     names = tuple(n for n in program.connected if program.members(n)[0] in rule.programs)
     own = tuple(dict.fromkeys((*names, *program.written)))
     seen = (*program.reads, *rule.resting(state, names))

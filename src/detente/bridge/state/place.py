@@ -48,54 +48,74 @@ def from_jax(array: Any) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Placed:
-    """A batch that is on the device already (``step.place``); ``original`` is kept for a capture or a
-    certificate, ``example`` for a capture where that is another one (``with_numbers``)."""
+    """A batch that is on the device already. ``original`` is the batch itself, in the call that was given it; None
+    where it was placed ahead of its step (``step.place``): by then it may be a buffer that was filled anew, or a
+    container that was emptied, and whoever needs the batch makes it again of the ``arrays``, each with the ``strides``
+    that it had. ``numbers`` are the places among the arrays of Python's floats (``with_numbers``)."""
 
     layout: Layout
     arrays: list[Any]
-    original: Any
-    example: Any = None
+    strides: list[tuple[int, ...]]
+    original: Any = None
+    numbers: frozenset[int] = frozenset()
 
     def as_placed(self) -> Any:
-        """The batch with the values that were placed: ``original`` may be a buffer that was filled anew since."""
+        """The batch with the values that were placed, whatever it was made of holds by now."""
         tensors = [
-            from_jax(array).requires_grad_(live.requires_grad)
-            for array, live in zip(self.arrays, flatten(self.original)[0], strict=True)
+            _laid_out(from_jax(array), strides).requires_grad_(tracked)
+            for array, strides, tracked in zip(self.arrays, self.strides, self.layout.tracked, strict=True)
         ]
         return self.layout.build(tensors)
 
     @property
     def to_capture(self) -> Any:
-        return self.original if self.example is None else self.example
+        """The batch as a program is captured from it."""
+        if self.original is None:
+            return self.as_placed()
+        if not self.numbers:
+            return self.original
+        own = iter(flatten(self.original)[0])
+        return self.layout.build(
+            [from_jax(array) if i in self.numbers else next(own) for i, array in enumerate(self.arrays)]
+        )
 
 
-def place(batch: Any) -> Placed:
-    """A batch (any pytree of tensors and plain values) on JAX's default device."""
+def _laid_out(values: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The same values, in memory as the tensor lay that they are of: a loss may ask (``view``, ``as_strided``)."""
+    if values.stride() == strides:
+        return values
+    made = torch.empty_strided(values.shape, strides, dtype=values.dtype)
+    once = tuple(
+        slice(0, 1) if stride == 0 else slice(None) for stride in strides
+    )  # of an expanded axis one row
+    made[once].copy_(values[once])
+    return made
+
+
+def place(batch: Any, *, ahead: bool = False) -> Placed:
+    """A batch (any pytree of tensors and plain values) on JAX's default device; ``ahead``: of its step, so that the
+    batch may be another one by then."""
     tensors, layout = flatten(batch)
-    return Placed(layout, [to_jax(t) for t in tensors], batch)
+    arrays, strides = [to_jax(t) for t in tensors], [t.stride() for t in tensors]
+    return Placed(layout, arrays, strides, None if ahead else batch)
 
 
 def with_numbers(placed: Placed) -> Placed:
     """The same batch with its Python floats as inputs: 0-d tensors of float64, which widen no result."""
-    numbers = {i for i, value in placed.layout.static if type(value) is float}
-    given = iter(placed.arrays)
-    arrays = [
-        next(given) if i not in dict(placed.layout.static) else None for i in range(len(placed.layout.order))
+    before = placed.layout
+    floats = {
+        i: torch.tensor(value, dtype=torch.float64) for i, value in before.static if type(value) is float
+    }
+    shown = [
+        torch.empty(a.shape, dtype=getattr(torch, a.dtype), device="meta", requires_grad=tracked)
+        for a, tracked in zip(before.avals, before.tracked, strict=True)
     ]
-    example = placed.layout.build_with(
-        {i: torch.tensor(value, dtype=torch.float64) for i, value in placed.layout.static if i in numbers},
-        flatten(placed.original)[0],
-    )
-    tensors, layout = flatten(example)
-    known = [
-        array
-        if array is not None
-        else to_jax(torch.tensor(dict(placed.layout.static)[i], dtype=torch.float64))
-        for i, array in enumerate(arrays)
-        if array is not None or i in numbers
-    ]
-    assert len(known) == len(tensors)
-    return Placed(layout, known, placed.original, example)
+    tensors, layout = flatten(before.build_with(floats, shown))
+    fresh = {id(number) for number in floats.values()}
+    known = iter(zip(placed.arrays, placed.strides, strict=True))
+    both = [(to_jax(tensor), ()) if id(tensor) in fresh else next(known) for tensor in tensors]
+    numbers = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) in fresh)
+    return Placed(layout, [a for a, _ in both], [s for _, s in both], placed.original, numbers)
 
 
 def but_floats(key: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -478,8 +478,8 @@ class Exchange(Certified):
         programs = [variant.compiled.program for variant in self.programs]
         return {m for p in programs for n in (*p.connected, *p.written) for m in p.members(n)}
 
-    def _load(self, given: Mapping[str, Any] | None = None) -> None:
-        """State from the live module and optimizer; ``given`` (by name) comes before the module's own values."""
+    def _load(self, given: Mapping[str, torch.Tensor] | None = None) -> None:
+        """State from the live module and optimizer; ``given`` (by ``given.named``) comes before the module's."""
         given = given or {}
         values = {}
         meta = any(t.is_meta for t in self.weights.tensors.values())
@@ -489,7 +489,7 @@ class Exchange(Certified):
         self._source = None
         for name, live in self.weights.tensors.items():
             if name in given:
-                values[name] = to_jax(torch.as_tensor(given[name]).to(live.dtype))
+                values[name] = to_jax(given[name])
             else:
                 values[name] = to_jax(live if not live.is_meta else weights(name))
         self._live, self._stepped = not meta, bool(self.optimizer.state)
@@ -546,7 +546,7 @@ class Exchange(Certified):
         except Refused as why:
             parts = self.options.accumulate
             return self._around_rule(
-                rehearsed(self.model, self.loss, self.optimizer, placed.original, parts, why)
+                rehearsed(self.model, self.loss, self.optimizer, placed.to_capture, parts, why)
             )
 
     def _traced(self) -> Update:

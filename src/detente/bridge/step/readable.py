@@ -14,10 +14,11 @@ from torch import nn
 
 from detente.bridge.copies import copied
 from detente.bridge.live.guard import plain, tensors_of
-from detente.bridge.private import pytree
+from detente.bridge.private import pytree, versioned, versions_of
 from detente.bridge.program.program import exported
 from detente.bridge.state import checkpoint
-from detente.bridge.state.place import from_jax
+from detente.bridge.state.groups import put, told
+from detente.bridge.state.place import Placed, from_jax
 from detente.bridge.step.exchange import Exchange
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -48,7 +49,7 @@ class Readable(Exchange):
                 # a loss that differentiates needs the graph that no_grad would not make
                 nodes = (node for program in self.programs for node in program.captured.graph.nodes)
                 with torch.set_grad_enabled(any(node.op == "detente.derivative" for node in nodes)):
-                    given = self.loss(self.model, batch)
+                    given = self.loss(self.model, batch.as_placed() if isinstance(batch, Placed) else batch)
                 return pytree.tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, given)
             finally:
                 for part, training in modes:
@@ -80,7 +81,7 @@ class Readable(Exchange):
 
     def state_dict(self) -> dict[str, Any]:
         """The module's own ``state_dict`` now, as a copy: weights and persistent buffers under torch's names, tied ones
-        included, and whatever its hooks and ``get_extra_state`` make of it."""
+        included, the versions of its parts, and whatever its hooks and ``get_extra_state`` make of it."""
         return self._stated({})
 
     def averages(self) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class Readable(Exchange):
             names = self.model.state_dict(keep_vars=True)
         canonical = {name: self.weights.canonical(name) for name in names}
         host = {n: from_jax(instead.get(n, self._state.value(n))) for n in {*canonical.values()}}
-        return {name: host[canonical[name]] for name in names}
+        return versioned({name: host[canonical[name]] for name in names}, versions_of(names))
 
     def _said_by_the_module(self, instead: Mapping[str, Any]) -> dict[str, Any]:
         """What the live module says of itself, whose code reads the values and gives what it likes."""
@@ -126,25 +127,43 @@ class Readable(Exchange):
             stranger._watch.wrote(live.values())
 
     def save(self, path: str | Path) -> None:
-        """Write weights, buffers, optimizer state and the position of the random numbers to one safetensors file."""
+        """Write weights, buffers, optimizer state, the numbers of ``param_groups`` and the position of the random
+        numbers to one safetensors file. It takes its name when it is whole: a file of that name is there until then.
+
+        Raises Refused (``checkpoint``) where it cannot be written.
+        """
         self._trusted()
         self._now()
-        checkpoint.save(path, self._state, dict(self.weights.aliases), self.count, self.options.seed)
+        groups = told(self.optimizer, self._names_by_id())
+        checkpoint.save(path, self._state, dict(self.weights.aliases), self.count, self.options.seed, groups)
 
     def load(self, path: str | Path) -> None:
-        """Go on exactly where ``save`` was called: the next steps are bitwise those of the uninterrupted run (the
-        numbers of ``param_groups`` are the live optimizer's). Raises Refused for a file that does not fit."""
+        """Go on exactly where ``save`` was called: the next steps are bitwise those of the uninterrupted run. As
+        ``optimizer.load_state_dict`` does, it sets ``lr`` and whatever else stands in ``param_groups``; a scheduler has
+        a state of its own to load.
+
+        Warns where the file has no such numbers (an earlier version's), or has them of other groups: then they stay
+        what they are here. Raises Refused (``checkpoint``) for what is no checkpoint, or fits another step, and
+        FileNotFoundError; nothing has changed then.
+        """
         self._settle()
+        state, count, seed, groups = checkpoint.load(path, self._state)
         self._wrote(self.weights.tensors.values())  # what was written before comes from the file, too
         self._guard.exposed.clear()
         self._outside.exposed.clear()
-        self._state, self.count, seed = checkpoint.load(path, self._state)
+        self._state, self.count = state, count
+        put(groups, self.optimizer, self._names_by_id(), path)
         self._rule.numbers_into(self.optimizer, self._state.by_torch_names()[1])
         self._live, self._stepped, self._rewritten, self._told_values = False, True, False, True
         self._guard.behind = self._moments.behind = True
         self.sharing.loaded()
         self.options = replace(self.options, seed=seed)
         self._certifier = replace(self._certifier, options=self.options)
+
+    def _names_by_id(self) -> dict[int, str]:
+        """torch's canonical names of the live parameters."""
+        named = self.model.named_parameters(remove_duplicate=False)
+        return {id(param): self.weights.canonical(name) for name, param in named}
 
     def stablehlo(self, platforms: Sequence[str] | None = None) -> str:
         """The whole training step as StableHLO text: forward, backward and update of the first program.

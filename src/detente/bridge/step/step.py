@@ -30,6 +30,7 @@ from detente.bridge.state.place import Placed, but_floats, from_jax, place, with
 from detente.bridge.step import shown
 from detente.bridge.step.certifier import Certifier, Open
 from detente.bridge.step.examine import check
+from detente.bridge.step.given import named
 from detente.bridge.step.moving import Moving
 from detente.bridge.step.options import Options
 from detente.bridge.step.profile import Profile, profile_step
@@ -137,7 +138,7 @@ class Step(Readable):
     def _placed(self, batch: Any) -> Placed:
         """Asked for outside of the step's own code: a buffer of the module in the batch is read here, and its guard
         must see that, or it is the buffer of the last time that anybody looked."""
-        return batch if isinstance(batch, Placed) else self.place(batch)
+        return batch if isinstance(batch, Placed) else place(batch)
 
     def _step(self, batch: Any, placed: Placed) -> Any:
         seeded = self._seeded.moved
@@ -244,8 +245,9 @@ class Step(Readable):
         return value
 
     def place(self, batch: Any) -> Placed:
-        """Copy a batch to the device ahead of its step; ``step(step.place(batch))`` is ``step(batch)``."""
-        return place(batch)
+        """Copy a batch to the device ahead of its step: ``step(step.place(batch))`` is ``step(batch)``, whatever the
+        batch was changed to in between (a buffer that is filled anew). The copy is made before this returns."""
+        return place(batch, ahead=True)
 
     def wait(self) -> None:
         """Wait until every step that was started is done."""
@@ -254,15 +256,19 @@ class Step(Readable):
     def restart(self, tensors: Mapping[str, Any] | None = None) -> None:
         """Set weights and buffers (torch or numpy arrays by name) and forget the optimizer's state, without compiling
         anything. By default they are what the live module holds: the values of the last ``sync_to_torch()``, or of the
-        last time that anybody read it. The count of steps, and so the random numbers, start anew."""
+        last time that anybody read it. The count of steps, and so the random numbers, start anew. Names are those of
+        ``state_dict()``, any of those that a tied tensor has, and of other buffers; what is not named is what the live
+        module holds. Raises Refused (``weights``) for a name or a shape that is none of the module's; nothing has
+        changed then."""
         with self._away():
             self._settle()
+            given = {} if tensors is None else named(self.weights, tensors)
             if tensors is None:
                 self._watch.wrote(self.weights.tensors.values())
             stacks = self._state.stacks
             self.optimizer.state.clear()
-            self._load(tensors or {})
-            self._live = self._live and not tensors
+            self._load(given)
+            self._live = self._live and not given
             self._guard.behind = not self._live
             self._state.arrange(stacks)
             self.count = 0
@@ -296,14 +302,18 @@ class Step(Readable):
     def gradients(self, batch: Any) -> dict[str, torch.Tensor | None]:
         """The gradient of the loss at the current weights by parameter name, with the random numbers of the
         next step, and without an update; None where torch would leave ``.grad`` None. Compiles once per
-        program."""
+        program. Raises what PyTorch would have raised on this batch (IndexError)."""
         placed = self._placed(batch)
         with self._away():
             self._take_over()
             self._catch_up()
             variant, placed = self._variant_of(placed, self._hyper())
             self._state.arrange(variant.stacks)
-            return self._gradients(variant, self._state.values, placed.arrays, self.count)
+            word, found = self._derived(variant, self._state.values, placed.arrays, self.count)
+            error = variant.compiled.program.sites.error(int(word))
+            if error is not None:
+                raise error
+            return found
 
     def profile(self, batch: Any, steps: int = 5) -> Profile:
         """Where the seconds of a step on ``batch`` go: by kind of work, by direction and by part of the module.
@@ -336,9 +346,15 @@ class Step(Readable):
             return profile_step(variant.compiled, self._state, placed.arrays, hyper, seed, self.count, steps)
 
     def _gradients(self, variant: Variant, values: Any, arrays: list[Any], count: int) -> Any:
-        _, found = variant.compiled.gradients(values, arrays, np.uint32(self.options.seed), np.uint32(count))
+        return self._derived(variant, values, arrays, count)[1]
+
+    def _derived(self, variant: Variant, values: Any, arrays: list[Any], count: int) -> tuple[Any, Any]:
+        """The fault word, and the gradients by torch's names."""
+        word, found = variant.compiled.gradients(
+            values, arrays, np.uint32(self.options.seed), np.uint32(count)
+        )
         none: dict[str, torch.Tensor | None] = dict.fromkeys(sorted(self.weights.trainable))
-        return none | {n: from_jax(g) for n, g in variant.stacks.split(found).items()}
+        return word, none | {n: from_jax(g) for n, g in variant.stacks.split(found).items()}
 
     def measured_beside(self, sides: Mapping[str, Callable[[], Any]], batch: Any, rounds: int = 3) -> None:
         """Time a step of each of ``sides`` and one of this on ``batch``, in turns, and remember the fastest of each

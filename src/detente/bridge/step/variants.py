@@ -369,7 +369,7 @@ class Variants:
             named = standing_for(self.model, self.loss, self.numbers, self.ran)
             with phase("capture"), stand_ins(self.model), named:
                 # Another value of a number may give another answer: then each value is a program.
-                settle = not self.numbers and placed.example is None
+                settle = not self.numbers and not placed.numbers
                 captured = capture(
                     self.model,
                     self.loss,
