@@ -58,6 +58,7 @@ class Certified:
     _held_moments: list[tuple[torch.Tensor, int]]  # handed out, with their versions
     _live: bool  # the live module and optimizer hold the state themselves
     _stepped: bool  # the optimizer's state is not its first
+    _begins: bool  # nothing was stepped yet, and gradients may be there from before
     _rewritten: bool  # the live optimizer was given another state
     _source: Source | None  # of values for a module on the meta device
     _ran: tuple[Variant, int, list[Any], Any] | None  # a step whose results are not in their place yet

@@ -305,6 +305,19 @@ class Exchange(Certified):
                 self._state.values[name] = to_jax(number)
                 self._watch.wrote((number,))
 
+    def _zero_grad(self) -> None:
+        """A step begins as a loop does, without what somebody's ``backward()`` has left: it leaves no gradients, and
+        who calls ``optimizer.step()`` behind it finds none. Asked only where somebody may have made some."""
+        if self._guard.graphs or self._guard.in_c or self._begins:
+            self._begins = False
+            plainly(self._clear)
+
+    def _clear(self) -> None:
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad = None
+
     def _refuse_hooks(self) -> None:
         """What was registered since the last step and no program calls: on a parameter, or around the optimizer's step.
         Torch counts every hook that is registered anywhere."""

@@ -99,6 +99,7 @@ class Step(Readable):
         self._last: Any = None  # its loss
         # a short certificate failed: the state is that of a step that is not trusted
         self._kept_nothing = False
+        self._begins = True  # there may be gradients from before
         self._rewritten = False  # the live optimizer was given another state
         self._held: dict[str, torch.Tensor] = {}  # what the loss holds, by name
         self._variants.adopt = self._adopt
@@ -145,6 +146,7 @@ class Step(Readable):
     def _step(self, batch: Any, placed: Placed) -> Any:
         seeded = self._seeded.moved
         ambient()
+        self._zero_grad()
         self._take_over()
         self._settle()
         self._catch_up()
