@@ -139,11 +139,35 @@ def test_taking_turns_without_sharing_warns_once():
         first(BATCH), second(BATCH)
 
 
-def test_one_after_the_other_does_not_warn():
+def test_one_after_the_other_warns_where_the_second_was_made_before():
+    """It begins with what it copied then, and what the first trained is lost on it."""
     first, second = pair(gan(), share=False, certificate="none")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        first(BATCH), first(BATCH), second(BATCH), second(BATCH)
+        first(BATCH), first(BATCH)
+    with pytest.warns(UserWarning, match=r"[dg]\.\d\.\w+ is trained by another step.*share=.*deepcopy"):
+        second(BATCH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        second(BATCH)
+
+
+def test_one_after_the_other_does_not_warn_where_the_second_was_made_later():
+    model = gan()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first = bridge.compile(model, judge, adam(model["d"]), example_batch=BATCH, certificate="none")
+        first(BATCH)
+        second = bridge.compile(model, fool, adam(model["g"]), example_batch=BATCH, certificate="none")
+        second(BATCH), second(BATCH)
+
+
+def test_steps_of_copies_do_not_warn():
+    model = gan()
+    first, second = (pair(m, share=False, certificate="none")[0] for m in (model, copy.deepcopy(model)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first(BATCH), second(BATCH), first(BATCH), second(BATCH)
 
 
 def test_another_module_is_refused():

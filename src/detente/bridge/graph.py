@@ -83,8 +83,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Output:
-    """A graph output. ``kind`` is ``loss``, ``aux`` or ``buffer``; for a buffer ``name`` is the mutated
-    buffer. ``value`` is a ``Ref`` or a literal."""
+    """A graph output. ``kind`` is ``loss``, ``aux``, ``buffer``, or, at the end, ``kept`` (what forward leaves in
+    Python's places); for a buffer ``name`` is the mutated buffer. ``value`` is a ``Ref`` or a literal."""
 
     kind: str
     name: str

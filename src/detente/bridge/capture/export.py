@@ -23,8 +23,9 @@ from detente.bridge.capture.derivative import Derivatives, keep_derivatives
 from detente.bridge.capture.functional import functional
 from detente.bridge.capture.functions import keep_functions, unkept
 from detente.bridge.capture.generators import Generators, of_the_system
-from detente.bridge.capture.held import Held, Left, left_in_python, standing_in
+from detente.bridge.capture.held import Held, Left, left_in_python, noting_reads, read_of, standing_in
 from detente.bridge.capture.hooks import keep_hooks, rewire
+from detente.bridge.capture.kept import ROOM, Kept, Leaving, apart, keeping, offered
 from detente.bridge.capture.lasting import Lasting, lasting
 from detente.bridge.capture.mapped import keep_maps
 from detente.bridge.capture.markers import capturing, leaf
@@ -40,8 +41,9 @@ from detente.bridge.capture.torchs_code import without_torchs_code
 from detente.bridge.capture.torchs_words import refusal_of
 from detente.bridge.capture.transforms import keep_transforms
 from detente.bridge.capture.weights import Weights, identity, weights, whole
-from detente.bridge.graph import Graph, node_refs, refs, without_dead
+from detente.bridge.graph import Graph, without_dead
 from detente.bridge.live.guard import plain, tensors_of
+from detente.bridge.live.places import place
 from detente.bridge.live.ran import Names, Ran
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.trains import without_state
@@ -65,7 +67,8 @@ class Captured:
     ``outside`` are tensors that the loss holds (a teacher's, class weights): inputs like the module's buffers.
     ``lasting`` are results beside the loss that are the module's own tensors. ``asked`` is what the user's code asked
     for outside of Python (a file), and ``again`` what it asks for whenever it runs. ``codes`` are those of the user's
-    functions that ran."""
+    functions that ran. ``kept`` are tensors that forward leaves in Python, for who looks at them behind the step, and
+    ``unkept`` the names of those places that no step fills."""
 
     graph: Graph
     batch: batches.Layout
@@ -79,14 +82,18 @@ class Captured:
     asked: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     codes: frozenset[CodeType] = field(default=frozenset(), compare=False)
+    kept: tuple[Kept, ...] = ()
+    unkept: tuple[str, ...] = ()
 
 
 class _Told:
-    """The aux layout of the last trace, and the tensors that it left in attributes."""
+    """The aux layout of the last trace, the tensors that it left in attributes, and which of those that stood in for
+    such ones were read."""
 
     aux: batches.Layout | None = None
     lasting: Sequence[Lasting] = ()
     left: tuple[Left, ...] = ()
+    read: frozenset[int] = frozenset()
     writes: Sequence[Write] = ()
     unreached: frozenset[str] = frozenset()
 
@@ -137,9 +144,11 @@ class _Program(nn.Module):
                 ran.noting(True),
                 ran.outside.listening(),
                 without_torchs_code(ran),
+                noting_reads() as read,
             ):
                 value = self.__dict__["loss"](self.model, self.layout.build(tensors))
-            told.left = (*held.written_in_place(), *left_in_python(self.__dict__["before"]))
+            left = (*held.written_in_place(), *left_in_python(self.__dict__["before"]))
+            told.left, told.read = offered(left, own), frozenset(read)
         except BaseException:
             held.put_back()
             raise
@@ -164,7 +173,6 @@ class _Program(nn.Module):
             )
         trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         told.unreached = self.__dict__["derivatives"].unreached(value, trained)
-        # What was put where nothing was must not follow from anything that moves: its history is looked at, as results.
         return [value, *extra, *(t for one in told.left for t in one.values)]
 
 
@@ -176,11 +184,13 @@ def capture(
     settle: bool = True,
     inputs: bool = False,
     again: Again = None,
+    keep: bool = False,
 ) -> Captured:
     """The step's forward and loss as a neutral graph. ``model`` is read, never changed. ``settle``: what Python asks of
     values is answered by this batch, and checked in every step; else it is refused. ``inputs``: tensors that the loss
     holds are inputs of the program (``outside``), where they are constants else. ``again``: for a caller that captures
     again when a buffer gives another answer; called before the module is asked, so that it holds the values of now.
+    ``keep``: what forward leaves in Python's places is among the results (``kept``).
 
     Raises Refused with every reason that could be found in one pass.
     """
@@ -198,11 +208,18 @@ def capture(
             )
     finally:
         before.put_back()
+    if not keep and (captured.kept or captured.unkept):
+        captured = _without_kept(captured)
     names = {i.name for i in captured.graph.inputs if i.kind == "buffer"}
     used = tuple(sorted(names & set(outside.values())))
     _none_that_moves(model, captured.graph, {name: before.tensors[name] for name in used})
     writes = (*captured.writes, *parts)
     return replace(captured, ran=ran.names(), codes=ran.users(), outside=used, writes=writes)
+
+
+def _without_kept(captured: Captured) -> Captured:
+    own = tuple(output for output in captured.graph.outputs if output.kind != "kept")
+    return replace(captured, graph=without_dead(replace(captured.graph, outputs=own)), kept=(), unkept=())
 
 
 def _none_that_moves(model: nn.Module, graph: Graph, used: Mapping[str, torch.Tensor]) -> None:
@@ -307,22 +324,31 @@ def _twice(
 ) -> Captured:
     """The program, once more where a trace left tensors behind: the next step would find them there, and must be the
     same program."""
-    captured, left = _capture(model, loss, batch, outside, before, ran, caches, settle, again)
-    if left:
-        before.put_back()
-        second, anew = None, {(id(one.table), one.key) for one in left}
-        with standing_in(left) as standing:
-            try:
-                found, written = _capture(model, loss, batch, outside, before, ran, caches, settle, again)
-                anew = {(id(one.table), one.key) for one in written if one.mark not in standing}
-                second = found
-            except Refused:
-                pass
-        # What was put where nothing was, and is found there the next time, is a cache.
-        moving = [one for one in left if not one.fresh or (id(one.table), one.key) in anew]
-        if moving and (second is None or not alike(captured, second)):
-            raise Refused([one.reason for one in moving])
-    return captured
+    captured, leaving = _capture(model, loss, batch, outside, before, ran, caches, settle, again)
+    left = leaving.places
+    if not left:
+        return captured
+    before.put_back()
+    second, anew, read = None, {place(one.table, one.key) for one in left}, set[Any]()
+    with standing_in(left) as standing:
+        try:
+            found, other = _capture(model, loss, batch, outside, before, ran, caches, settle, again)
+            stood = set(map(id, standing))
+            anew = {place(one.table, one.key) for one in other.places if one.mark not in stood}
+            pairs = zip(left, standing, strict=True)
+            read = {place(one.table, one.key) for one, value in pairs if read_of(value, other.read)}
+            second = found
+        except Refused:
+            pass
+    # What was put where nothing was, and is found there the next time, is a cache.
+    moving = [one for one in left if not one.fresh or place(one.table, one.key) in anew]
+    if moving and (second is None or not alike(captured, second)):
+        raise Refused([one.reason for one in moving])
+    every = [one for one in moving if not one.registered and place(one.table, one.key) in anew]
+    own = {id(vars(part)): path for path, part in model.named_modules()}
+    room = max(ROOM, sum(t.nbytes for t in captured.weights.tensors.values()))
+    graph, kept, unkept = keeping(captured.graph, leaving.graph, every, own, read, room)
+    return replace(captured, graph=graph, kept=kept, unkept=unkept)
 
 
 def alike(one: Captured, other: Captured, *, values: bool = False) -> bool:
@@ -337,7 +363,8 @@ def alike(one: Captured, other: Captured, *, values: bool = False) -> bool:
 
 
 def _given_back(captured: Captured) -> Any:
-    return captured.lasting, None if captured.aux is None else captured.aux.key
+    kept = [(one.name, one.said) for one in captured.kept]
+    return captured.lasting, None if captured.aux is None else captured.aux.key, kept
 
 
 def _has_tensors(part: Any, known: set[int]) -> bool:
@@ -383,7 +410,7 @@ def _capture(
     caches: Caches,
     settle: bool,
     again: Again,
-) -> tuple[Captured, tuple[Left, ...]]:
+) -> tuple[Captured, Leaving]:
     reasons: list[Reason] = list(unkept(model, before.modules))
     held = weights(model)
     tensors, layout = batches.flatten(batch)
@@ -395,7 +422,7 @@ def _capture(
     if devices:
         reasons.append(Reason("device", f"the module is on {', '.join(sorted(devices))}"))
 
-    def made(given: Given | None) -> tuple[Captured, tuple[Left, ...]]:
+    def made(given: Given | None) -> tuple[Captured, Leaving]:
         if given is not None:
             before.put_back()
         try:
@@ -409,7 +436,7 @@ def _capture(
             again()
         return answers(model, loss, batch)
 
-    def lasting(found: tuple[Captured, tuple[Left, ...]]) -> list[Reason]:
+    def lasting(found: tuple[Captured, Leaving]) -> list[Reason]:
         graph = found[0].graph
         if again is None:
             return unsettled(graph)
@@ -442,7 +469,7 @@ def _export(
     ran: Ran,
     caches: Caches,
     given: Given | None = None,
-) -> tuple[Captured, tuple[Left, ...]]:
+) -> tuple[Captured, Leaving]:
     ran.outside.anew()
     program = _Program(model, loss, layout, given, before, ran, caches)
     flat = tuple(t.detach() for t in tensors)
@@ -481,35 +508,11 @@ def _export(
                 left_of_export.clear()
         graph = convert(program_of, tags, held, layout, kept, outside)
     told = program.__dict__["told"]
-    graph, left = _without_left(graph, told.left)
+    graph, leaving = apart(graph, told.left)
+    leaving = replace(leaving, read=told.read)
     if told.unreached:
         graph = replace(graph, unreached=told.unreached)
+        leaving = replace(leaving, graph=replace(leaving.graph, unreached=told.unreached))
     ours = tuple(replace(one, name=held.canonical(one.name)) for one in told.lasting)
     found = Captured(graph, layout, told.aux, held, tags.draws, writes=tuple(told.writes), lasting=ours)
-    return found, left
-
-
-def _without_left(graph: Graph, left: Sequence[Left]) -> tuple[Graph, tuple[Left, ...]]:
-    """The graph without the results that are there for what the trace left, which is ``fresh`` no longer where it
-    follows from weights, a batch, a draw or a buffer that the step writes: the next step finds that of this one."""
-    count = sum(len(one.values) for one in left)
-    if not count:
-        return graph, tuple(left)
-    aux = [output for output in graph.outputs if output.kind == "aux"]
-    looked_at = aux[len(aux) - count :]
-    own = [output for output in graph.outputs if all(output is not other for other in looked_at)]
-    written = {output.name for output in own if output.kind == "buffer"}
-    moving = {
-        item.id
-        for item in graph.inputs
-        if item.kind != "constant" and (item.kind != "buffer" or item.name in written)
-    }
-    for node in graph.nodes:
-        if node.draw is not None or any(ref.id in moving for ref in node_refs(node)):
-            moving.add(node.id)
-    rest, found = iter(looked_at), []
-    for one in left:
-        results = [next(rest) for _ in one.values]
-        moves = any(ref.id in moving for result in results for ref in refs(result.value))
-        found.append(replace(one, fresh=one.fresh and not moves and not one.number, values=()))
-    return without_dead(replace(graph, outputs=tuple(own))), tuple(found)
+    return found, leaving

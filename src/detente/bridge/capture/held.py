@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +15,8 @@ from torch import nn
 from detente.bridge.capture.where import here
 from detente.bridge.graph import Where
 from detente.bridge.live.places import has
-from detente.bridge.live.sources import (
-    DEPTH,
-    OF_A_TRACE,
-    Sources,
-    holds_trace,
-    tensors_in,
-)
+from detente.bridge.live.sources import DEPTH, OF_A_TRACE, Sources, found_in, tensors_in
+from detente.bridge.private import make_subclass, pytree, without_subclasses
 from detente.bridge.refusal import Reason, refuse
 
 _ONCE = (
@@ -46,7 +41,13 @@ class Left:
     where: Where | None = None
     registered: bool = False
     number: bool = False
-    values: tuple[torch.Tensor, ...] = ()  # the trace's own, of what is fresh
+    values: tuple[torch.Tensor, ...] = ()  # of the trace: results of the program for this place
+    results: tuple[Any, ...] = ()  # those, as values of the graph
+    template: tuple[Any] | None = (
+        None  # what is held with a leaf for each of them (kept.py); None: it has none
+    )
+    said: tuple[str, ...] = ()  # plain values in it
+    read: frozenset[int] = frozenset()  # ids of what stood in somewhere, and was asked for something
 
     @property
     def reason(self) -> Reason:
@@ -167,45 +168,101 @@ def left_in_python(before: Sources) -> tuple[Left, ...]:
     """What holds tensors, and numbers of theirs, that the code left in dictionaries, closures and objects."""
     found = []
     for table, key, then, now, name in before.left():
-        tensors, fresh = list(tensors_in(now)), then is None
-        # (what stands in for it in a second capture is a plain tensor, and no result of that)
-        values = tuple(t for t in tensors if type(t) is not torch.Tensor) if fresh else ()
-        found.append(Left(table, key, now, name, fresh, id(now), number=not tensors, values=values))
+        number = next(tensors_in(now), None) is None
+        found.append(Left(table, key, now, name, then is None, id(now), number=number))
     return tuple(found)
 
 
-def without_values(value: Any, depth: int = DEPTH) -> Any:
+class Standing(torch.Tensor):
+    """Zeros that stand for a tensor that a trace left, and note whether anything is asked of them."""
+
+    plain: torch.Tensor
+    noted: set[int] | None = None
+
+    @staticmethod
+    def of(plain: torch.Tensor) -> Standing:
+        made = make_subclass(Standing, torch.empty(plain.shape, dtype=plain.dtype, device="meta"))
+        made.plain = plain
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def of(value: Any) -> Any:
+            if not isinstance(value, Standing):
+                return value
+            if Standing.noted is not None:
+                Standing.noted.add(id(value))
+            return value.plain
+
+        with without_subclasses():
+            args, kwargs = pytree.tree_map(of, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def noting_reads() -> Iterator[set[int]]:
+    """The ids of what stands in somewhere, and is asked for anything while the block runs. That it is there, and no
+    None, is not asked."""
+    before, Standing.noted = Standing.noted, set()
+    try:
+        yield Standing.noted
+    finally:
+        Standing.noted = before
+
+
+def read_of(value: Any, read: frozenset[int]) -> bool:
+    """Whether one of the tensors in what stood in somewhere is among those that were ``read``."""
+    return any(id(one) in read for one in found_in(value, Standing))
+
+
+def without_values(value: Any, stand: Callable[[torch.Tensor], Any] = lambda zeros: zeros) -> Any:
     """The same with zeros where a trace's tensors are, and a number that no code holds where its numbers are."""
-    if isinstance(value, torch.Tensor):
-        return torch.zeros(tuple(value.shape), dtype=value.dtype)
-    if isinstance(value, OF_A_TRACE):
-        return _NUMBER
-    if not depth or not holds_trace(value, depth):
+
+    def nothing(held: Any) -> Any:
+        if isinstance(held, torch.Tensor):
+            return stand(torch.zeros(tuple(held.shape), dtype=held.dtype))
+        return NUMBER
+
+    return with_each(value, OF_A_TRACE, nothing)
+
+
+def with_each(value: Any, kinds: Any, make: Callable[[Any], Any], depth: int = DEPTH) -> Any:
+    """``value`` with ``make(one)`` in the place of each object of these ``kinds``, in containers and objects of its
+    own."""
+    if isinstance(value, kinds):
+        return make(value)
+    if not depth or next(found_in(value, kinds, depth), None) is None:
         return value
+
+    def inner(held: Any) -> Any:
+        return with_each(held, kinds, make, depth - 1)
+
+    if isinstance(value, defaultdict):
+        return type(value)(value.default_factory, ((k, inner(v)) for k, v in value.items()))
     if isinstance(value, dict):
-        return type(value)((k, without_values(v, depth - 1)) for k, v in value.items())
+        return type(value)((k, inner(v)) for k, v in value.items())
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(without_values(v, depth - 1) for v in value))
+        return type(value)(*map(inner, value))
     if isinstance(value, deque):
-        return deque((without_values(v, depth - 1) for v in value), value.maxlen)
+        return deque(map(inner, value), value.maxlen)
     if isinstance(value, list | tuple | set | frozenset):
-        return type(value)(without_values(v, depth - 1) for v in value)
+        return type(value)(map(inner, value))
     made = copy.copy(value)
-    vars(made).update({k: without_values(v, depth - 1) for k, v in vars(value).items()})
+    vars(made).update({k: inner(v) for k, v in vars(value).items()})
     return made
 
 
 @contextmanager
-def standing_in(left: Sequence[Left]) -> Iterator[set[int]]:
-    """What stands in where a trace left tensors and numbers, and what was there before at the end. Yields the ids of
-    what stands in."""
+def standing_in(left: Sequence[Left]) -> Iterator[list[Any]]:
+    """What stands in where a trace left tensors and numbers, and what was there before at the end. Yields what stands
+    in, in that order."""
     before = [
         (one.table, one.key, one.table[one.key] if has(one.table, one.key) else _NOTHING) for one in left
     ]
     for one in left:
-        one.table[one.key] = without_values(one.held)
+        one.table[one.key] = without_values(one.held, Standing.of)
     try:
-        yield {id(one.table[one.key]) for one in left}
+        yield [one.table[one.key] for one in left]
     finally:
         for table, key, then in before:
             if then is _NOTHING:
@@ -215,7 +272,7 @@ def standing_in(left: Sequence[Left]) -> Iterator[set[int]]:
                 table[key] = then
 
 
-_NOTHING, _NUMBER = object(), 0.8372915604
+_NOTHING, NUMBER = object(), 0.8372915604
 
 
 def _said(value: Any) -> str:

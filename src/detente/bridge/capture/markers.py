@@ -91,6 +91,21 @@ def seen(tensor: torch.Tensor) -> bool:
     return mode is not None and proxy_tensor.get_proxy_slot(tensor, mode.tracer, None) is not None
 
 
+def of_every_turn() -> Callable[[torch.Tensor], bool]:
+    """Whether a tensor is a value of the program as a whole: the capture has a node for it, and it is none of the one
+    turn that stands for all those of ``torch.vmap``."""
+    tracer, inside = capturing().tracer, set[Any]()
+    for node in tracer.graph.nodes:
+        turning = is_marker(node, TURN) or any(other in inside for other in node.all_input_nodes)
+        if turning and not is_marker(node, TURNS):
+            inside.add(node)
+
+    def whole(tensor: torch.Tensor) -> bool:
+        return seen(tensor) and proxy_tensor.get_proxy_slot(tensor, tracer).proxy.node not in inside
+
+    return whole
+
+
 def adopt(value: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
     """``value``, known from here on as the node of ``node``."""
     tracer = capturing().tracer

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -44,11 +44,20 @@ def ambient() -> tuple[str, ...]:
     return (str(torch.get_default_dtype()),)
 
 
+class Filled(Protocol):
+    """The places that steps fill, which are looked at in another way."""
+
+    @property
+    def places(self) -> Mapping[int, frozenset[Any]]: ...
+
+    def strange(self) -> dict[str, tuple[Any, Any]]: ...
+
+
 class Surroundings:
     """What Python said when the programs were captured, and what it says now."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Any]) -> None:
-        self.model, self.loss = model, loss
+    def __init__(self, model: nn.Module, loss: Callable[..., Any], filled: Filled) -> None:
+        self.model, self.loss, self.filled = model, loss, filled
         self._ran = Names()
         self._sources = Sources().ready()
         self._now: dict[str, str] = {}
@@ -60,7 +69,7 @@ class Surroundings:
     def captured(self, ran: Names) -> None:
         """A program was captured; ``ran`` is the code that did it."""
         self._ran |= ran
-        self._sources = sources(self.model, self.loss, self._ran)
+        self._sources = self._walked()
         fresh = [name for name in self._sources.partly if name not in self._told]
         self._told.update(fresh)
         if fresh:
@@ -72,9 +81,10 @@ class Surroundings:
 
     def look(self) -> dict[str, tuple[Any, Any]]:
         """What moved since the last look: name -> (then, now). Nothing but flat passes where nothing did."""
-        if not self._sources.moved():
+        strange = self.filled.strange()
+        if not strange and not self._sources.moved():
             return {}
-        found = self._sources.changes()
+        found = self._sources.changes() | strange
         if not found:
             self._sources.refresh()
             return {}
@@ -84,8 +94,11 @@ class Surroundings:
         if self._sources.are_values(found):
             self._sources.refresh()  # the tables are what they were: no walk over everything
         else:
-            self._sources = sources(self.model, self.loss, self._ran)
+            self._sources = self._walked()
         return found
+
+    def _walked(self) -> Sources:
+        return sources(self.model, self.loss, self._ran).without(self.filled.places)
 
     def _said(self, name: str, value: Any) -> str:
         if isinstance(value, PLAIN) and not name.startswith("the size of "):

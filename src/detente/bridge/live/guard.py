@@ -83,10 +83,11 @@ class Guard:
     calls    the step's own functions that run: they see nothing
     in_c     something of C's reads and writes the live tensors from now on, and asks nobody
     swapped  one of the tensors was given what another object was, and is watched no more
+    graphs   somebody may have made a graph of the tensors, whose backward() leaves gradients, or set one
     arrays   of numpy, weakly, which do so for as long as they live
     """
 
-    __slots__ = ("__weakref__", "arrays", "behind", "calls", "exposed", "in_c", "read", "swapped")
+    __slots__ = ("__weakref__", "arrays", "behind", "calls", "exposed", "graphs", "in_c", "read", "swapped")
     inside: list[FrameType] = []  # noqa: RUF012  (of every step: what one does is no write to another)
 
     def __init__(self, read: Callable[[], None]) -> None:
@@ -95,7 +96,7 @@ class Guard:
         self.calls: list[FrameType] = []
         self.exposed: set[int] = set()
         self.in_c = False
-        self.swapped = False
+        self.swapped = self.graphs = False
         self.arrays: list[weakref.ref[np.ndarray]] = []
 
     @property
@@ -122,6 +123,7 @@ class Guard:
         ):  # or a step that another thread makes between the read and the note is forgotten by its next one
             if self.off:
                 return
+            self.graphs = self.graphs or torch.is_grad_enabled()
             read = self.read() if self.behind else None
             if read is not None:
                 # or the step's own tensors are wrapped, too, and what fills the live ones is part of a trace
@@ -318,6 +320,9 @@ def _seen(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -
     kwargs = kwargs or {}
     name = _called(func)
     if name in FREE:
+        if name == "set:grad":
+            for guard, _ in _told(args[0]):
+                guard.graphs = True
         return plainly(func, *args, **kwargs)
     given = list(_watched((*args, *kwargs.values())))
     _tell(given, name)

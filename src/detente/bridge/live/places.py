@@ -107,6 +107,14 @@ class OfContext:
         self.owner.set(value)
 
 
+_MADE_ANEW = (Slots, OfClass, OfCell, OfContext)
+
+
+def place(table: Any, key: Any) -> tuple[int, Any]:
+    """One name for a place, whichever table was made to look at it; as long as what holds it lives."""
+    return id(table.owner if isinstance(table, _MADE_ANEW) else table), key
+
+
 _CALL: Any = operator.call
 
 

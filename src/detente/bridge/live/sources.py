@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from detente.bridge.live.places import OfCell, OfClass, Places, has, put
+from detente.bridge.live.places import OfCell, OfClass, Places, has, place, put
 from detente.bridge.live.python import PLAIN
 from detente.bridge.live.writes import Write, bare, by, same
 
@@ -112,6 +112,32 @@ class Sources:
     def ready(self) -> Sources:
         """A name of its own for each place, and flat lists."""
         self._name_apart()
+        self._flatten()
+        return self
+
+    def without(self, places: Mapping[int, frozenset[Any]]) -> Sources:
+        """Itself, which looks no more at these places: keys by the id of what holds them. Whether there is anything in
+        them is no matter either."""
+        if not places:
+            return self
+
+        def left_out(table: Any, key: Any) -> bool:
+            owner, key = place(table, key)
+            return owner in places and key in places[owner]
+
+        self.slots = [row for row in self.slots if not left_out(row[0], row[1])]
+        self.cells = [row for row in self.cells if not left_out(OfCell(row[0]), "contents")]
+        filled = [row for row in self.empty if id(row[0]) in places]
+        self.empty = [row for row in self.empty if id(row[0]) not in places]
+        for table, name in filled:
+            self.sizes.append((table, len(table), name))
+            self.keys[id(table)] = frozenset()
+        for table, _, _ in self.sizes:
+            owner, _ = place(table, None)
+            if owner in places and not isinstance(table, list | deque):
+                counts, _ = self.counted.get(id(table), (lambda key: True, None))
+                mine = _but(counts, places[owner])
+                self.counted[id(table)] = mine, frozenset(filter(mine, table))
         self._flatten()
         return self
 
@@ -350,6 +376,10 @@ class Sources:
             if now != then:
                 now.clear()
                 now.update(then)
+
+
+def _but(counts: Callable[[Any], bool], names: frozenset[Any]) -> Callable[[Any], bool]:
+    return lambda key: key not in names and counts(key)
 
 
 # How deep a container, or an object, is looked into for tensors.

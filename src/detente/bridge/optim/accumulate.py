@@ -38,10 +38,12 @@ def microbatches(batch: Sequence[jax.Array], parts: int, axis: int = 0) -> list[
     return out
 
 
-def accumulated(gradients: Gradients, parts: int, axis: int = 0) -> Callable[..., tuple[Any, dict[str, Any]]]:
+def accumulated(
+    gradients: Gradients, parts: int, axis: int = 0, last: int = 0
+) -> Callable[..., tuple[Any, dict[str, Any]]]:
     """``gradients`` over ``parts`` micro-batches: ``f(values, batch, key_of)`` with the same result, the loss and
-    the gradients being means, aux leaves stacked over parts, buffers those of the last part, and the fault word
-    the first that faulted. ``key_of(i)`` gives the step key of part ``i`` (traced int32)."""
+    the gradients being means, aux leaves stacked over parts, buffers and the ``last`` aux leaves those of the last
+    part, and the fault word the first that faulted. ``key_of(i)`` gives the step key of part ``i`` (traced int32)."""
     if parts < 1:
         raise ValueError(f"accumulate must be at least 1, not {parts}")
 
@@ -50,23 +52,26 @@ def accumulated(gradients: Gradients, parts: int, axis: int = 0) -> Callable[...
     ) -> tuple[Any, dict[str, Any]]:
         pieces = microbatches(batch, parts, axis)
         example = jax.eval_shape(gradients, values, [p[0] for p in pieces], key_of(jnp.int32(0)))
-        (loss, (_, buffers, word)), grads = example
+        (loss, (aux, buffers, word)), grads = example
+        stacked = len(aux) - last
 
         def body(carry: Any, item: Any) -> tuple[Any, Any]:
-            total, written, worst, sums = carry
+            total, written, worst, sums, _ = carry
             index, part = item
             (value, (aux, new, fault)), grad = gradients({**values, **written}, part, key_of(index))
             share = {name: sums[name] + g * jnp.asarray(1.0 / parts, g.dtype) for name, g in grad.items()}
-            return (total + value / parts, new, jnp.minimum(worst, fault), share), aux
+            carry = (total + value / parts, new, jnp.minimum(worst, fault), share, aux[stacked:])
+            return carry, aux[:stacked]
 
         start = (
             jnp.zeros(loss.shape, loss.dtype),
             {name: jnp.asarray(values[name]) for name in buffers},
             jnp.full(word.shape, jnp.iinfo(word.dtype).max, word.dtype),
             {name: jnp.zeros(g.shape, g.dtype) for name, g in grads.items()},
+            tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in aux[stacked:]),
         )
         steps = (jnp.arange(parts, dtype=jnp.int32), pieces)
-        (loss_mean, written, worst, sums), aux = lax.scan(body, start, steps)
-        return (loss_mean, (aux, written, worst)), sums
+        (loss_mean, written, worst, sums, kept), aux = lax.scan(body, start, steps)
+        return (loss_mean, ((*aux, *kept), written, worst)), sums
 
     return run

@@ -101,7 +101,7 @@ class Program:
         return inputs
 
     def split(self, results: Sequence[Any]) -> tuple[Any, tuple[Any, ...], Arrays]:
-        """The graph's outputs as ``(loss, aux leaves, new buffers by name)``."""
+        """The graph's outputs as ``(loss, aux leaves and what is kept, new buffers by name)``."""
         loss, aux, buffers = None, [], {}
         for output, value in zip(self.graph.outputs, results, strict=True):
             if output.kind == "loss":
@@ -139,7 +139,8 @@ class Program:
         inner = self.gradients(names)
         if self.parts == 1:
             return lambda values, batch, seed, count: inner(values, batch, step_key(seed, count))
-        run = accumulated(inner, self.parts)
+        kept = sum(output.kind == "kept" for output in self.graph.outputs)
+        run = accumulated(inner, self.parts, last=kept)
 
         def parts(values: Arrays, batch: Sequence[Any], seed: Any, count: Any) -> Any:
             def key_of(part: Any) -> Any:

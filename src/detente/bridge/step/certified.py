@@ -22,6 +22,7 @@ from detente.bridge.state.meta import Source
 from detente.bridge.state.place import from_jax
 from detente.bridge.state.state import State
 from detente.bridge.step.certifier import Before, Certifier, Open
+from detente.bridge.step.keeping import Keeping
 from detente.bridge.step.moving import Moving
 from detente.bridge.step.options import Options
 from detente.bridge.step.sharing import Sharing
@@ -46,6 +47,7 @@ class Certified:
     _certifier: Certifier
     _around: Surroundings
     _moving: Moving
+    _keeping: Keeping  # places in Python that steps fill
     _watch: Watch
     _memory: list[int]  # where the values of what is watched lie
     _guard: Guard  # of the module's tensors
@@ -56,6 +58,7 @@ class Certified:
     _held_moments: list[tuple[torch.Tensor, int]]  # handed out, with their versions
     _live: bool  # the live module and optimizer hold the state themselves
     _stepped: bool  # the optimizer's state is not its first
+    _begins: bool  # nothing was stepped yet, and gradients may be there from before
     _rewritten: bool  # the live optimizer was given another state
     _source: Source | None  # of values for a module on the meta device
     _ran: tuple[Variant, int, list[Any], Any] | None  # a step whose results are not in their place yet
@@ -72,7 +75,7 @@ class Certified:
         """The results of the step that ran are the state. Every part of it may be done twice."""
         if self._ran is None:
             return None, None, None
-        _, number, writes, (changed, optimizer, loss, aux, word) = self._ran
+        variant, number, writes, (changed, optimizer, loss, aux, word) = self._ran
         self._state.values.update(changed)
         self._state.optimizer = optimizer
         if self._open is not None:
@@ -82,6 +85,7 @@ class Certified:
         self.count = number + 1
         for due in writes:
             put(due)
+        self._keeping.fill(variant.captured, aux, self.weights.tensors)
         self._rule.follow(self.optimizer, optimizer)
         self.sharing.ran()
         self._ran = None

@@ -44,7 +44,7 @@ from detente.bridge.state.place import Placed, from_jax, to_jax
 from detente.bridge.state.state import State
 from detente.bridge.step.certified import Certified
 from detente.bridge.step.rehearse import rehearsed
-from detente.bridge.step.sharing import same_tensors
+from detente.bridge.step.sharing import Sharing, same_tensors
 
 
 class Exchange(Certified):
@@ -113,7 +113,13 @@ class Exchange(Certified):
             step._guard.exposed.clear()
         self._wrote(mine.values())
         for stranger in self.sharing.apart:
-            stranger._watch.wrote(mine.values())
+            stranger._hear(mine.values())
+
+    def _hear(self, tensors: Iterable[torch.Tensor]) -> None:
+        """A step that this one shares nothing with has written its values to these: no news for the weights, of which
+        each has its own, and news for what the loss holds."""
+        held = {id(tensor) for tensor in self._held.values()}
+        self._watch.wrote(tensor for tensor in tensors if id(tensor) not in held)
 
     def __del__(self) -> None:
         """The step goes, and what it trained stays, as eager leaves it: a function that trains and returns its model
@@ -236,6 +242,7 @@ class Exchange(Certified):
         self._state.arrange(stacks)
         watch(self._held.values(), self._outside)
         self._watch = Watch(self.model, self._held)
+        Sharing.held_anew()
 
     def _fill_held(self) -> None:
         """A certificate computes in eager with what the loss holds, as it stands there: the values of now of those that
@@ -306,6 +313,19 @@ class Exchange(Certified):
                 self._state.values[name] = to_jax(number)
                 self._watch.wrote((number,))
 
+    def _zero_grad(self) -> None:
+        """A step begins as a loop does, without what somebody's ``backward()`` has left: it leaves no gradients, and
+        who calls ``optimizer.step()`` behind it finds none. Asked only where somebody may have made some."""
+        if self._guard.graphs or self._guard.in_c or self._begins:
+            self._begins = False
+            plainly(self._clear)
+
+    def _clear(self) -> None:
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad = None
+
     def _refuse_hooks(self) -> None:
         """What was registered since the last step and no program calls: on a parameter, or around the optimizer's step.
         Torch counts every hook that is registered anywhere."""
@@ -323,8 +343,18 @@ class Exchange(Certified):
                 hint="compile anew with the optimizer as it is now, or do what is new before and after step(batch)",
             )
 
+    def _borrow(self) -> None:
+        """What the loss holds, and another step trains, is written back by that: a write like any other."""
+        for lender in self.sharing.lenders():
+            step = lender()
+            if step is not None and (step._guard.behind or step._ran is not None):
+                self._make_certificate()  # of a step that ran with the values of before
+                with step._away():
+                    step._answer(optimizer=False)
+
     def _take_writes(self) -> None:
         """Weights that somebody wrote, and what became another module."""
+        self._borrow()
         changes = self._watch.look()
         if self._guard.swapped:
             changes = Changes(changes.written if changes is not None else (), ("a tensor was swapped",))
@@ -458,6 +488,7 @@ class Exchange(Certified):
                 hint="a group of its own with lr=0 and weight_decay=0 holds it still instead",
             )
         self.weights, self._held = found, {}
+        Sharing.held_anew()
         self._follow(rule)
         self._see()
         self._load()

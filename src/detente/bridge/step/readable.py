@@ -124,7 +124,7 @@ class Readable(Exchange):
                 tensor.copy_(values[name])
         self._wrote(live.values())
         for stranger in self.sharing.apart:
-            stranger._watch.wrote(live.values())
+            stranger._hear(live.values())
 
     def save(self, path: str | Path) -> None:
         """Write weights, buffers, optimizer state, the numbers of ``param_groups`` and the position of the random

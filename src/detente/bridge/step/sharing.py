@@ -2,7 +2,9 @@
 
 Every step holds the weights on the device, in the layout of its own programs. Steps of one group (``share=``) take over
 what the others have changed since, before they run or are read; a clock orders the changes. Steps of one module that
-share nothing are what a comparison wants and what a GAN does not: where they take turns, the second turn warns.
+share nothing are what a comparison wants and what a GAN does not: where one goes on from what it copied before another
+trained, it warns. What only the loss of a step holds is another matter: a teacher that a step of its own trains is the
+trained one for every step that reads it.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ from __future__ import annotations
 import itertools
 import warnings
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    import torch
+
     from detente.bridge.step.exchange import Exchange
 
 _clock = itertools.count(1)
@@ -37,6 +41,9 @@ class Sharing:
         for member in self.others:
             member.sharing.others.append(step)
         self.moved, self.seen = 0, 0  # when this step last changed something, and last looked at the others
+        self.born = next(_clock)
+        self._lenders: list[weakref.ref[Exchange]] = []
+        self._asked = 0
         self.whole = False  # whether it changed everything (it was loaded), and not only what it trains
         self.apart: weakref.WeakSet[Exchange] = weakref.WeakSet()
         self.warned = False
@@ -50,6 +57,24 @@ class Sharing:
                     if member is not step:  # which has none yet
                         member.sharing.turns = self.turns
         _live.add(step)
+        Sharing.held_anew()
+
+    changes: ClassVar[int] = 0  # how often a step was made, or read something anew
+
+    @staticmethod
+    def held_anew() -> None:
+        """Some step holds other tensors than it did."""
+        Sharing.changes += 1
+
+    def lenders(self) -> list[weakref.ref[Exchange]]:
+        """The steps that train what the loss of this one holds."""
+        if self._asked != Sharing.changes:
+            self._asked, step = Sharing.changes, self.step()
+            held = set() if step is None else {id(tensor) for tensor in step._held.values()}
+            others = [one for one in _live if one is not step and one not in self.others] if held else []
+            found = (one for one in others if not held.isdisjoint(map(id, _own(one).values())))
+            self._lenders = [weakref.ref(one) for one in found]
+        return self._lenders
 
     def newer(self) -> list[Exchange]:
         """The members that changed something since this one looked, the oldest change first."""
@@ -72,10 +97,10 @@ class Sharing:
         return self.turns.last > max((self.moved, *(member.sharing.moved for member in self.others)))
 
     def ran(self) -> None:
-        """This step has run. Warns once where it took turns with a step that it does not share with."""
-        before = self.moved
+        """This step has run. Warns once where one that it does not share with has run since it did, or was made."""
+        before = self.moved or self.born
         self._move()
-        if not self.apart or self.warned or not before:
+        if not self.apart or self.warned:
             return
         step = self.step()
         for stranger in self.apart:
@@ -83,7 +108,8 @@ class Sharing:
                 self.warned = True
                 warnings.warn(
                     f"{min(names)} is trained by another step, too, and each keeps its own value: compile one of them "
-                    "with share= the other where they train the module together",
+                    "with share= the other where they train the module together or one after the other, and each with "
+                    "a copy.deepcopy of it where they are compared",
                     stacklevel=4,
                 )
 
@@ -95,6 +121,12 @@ def same_tensors(one: Exchange, other: Exchange) -> dict[str, str]:
 
 
 def trained(one: Exchange, other: Exchange) -> set[str]:
-    """Names in ``one`` of what its optimizer trains and ``other`` holds."""
-    held = {id(p) for group in one.optimizer.param_groups for p in group["params"]}
-    return {name for name in same_tensors(one, other) if id(one.weights.tensors[name]) in held}
+    """Names in ``one`` of what its optimizer trains and is of the module of ``other``, too."""
+    mine = {id(p) for group in one.optimizer.param_groups for p in group["params"]}
+    theirs = {id(tensor) for tensor in _own(other).values()}
+    return {name for name, tensor in one.weights.tensors.items() if id(tensor) in mine & theirs}
+
+
+def _own(step: Exchange) -> dict[str, torch.Tensor]:
+    """The module's tensors, without those that the loss holds."""
+    return {name: tensor for name, tensor in step.weights.tensors.items() if name not in step._held}

@@ -31,6 +31,7 @@ from detente.bridge.step import shown
 from detente.bridge.step.certifier import Certifier, Open
 from detente.bridge.step.examine import check
 from detente.bridge.step.given import named
+from detente.bridge.step.keeping import Keeping
 from detente.bridge.step.moving import Moving
 from detente.bridge.step.options import Options
 from detente.bridge.step.profile import Profile, profile_step
@@ -84,7 +85,9 @@ class Step(Readable):
         self._guard, self._outside = Guard(self._read_live), Guard(self._read_outside)
         self._moments = Guard(self._read_moments)
         self._held_moments: list[tuple[torch.Tensor, int]] = []  # handed out, with their versions
-        self._around = Surroundings(model, loss)
+        self._keeping = Keeping(model)
+        self._variants.keeping = self._keeping
+        self._around = Surroundings(model, loss, self._keeping)
         self._moving = Moving(self._variants, self._around)
         self._seeded = Seeded()
         self._float_inputs: bool | None = None  # whether floats of a batch are inputs; None: not asked yet
@@ -97,10 +100,12 @@ class Step(Readable):
         self._last: Any = None  # its loss
         # a short certificate failed: the state is that of a step that is not trusted
         self._kept_nothing = False
+        self._begins = True  # there may be gradients from before
         self._rewritten = False  # the live optimizer was given another state
         self._held: dict[str, torch.Tensor] = {}  # what the loss holds, by name
         self._variants.adopt = self._adopt
         self._variants.catch_up = self._live_values
+        self._variants.settle = self._make_certificate
         self._see()
         with self._away():
             self._load()
@@ -143,6 +148,7 @@ class Step(Readable):
     def _step(self, batch: Any, placed: Placed) -> Any:
         seeded = self._seeded.moved
         ambient()
+        self._zero_grad()
         self._take_over()
         self._settle()
         self._catch_up()
@@ -224,7 +230,9 @@ class Step(Readable):
         lead = () if self.options.accumulate == 1 else (self.options.accumulate,)
         avals = [replace(a, shape=(*lead, *a.shape)) for a in layout.avals]
         leaves: list[torch.Tensor]
-        leaves = [Pending.of(a, lambda x=x: x, x) for a, x in zip(avals, aux, strict=True)]
+        leaves = [
+            Pending.of(a, lambda x=x: x, x) for a, x in zip(avals, aux, strict=False)
+        ]  # what is kept is behind
         if not lead:  # what is stacked is a copy
             for one in variant.captured.lasting:
                 if self.weights.tensors[one.name].is_meta:

@@ -43,6 +43,7 @@ from detente.bridge.roll.stacks import Stacks
 from detente.bridge.state.meta import stand_ins
 from detente.bridge.state.place import Placed, from_jax, to_jax
 from detente.bridge.state.state import State
+from detente.bridge.step.keeping import Keeping
 from detente.bridge.step.making import maker, measure
 from detente.bridge.step.options import BACKGROUND, Options
 from detente.bridge.telling import phase, telling
@@ -98,8 +99,10 @@ class Variants:
         self.model, self.loss, self.optimizer, self.options = model, loss, optimizer, options
         self.adopt: Callable[[tuple[str, ...]], None] = lambda names: None  # tensors that the loss holds
         self.catch_up: Callable[[], None] = lambda: None  # the live module gets the values of now
+        self.settle: Callable[[], None] = lambda: None  # a certificate that is open is made
         self.numbers: dict[str, torch.Tensor] = {}  # Python's numbers that change with the steps: inputs
         self.ran: Names | None = None  # whose code names them
+        self.keeping = Keeping(model)  # places in Python that steps fill
         self.folder = folder() if options.cache else None
         self.choices = self.folder / "choices" if self.folder is not None else None  # what tuning measured
         self.made: dict[Any, Variant] = {}
@@ -109,6 +112,7 @@ class Variants:
         self.assumed: dict[str, str] = {}  # buffers whose values are in the programs, by hash
         # What captures asked for outside of Python, and whether to tell of it yet.
         self.outside: dict[str, bool] = {}
+        self.unkept: set[str] = set()  # names of what no step leaves in Python, of which it was told
         self.asks: dict[int, Ahead] = {}  # what each captured program asks, by its graph's id
 
     def weights(self, placed: Placed) -> Weights:
@@ -274,23 +278,25 @@ class Variants:
         elif self.folder is not None:
             shapes = (state.shapes()[1], jax.tree.map(shape_of, hyper))
             try:
-                told = cached.key(
-                    *(
-                        self.model,
-                        self.loss,
-                        self.optimizer,
-                        rule,
-                        placed.layout,
-                        key[1],
-                        self.options,
-                        shapes,
-                    )
+                parts = (
+                    self.model,
+                    self.loss,
+                    self.optimizer,
+                    rule,
+                    placed.layout,
+                    key[1],
+                    self.options,
+                    shapes,
                 )
+                with self.keeping.at_first():
+                    told = cached.key(*parts)
                 name, uncached = told.text, ""
             except Unknown as reason:
                 uncached = f"it holds {reason}, which has no description that is the same in every process"
         if name is not None and self.folder is not None:
             entry = cached.load(self.folder, name, held, rule)
+            if entry is not None and not self.keeping.fills_all(entry.captured):
+                entry = None  # it may read one of the places
             if entry is not None and not self._outdated(entry, rule):
                 self.adopt(entry.captured.outside)
                 if self._misfits(entry.captured, placed, state) is not None:
@@ -298,6 +304,7 @@ class Variants:
             else:
                 entry = None
             if entry is not None:
+                self._fills(entry.captured)
                 self.captured[key] = (entry.captured, 0.0)
                 parts = (entry.captured, entry.compiled, entry.choice, entry.stacks)
                 return Variant(*parts, True, name=name, stored=Stored(entry.digest))
@@ -306,6 +313,8 @@ class Variants:
         made = self._compile(captured, seconds, placed.arrays, rule, hyper, state)
         if captured.writes:
             name, uncached = None, f"forward writes {captured.writes[0].name}"
+        if strays := [kept.name for kept in captured.kept if kept.path is None]:
+            name, uncached = None, f"forward keeps a tensor in {strays[0]}"
         if name is not None and told is not None and (beside := cached.unnamed(captured, told)):
             name, uncached = None, beside
         stored = Stored(uncached=uncached)
@@ -366,23 +375,69 @@ class Variants:
         if key not in self.captured:
             self._check_structure(placed.layout)
             start = perf_counter()
-            named = standing_for(self.model, self.loss, self.numbers, self.ran)
-            with phase("capture"), stand_ins(self.model), named:
-                # Another value of a number may give another answer: then each value is a program.
-                settle = not self.numbers and not placed.numbers
-                captured = capture(
-                    self.model,
-                    self.loss,
-                    self.example(placed),
-                    settle=settle,
-                    inputs=True,
-                    again=None if self.options.accumulate > 1 else self.catch_up,
-                )
+            self.keeping.settle()
+            with phase("capture"), stand_ins(self.model):
+                captured = self._capture(placed)
+                self._refuse_what_it_reads(captured, placed)
             self._warn_of_outside(captured)
+            self._warn_of_unkept(captured)
             captured = lowerable(replace(captured, weights=held))
+            self._fills(captured)
             self.captured[key] = (captured, perf_counter() - start)
             safe()
         return self.captured[key]
+
+    def _capture(self, placed: Placed) -> Captured:
+        with standing_for(self.model, self.loss, self.numbers, self.ran):
+            return capture(
+                self.model,
+                self.loss,
+                self.example(placed),
+                # Another value of a number may give another answer: then each value is a program.
+                settle=not self.numbers and not placed.numbers,
+                inputs=True,
+                again=None if self.options.accumulate > 1 else self.catch_up,
+                keep=True,
+            )
+
+    def _refuse_what_it_reads(self, captured: Captured, placed: Placed) -> None:
+        """Raises Refused where this program reads what another one of this step puts into Python's places: it would
+        have the value of now for good."""
+
+        def held(name: str) -> torch.Tensor:
+            return sources(self.model, self.loss).tensors[name]
+
+        def again() -> bool:
+            return alike(captured, self._capture(placed), values=True)
+
+        read = self.keeping.read_by(captured, held, again)
+        if read:
+            raise refuse(
+                "held-tensor",
+                f"{read} is filled by one program of this step, and read by another, of another mode or batch",
+            )
+
+    def _fills(self, newest: Captured) -> None:
+        """This program fills places. Where they were none before, programs that were made earlier and do not fill them
+        are captured again before they run, as they may read them."""
+        if not self.keeping.knows(newest):
+            return
+        self.settle()
+        for key in [key for key, (known, _) in self.captured.items() if not self.keeping.fills_all(known)]:
+            for table in (self.captured, self.made, self.certificates):
+                table.pop(key, None)
+
+    def _warn_of_unkept(self, captured: Captured) -> None:
+        """What eager would leave in Python for the loop, and no step does."""
+        fresh = [name for name in captured.unkept if name not in self.unkept]
+        self.unkept.update(fresh)
+        if fresh:
+            warnings.warn(
+                f"forward leaves a tensor in {', '.join(fresh)}, and a compiled step does not: it is more than is kept "
+                "for the loop, is left in the first call alone, or inside of a transform or a branch; return it beside "
+                "the loss, (loss, aux), where the loop reads it",
+                stacklevel=8,
+            )
 
     def only_counts(self, name: str, placed: Placed, ran: Names) -> bool:
         """Whether the integer that is named only counts, in the program for this batch."""
@@ -391,9 +446,11 @@ class Variants:
             return False
         table, key, value, _ = slots[0]
 
+        self.keeping.settle()
+
         def captured() -> Captured:
             with stand_ins(self.model), standing_for(self.model, self.loss, self.numbers, self.ran):
-                return capture(self.model, self.loss, self.example(placed), inputs=True)
+                return capture(self.model, self.loss, self.example(placed), inputs=True, keep=True)
 
         with telling(f"two more captures: does {name} only count?", self.options.quiet):
             return only_counts(captured, lambda a, b: alike(a, b, values=True), table, key, value)
