@@ -73,7 +73,7 @@ def _itself(one: Instruction, home: Computation) -> object:
         kept, gone = _kept_and_gone(one, one.operands[0], home)
         seen = [view(home, one.operands[0], axes, _never) for axes in (kept, gone)]
         return results, one.attributes, one.target, seen[0].elements, seen[1].in_any_order
-    if one.dimensions or one.attributes or one.opcode in _LAID_OUT:
+    if one.dimensions or one.attributes or one.detail is not None or one.opcode in _LAID_OUT:
         shapes = tuple(s.dims for o in one.operands for s in home.instructions[o].results)
         dims = tuple(s.dims for s in one.results)
         return results, one.attributes, one.target, one.dimensions, dims, shapes, one.detail

@@ -20,11 +20,11 @@ _LITERAL, _WINDOW, _CONFIG, _FEATURE_GROUPS, _BATCH_GROUPS = 8, 15, 43, 50, 58
 # Fields of HloInstructionProto: literal 8, window 15, slice_dimensions 17, exponent and mantissa bits 18 and 19,
 # dynamic_slice_sizes 20, padding_config 21, distribution 23, epsilon 24, feature_index 25, FFT type and length 31 and
 # 32, gather 33 and 34, backend_config 43 (of a custom call), scatter 48, feature groups 50, batch groups 58, triangular
-# solve 59, is_stable 60, Cholesky 62, delta 66, RNG algorithm 70, top-k 81 and 85.
+# solve 59, is_stable 60, Cholesky 62, delta 66, RNG algorithm 70, top-k 81 and 85, ragged dot 90.
 SAYING = frozenset(
     {
         _LITERAL, _WINDOW, 17, 18, 19, 20, 21, 23, 24, 25, 31, 32, 33, 34, _CONFIG, 48, _FEATURE_GROUPS, _BATCH_GROUPS,
-        59, 60, 62, 66, 70, 81, 85,
+        59, 60, 62, 66, 70, 81, 85, 90,
     }
 )  # fmt: skip
 # They apply the computation that they call to numbers, one by one.
@@ -33,13 +33,17 @@ _APPLYING = frozenset(
 )  # fmt: skip
 
 
-def digest_of(opcode: str, said: Sequence[tuple[int, int | memoryview]]) -> str:
-    """Of an instruction's fields in ``SAYING``; empty where they say nothing.
+def digest_of(opcode: str, said: Sequence[tuple[int, int | memoryview]], target: str = "") -> str:
+    """Of an instruction's fields in ``SAYING``; empty where they say nothing. ``target``: of a custom call.
 
     >>> digest_of("convolution", [(50, 1)])
     ''
     """
-    told = [f"{key}:".encode() + one for key, value in said for one in _told(opcode, key, value)]
+    # A call of Python back is configured with an address, or a place in a list of one process.
+    skipped = _CONFIG if "callback" in target else None
+    told = [
+        f"{key}:".encode() + one for key, value in said if key != skipped for one in _told(opcode, key, value)
+    ]
     return hashlib.blake2b(b";".join(told), digest_size=8).hexdigest() if told else ""
 
 

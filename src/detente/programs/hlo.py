@@ -248,7 +248,7 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
         name=name,
         origin=origin,
         dimensions=tuple(dimensions),
-        attributes=digest_of(opcode, said),
+        attributes=digest_of(opcode, said, target),
     )
     return ident, one, operand_ids, bytes(row)
 
