@@ -111,3 +111,36 @@ def test_a_runtime_that_writes_no_profile_is_told(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("detente.bridge.step.profile.watch", lambda *_: (b"", {"plain_s": 1.0}))
     with pytest.raises(bridge.Refused, match="no operation of this program"):
         step.profile(batch)
+
+
+class Odd(nn.Module):
+    """Modules under names that control flow has, and the scopes of the bridge's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+        self.cond, self.root, self.checkpoint = (nn.Linear(32, 32) for _ in range(3))
+        self.optimizer = nn.Linear(32, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.optimizer(torch.relu(self.checkpoint(self.root(self.cond(self.body(x))))))
+
+
+def test_a_module_is_known_whatever_it_is_called() -> None:
+    torch.manual_seed(0)
+    model = Odd()
+    batch = (torch.randn(16, 32), torch.randint(5, (16,)))
+    step = bridge.compile(
+        model,
+        lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1]),
+        torch.optim.SGD(model.parameters(), lr=1e-2),
+        example_batch=batch,
+        seed=0,
+        cache=False,
+        certificate="none",
+    )
+    found = step.profile(batch, steps=2).of
+    held = {part.path for part in found.by_part() if part.direction == "backward"}
+    assert {"body.0", "body.1", "cond", "checkpoint", "optimizer"} <= held
+    # The module's own operations are at ``root`` as well.
+    assert Part("root", "backward") in found.by_part() and found.by_direction()["optimizer"] > 0

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from detente.explain.align import Match, align, read_matches, unmatched
+from detente.programs.operators import origin_of
 from detente.programs.parts import Part, parts
+from detente.programs.scope import read_scope
 from detente.records.fault import UsageFault
 from tests.explain.golden import side
 
@@ -83,9 +85,9 @@ def test_a_path_that_nobody_has_is_told() -> None:
         return Part(path, "forward")
 
     a, b = [part("h.0.mlp.act"), part("h.1.mlp.act")], [part("mlp.gelu")]
-    assert unmatched(a, b, {}, {}, [Match("h.*.mlp.act", "mlp.gelu")]) == ()
+    assert unmatched(a, b, [Match("h.*.mlp.act", "mlp.gelu")]) == ()
     wrong = [Match("h.*.mpl.act", "mlp.gelu"), Match("h.*.mlp.act", "mlp.glu")]
-    assert unmatched(a, b, {}, {}, wrong) == (("a", "h.*.mpl.act"), ("b", "mlp.glu"))
+    assert unmatched(a, b, wrong) == (("a", "h.*.mpl.act"), ("b", "mlp.glu"))
 
 
 def test_a_model_meets_itself_part_by_part(tmp_path: Path) -> None:
@@ -113,3 +115,51 @@ def test_two_frameworks_meet_in_every_module(tmp_path: Path) -> None:
 def test_by_hand_wins_over_what_is_found() -> None:
     table = found(["h.0"], ["h.0"], {"h.0.weight": "h.0"}, {"h.0.weight": "h.0"}, [Match("h.*", "elsewhere")])
     assert table == {"elsewhere": (["h.0"], []), "root": ([], ["h.0"])}
+
+
+def modules(*names: str, leaves: tuple[str, ...] = ("weight", "bias")) -> dict[str, str]:
+    return {f"{name}.{leaf}": name for name in names for leaf in leaves}
+
+
+def test_the_pieces_of_a_sequential_are_parts_of_their_own() -> None:
+    """A name that is a number was always a layer's: of Sequential(Embedding, LayerNorm, Linear, SiLU, Linear) all five
+    were one part, and so were VGG's ``features``."""
+    held = modules("0", "1", "2", "4")
+    pieces = [str(k) for k in range(5)]
+    table = found(pieces, pieces, held, held)
+    assert table == {
+        **{k: ([k], [k]) for k in ("0", "1", "2", "4")},
+        "root": (["3"], ["3"]),  # the activation holds nothing
+    }
+    vgg = modules("features.0", "features.2", "features.5", "classifier.0")
+    table = found([f"features.{k}" for k in range(6)], ["features.2", "classifier.0"], vgg, vgg)
+    assert table["features.2"] == (["features.2"], ["features.2"])
+    assert table["features"] == (["features.1", "features.3", "features.4"], [])
+
+
+def test_layers_that_a_program_has_rolled_up_meet_those_that_it_has_not() -> None:
+    """The bridge rolls layers into a loop and calls them ``h.*``; its parameters are those of each."""
+    held = modules(*(f"h.{k}.{m}" for k in range(3) for m in ("q", "out")), "head")
+    table = found(["h.0.q", "h.*.q", "h.*.drop", "head"], ["h.0.q", "h.1.q", "h.2.q", "head"], held, held)
+    assert table["h.*.q"] == (["h.0.q", "h.*.q"], ["h.0.q", "h.1.q", "h.2.q"])
+    assert table["h.*"] == (["h.*.drop"], [])
+
+
+def test_a_layer_with_other_modules_stands_apart_on_both_sides() -> None:
+    """The first block of a stage has a shortcut."""
+    held = modules("s.0.conv", "s.0.short", "s.1.conv", "s.2.conv", "head")
+    table = found(["s.0.conv", "s.1.conv", "s.2.conv"], ["s.0.conv", "s.2.conv"], held, held)
+    assert table["s.0.conv"] == (["s.0.conv"], ["s.0.conv"])
+    assert table["s.*.conv"] == (["s.1.conv", "s.2.conv"], ["s.2.conv"])
+
+
+def test_a_module_called_body_meets_itself() -> None:
+    """EDSR is head, body and tail: its body was lost out of JAX's names, and with it the whole net in ``root``."""
+    held = modules("head", "body.0.conv1", "body.1.conv1", "tail", leaves=("weight",))
+    written = [origin_of(path, "forward") for path in held.values()]
+    eager = [scope.path for name in written if (scope := read_scope(name)) is not None]
+    jax = ("jvp(head)", "jvp(body)/0/conv1", "jvp(body)/1/conv1", "jvp(tail)")
+    traced = [scope.path for name in jax if (scope := read_scope(f"jit(step)/{name}/conv")) is not None]
+    table = found(eager, traced, held, held)
+    assert table["body.*.conv1"] == (["body.0.conv1", "body.1.conv1"], ["body.0.conv1", "body.1.conv1"])
+    assert "root" not in table

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from detente.explain.answer import Answer, answer
+from detente.explain.answer import Answer, _aligned, answer
 from detente.explain.causes import known_path
 from detente.explain.question import Question, ask, of_explained, of_result, single_arms
 from detente.judge import judge
@@ -23,8 +23,9 @@ from detente.records.fault import UsageFault
 from detente.records.session import Process, Session
 from detente.report.why_html import _label, render_why
 from detente.report.why_page import SCHEMA, why_document, why_lines
-from tests.explain.golden import evidence
+from tests.explain.golden import evidence, side
 from tests.judge.planted_sessions import make_session
+from tests.programs.test_golden import golden as golden_program
 
 CHROMIUM = next((p for n in ("chromium", "chromium-browser") if (p := shutil.which(n))), None)
 browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: scripts/ci-packages.sh installs it")
@@ -97,6 +98,15 @@ def test_the_parts_hold_every_operation_of_both(whole: Answer) -> None:
     assert a is not None and b is not None
     assert sum(p.operations[0] for p in whole.parts) == len(a.sites)
     assert sum(p.operations[1] for p in whole.parts) == len(b.sites)
+
+
+def test_a_loop_over_layers_has_the_operations_that_a_step_runs(tmp_path: Path) -> None:
+    """Of jax-scan beside jax every layer once had half of the other's operations: its body is written once."""
+    a, b = (side(tmp_path, stack, {"hlo": golden_program(stack, "hlo")}) for stack in ("jax-scan", "jax"))
+    parts, _ = _aligned(a, b, ())
+    ran = [sum(p.operations[k] for p in parts) for k in (0, 1)]
+    assert ran == [sum(s.runs for s in one.sites) for one in (a, b)]
+    assert len(a.sites) < 0.8 * ran[1] and ran[0] == pytest.approx(ran[1], rel=0.2)
 
 
 def test_text_markdown_and_json_say_the_same(whole: Answer) -> None:

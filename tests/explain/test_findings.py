@@ -3,6 +3,7 @@ ends as its arm has it."""
 
 from __future__ import annotations
 
+import gzip
 import math
 from dataclasses import replace
 from typing import Any
@@ -20,13 +21,14 @@ from detente.explain.side import Side
 from detente.explain.waterfall import Bar, Effect, Waterfall, waterfall
 from detente.judge.block_correlation import STORED
 from detente.judge.statistics import Interval
-from detente.programs.module import Dot, Instruction, Shape
-from detente.programs.parts import Part, parts, sites
+from detente.programs.hlo import read_hlo
+from detente.programs.module import Computation, Dot, Instruction, Shape
+from detente.programs.parts import Part, Site, parts, sites
 from detente.records.arm import NO_ARM, arm_of
 from detente.records.evidence import Evidence
 from detente.stacks.protocol import Capture
 from detente.worker.artefacts import keep_programs
-from tests.explain.golden import golden, side
+from tests.explain.golden import GOLDEN, golden, side
 from tests.programs.build import parameter, program
 
 
@@ -49,18 +51,42 @@ def dot(dims) -> Instruction:
 
 
 def pair(a, b, path: str = "h.*.attn", direction: str = "forward") -> Pair:
-    part = (Part(path, "forward"),)
-    return Pair(Aligned(path, direction, part, part), sites(program(chain(*a))), sites(program(chain(*b))))
+    return beside(sites(program(chain(*a))), sites(program(chain(*b))), path, direction)
 
 
+def rows_of(*rows: Instruction) -> list[Site]:
+    return list(sites(program([parameter(0, 4, 4), *rows])))
+
+
+def batch_norm(scale: Instruction, batch: int) -> list[Site]:
+    """Of an input with so many in a batch, scaled by what is there."""
+    whole = op("reshape", 0, dims=(batch, 4, 4))
+    return rows_of(scale, whole, op("batch-norm-training", 2, 1, 1, dims=(batch, 4, 4)))
+
+
+def beside(a, b, path: str = "h.*.attn", direction: str = "forward") -> Pair:
+    part = (Part(path, direction),)
+    return Pair(Aligned(path, direction, part, part), a, b)
+
+
+WRITTEN = rows_of(op("reduce", 0), op("rsqrt", 1))
+SCORES = Instruction("dot", (Shape("f32", (2, 4, 4)),), detail=Dot((2,), (0,)))
 PLANTED = {
-    "layernorm-as-batch-norm": (pair(["batch-norm-training"], ["reduce", "rsqrt"]),),
-    "position-ids-constant": (pair(["gather"], ["iota", "gather"]),),
+    "layernorm-as-batch-norm": (beside(batch_norm(op("constant"), 1), WRITTEN),),
+    "batch-norm-written-out": (beside(batch_norm(parameter(1, 4), 8), WRITTEN),),
+    "position-ids-constant": (
+        beside(
+            rows_of(op("constant", dtype="s32"), op("gather", 0, 1)),
+            rows_of(op("iota", dtype="s32"), op("gather", 0, 1)),
+        ),
+    ),
     "gather-form": (pair(["gather"], [op("compare", dtype="pred"), op("select", dtype="s32"), "gather"]),),
     "wide-indices": (pair([op("add", dtype="s64")], [op("add", dtype="s32")]),),
     "flattened-products": (pair([dot((8, 4))], [dot((2, 4, 4))]),),
     "qkv-split": (pair([dot((8, 12))], [dot((8, 4)), dot((8, 4)), dot((8, 4))]),),
-    "mask-materialised": (pair([dot((4, 4)), "select"], [dot((4, 4)), "iota", "compare", "select"]),),
+    "mask-materialised": (
+        pair([SCORES, "select", "exponential"], [SCORES, "iota", "compare", "select", "exponential"]),
+    ),
     "work-repeated": (pair(["reduce", "rsqrt"], ["reduce", "rsqrt", "reduce", "rsqrt"]),),
     "softmax-loss-form": (pair(["exponential", "log", "gather"], ["exponential", "log", "iota"], "root"),),
     "optimizer-broadcast-convert": (
@@ -88,7 +114,7 @@ def test_and_none_in_a_part_and_itself(rule: str, tmp_path) -> None:
 
 def test_every_rule_of_a_part_has_a_planted_one() -> None:
     assert {r.code for r in RULES if r.part is not None} == set(PLANTED)
-    assert len({r.code for r in RULES}) == len(RULES) == 18
+    assert len({r.code for r in RULES}) == len(RULES) == 19
 
 
 def test_a_whole_program_that_donates_or_loops_or_calls_libraries(tmp_path) -> None:
@@ -219,6 +245,108 @@ def test_a_norm_that_is_written_out_is_not_computed_again(tmp_path) -> None:
 @pytest.mark.parametrize("stack", ["jax", "torch-xla"])
 def test_a_program_and_itself_differ_in_nothing(tmp_path, stack: str) -> None:
     assert real(tmp_path, stack, stack) == ()
+
+
+def norms(stack: str) -> list[Site]:
+    """All operations of tiny ResNet, whose norms torch_xla writes as one operation and JAX writes out."""
+    data = gzip.decompress((GOLDEN / f"resnet-tiny-{stack}.hlo.pb.gz").read_bytes())
+    return list(sites(read_hlo(data)))
+
+
+def test_a_real_batch_norm_is_no_layer_norm(tmp_path) -> None:
+    found = named([beside(norms("torch-xla"), norms("jax"), "bn1")], tmp_path)
+    assert "layernorm-as-batch-norm" not in found and "batch-norm-written-out" in found
+
+
+def test_positions_are_where_they_are_looked_up(tmp_path) -> None:
+    """What a reader of both programs found by hand: torch_xla has GPT-2's positions as a constant, JAX counts them."""
+    found = [f for f in real(tmp_path, "torch-xla", "jax") if f.rule == "position-ids-constant"]
+    assert [(f.part, f.direction) for f in found] == [("transformer.wpe", "forward")]
+
+
+def test_a_lookup_of_labels_is_at_no_position(tmp_path) -> None:
+    """A loss picks the label of each row out: the rows are counted, the labels are data."""
+    labels = parameter(1, 4, dtype="s32")
+    plain = rows_of(labels, op("gather", 0, 1))
+    counted = rows_of(
+        labels, op("iota", dtype="s32"), op("concatenate", 1, 2, dtype="s32"), op("gather", 0, 3)
+    )
+    assert "position-ids-constant" not in named([beside(plain, counted, "root")], tmp_path)
+
+
+def test_what_a_relu_selects_is_no_mask(tmp_path) -> None:
+    relu = pair([dot((4, 4)), op("compare", dtype="pred"), "select"], [dot((4, 4)), "maximum"], "mlp.act")
+    assert "mask-materialised" not in named([relu], tmp_path)
+    # Nor is what a loss compares with its labels, behind the product of the logits.
+    loss = pair([dot((4, 4)), "exponential", "compare", "select"], [dot((4, 4)), "exponential"], "root")
+    assert "mask-materialised" not in named([loss], tmp_path)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_an_activation_of_the_model_itself_is_no_loss(tmp_path, direction: str) -> None:
+    silu = pair(["exponential", "add", "divide"], ["logistic", "multiply"], "root", direction)
+    assert "softmax-loss-form" not in named([silu], tmp_path)
+
+
+def test_the_turns_of_a_loop_are_no_loss(tmp_path) -> None:
+    """jax-scan's condition is of the model itself, as its loss is: five comparisons beside three."""
+    plain = ["exponential", "log", op("compare", dtype="pred")]
+    turns = op("compare", dtype="pred", dims=())
+    assert "softmax-loss-form" not in named([pair([*plain, turns], plain, "root")], tmp_path)
+    assert "softmax-loss-form" in named([pair([*plain, plain[2]], plain, "root")], tmp_path)
+
+
+def layer(scope: str, at: int) -> list[Instruction]:
+    """One layer of attention and norm, fed by what stands at ``at``."""
+    made = [("dot", at, at), ("compare", at + 1, at), ("select", at + 2, at + 1, at), ("exponential", at + 3),
+            ("reduce", at + 4), ("divide", at + 4, at + 5), ("rsqrt", at + 6), ("dot", at + 7, at)]  # fmt: skip
+    return [
+        replace(
+            op(name, *operands, dims=(4, 4, 4), detail=SCORES.detail if name == "dot" else None),
+            origin=f"{scope}/{name}",
+        )
+        for name, *operands in made
+    ]
+
+
+def looped(trips: int | None) -> list[Site]:
+    body = (parameter(0, 4, 4, 4), *layer("jit(step)/jvp(h)/while/body/attn", 0))
+    cond = (parameter(0, 4, 4, 4),)
+    loop = op("while", 0, dims=(4, 4, 4))
+    loop = replace(loop, called=("cond", "body"), trips=trips, origin="jit(step)/jvp(h)/while")
+    computations = Computation("cond", cond, 0), Computation("body", body, len(body) - 1)
+    return list(sites(program([parameter(0, 4, 4, 4), loop], *computations)))
+
+
+def unrolled(layers: int) -> list[Site]:
+    rows = [parameter(0, 4, 4, 4)]
+    for k in range(layers):
+        rows += layer(f"jit(step)/jvp(h.{k})/attn", len(rows) - 1)
+    return list(sites(program(rows)))
+
+
+def of_layers(a: list[Site], b: list[Site], layers: int) -> list[Pair]:
+    names = {f"h.{k}.attn.weight": f"h.{k}.attn" for k in range(layers)} | {"wte.weight": "wte"}
+    rolled = {name: path if path == "wte" else "h.attn" for name, path in names.items()}
+    rows = align(parts(a), parts(b), rolled, names)
+    return [Pair(r, [s for s in a if s.part in r.a], [s for s in b if s.part in r.b]) for r in rows]
+
+
+def test_a_loop_over_layers_is_what_the_layers_are(tmp_path) -> None:
+    """``detente explain jax-scan jax`` once told three differences of every layer: a body is written once."""
+    a, b = looped(trips=4), unrolled(4)
+    assert len(a) < len(b) and sum(s.runs for s in a) == sum(s.runs for s in b)
+    pairs = of_layers(a, b, 4)
+    assert {p.aligned.path for p in pairs} >= {"h.*.attn"} and named(pairs, tmp_path) == set()
+    # Another number of layers is another number of products.
+    assert "qkv-split" in named(of_layers(looped(trips=2), b, 4), tmp_path)
+
+
+def test_of_a_loop_that_nobody_can_count_no_number_is_compared(tmp_path) -> None:
+    pairs = of_layers(looped(trips=None), unrolled(4), 4)
+    assert (
+        not any(p.counted for p in pairs if p.aligned.path == "h.*.attn") and named(pairs, tmp_path) == set()
+    )
 
 
 # How a finding ends -------------------------------------------------------------------------------------------------

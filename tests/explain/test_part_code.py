@@ -91,3 +91,17 @@ def test_two_stand_side_by_side_and_a_third_below() -> None:
     assert lines[-1] == "f" and max(map(len, lines)) <= 2 * WIDTH + 2
     md = code_lines("h.*.mlp", found, "md")
     assert md.count("```") == 10 and "a" * 200 in md
+
+
+def test_a_layer_of_another_size_is_shown_beside_the_first(tmp_path) -> None:
+    """Norms have no product: of a net's stages the first alone was shown for all of them."""
+    sizes = (64, 64, 2048)
+    rows = [
+        row("aten.tanh.default", f"h.{k}.ln", [-1]) | {"results": [["float32", [n]]]}
+        for k, n in enumerate(sizes)
+    ]
+    document = {"schema": SCHEMA, "name": "step", "operations": rows}
+    made = side(tmp_path, "torch-eager", {"operators": json.dumps(document).encode()})
+    lines = part_code(made, "h.*.ln")["operators"]
+    assert len(lines) == 2 and "[64]" in lines[0] and "[2048]" in lines[1]
+    assert len(part_code(made, "h.1.ln")["operators"]) == 1

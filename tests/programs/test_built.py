@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from detente.programs import built
+from detente.programs.count import read_program
 from detente.programs.module import Computation, Instruction, Module, Shape
 from tests.programs.build import parameter, program
+from tests.programs.test_xplane import held
+from tests.programs.written_hlo import computation, instruction
+from tests.programs.written_hlo import module as module_of
 
 GOLDEN = Path(__file__).parents[1] / "golden/programs"
 F = (Shape("f32", (4, 4)),)
@@ -81,3 +85,28 @@ def test_a_loop_over_layers_is_seen_in_what_xla_made_of_it() -> None:
     )
     assert found["loops"] == 2 and found["executables"] == 1 and found["alias_bytes"] > 0
     assert 100 < found["kernels"] < 1000
+
+
+def hand_written(config: bytes, target: bytes = b"__cudnn$fmhaSoftmax") -> bytes:
+    """A program whose work is all in a library's call, given this."""
+    given = instruction(1, "parameter")
+    call = instruction(2, "custom-call", 1, more=held(28, target) + held(43, config))
+    return module_of(computation(1, given, call))
+
+
+def test_what_a_librarys_call_is_given_is_in_the_programs_hash() -> None:
+    """cuDNN's mask and scale stand there, and a Pallas kernel: programs that differ in it alone had one hash, so that
+    all of a gap was the runtime's."""
+    causal, none = hand_written(b'{"mask_type":"CAUSAL"}'), hand_written(b'{"mask_type":"NO_MASK"}')
+    of = [built.built_facts([("hlo", data)])["program"] for data in (causal, none, causal)]
+    assert of[0] == of[2] != of[1]
+
+
+def test_of_a_program_that_calls_python_back_nobody_knows_what_it_is() -> None:
+    """Its address differs from process to process, and two functions at one address are not the same."""
+    calls = [
+        hand_written(config, b"xla_ffi_python_cpu_callback") for config in (b"{index = 1}", b"{index = 2}")
+    ]
+    found = [built.built_facts([("hlo", data)]) for data in calls]
+    assert all("program" not in facts and facts["work"] for facts in found)
+    assert read_program(calls[0], "hlo").sha256 == read_program(calls[1], "hlo").sha256

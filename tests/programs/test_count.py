@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from detente.programs.count import count, count_program, read_program
 from detente.programs.difference import difference
 from detente.programs.hlo import read_hlo
+from detente.programs.kinds import kinds_of
+from detente.programs.meetings import meetings
 from detente.programs.module import (
     Computation,
     Convolution,
@@ -23,10 +25,12 @@ from detente.programs.module import (
     Shape,
     Spatial,
 )
-from detente.programs.products import meetings
+from detente.programs.parts import kernels, sites
 
 from .build import appended, parameter, program
 from .test_golden import golden
+from .test_xplane import held, number, varint
+from .written_hlo import computation, instruction, module, shape
 
 F32 = Shape("f32", (8, 64))
 
@@ -276,3 +280,144 @@ def test_jaxs_own_numbers_are_seen_under_any_name_and_a_function_called_random_d
     assert counted(called) == [0, 0, 0]
     assert all(n > 0 for n in counted(quiet)), counted(quiet)
     assert all(n > 0 for n in counted(by_bits)[:2]), counted(by_bits)
+
+
+def test_what_a_program_reads_stands_in_front_of_it() -> None:
+    """190 bytes whose condition is a copy of itself were followed for ever."""
+    loop = instruction(2, "while", 1, called=(3, 2))
+    entry = computation(1, instruction(1, "parameter"), loop)
+    circle = computation(
+        2, instruction(10, "copy", 10), instruction(11, "compare", 10, 10, of=shape(dtype="pred"))
+    )
+    data = module(entry, circle, computation(3, instruction(20, "parameter")))
+    with pytest.raises(ProgramError, match="reads what is not in front of it"):
+        read_hlo(data)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([instruction(2, "dot", 1)], "has 1 operands, and needs 2"),
+        ([instruction(2, "dot", 1, 1, more=held(30, number(1, 9)))], r"dimensions \(9,\) of an operand that has 2"),
+        ([instruction(2, "reduce", 1, more=number(14, 7))], "names dimensions"),
+        ([instruction(2, "while", 1, called=(1,))], "calls 1 computations, and has to call 2"),
+        ([instruction(2, "fusion", 1)], "calls 0 computations"),
+    ],
+)  # fmt: skip
+def test_an_operation_that_is_none_is_refused(rows: list[bytes], said: str) -> None:
+    with pytest.raises(ProgramError, match=said):
+        read_hlo(module(computation(1, instruction(1, "parameter"), *rows)))
+
+
+def test_a_computation_without_an_operation_is_refused() -> None:
+    empty = held(3, held(1, b"empty") + number(5, 2))
+    with pytest.raises(ProgramError, match="computation 'empty' has no operation"):
+        read_hlo(module(computation(1, instruction(1, "parameter")), empty))
+
+
+def test_a_window_of_any_size_is_counted() -> None:
+    """110 bytes once asked for 2 to the 40th taps."""
+    window = held(15, held(1, number(1, 1 << 40))) + held(16, held(11, varint(2)) + held(12, varint(2)))
+    rows = [
+        instruction(1, "parameter", of=shape(1, 1, 4)),
+        instruction(2, "convolution", 1, 1, of=shape(1, 1, 4), more=window),
+    ]
+    assert count(read_hlo(module(computation(1, *rows)))).flops == 2 * 10
+
+
+@pytest.mark.parametrize("opcode", ["call", "while"])
+def test_calls_that_double_are_refused(opcode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty functions of two calls each, which hold nothing else, would be entered 2 to the 60th times."""
+    monkeypatch.setattr("detente.programs.calls.MOST", 1_000)
+
+    def entered(k: int) -> Instruction:
+        called = (f"c{k}",) if opcode == "call" else ("end", f"c{k}")
+        return Instruction(opcode, (F32,), (0,), called, trips=1)
+
+    def twice(k: int) -> Computation:
+        return Computation(f"c{k}", (parameter(0, 4), entered(k + 1), entered(k + 1)), 2)
+
+    ends = (Computation(name, (parameter(0, 4),), 0) for name in ("c60", "end"))
+    whole = program([parameter(0, 4), entered(0)], *map(twice, range(60)), *ends)
+    for walk in (count, sites, kernels):
+        with pytest.raises(ProgramError, match="more than 1,000 operations"):
+            walk(whole)
+    if opcode == "while":
+        return
+    # What kind of work it is needs each of them once.
+    named = replace(whole.root, name="call.1")
+    entry = Computation("main", (parameter(0, 4), named), 1)
+    assert kinds_of(replace(whole, computations={**whole.computations, "main": entry}))["call.1"] == "copies"
+
+
+def test_a_norm_is_found_among_many_operands() -> None:
+    """Fourteen sums of a hundred operands each were walked path by path."""
+    rows = [parameter(0, 8, 64), Instruction("reduce", (Shape("f32", (8,)),), (0,), reduced=(1,))]
+    rows += [Instruction("tanh", (F32,), (0,))]
+    for k in range(12):
+        rows.append(Instruction("add", (F32,), (*(len(rows) - 1,) * 100, 1 if k == 0 else 2)))
+    assert count(program([*rows, Instruction("rsqrt", (F32,), (len(rows) - 1,))])).norms == {"expanded": 1}
+    assert count(program([*rows[:3], *rows[4:], Instruction("rsqrt", (F32,), (2,))])).norms == {}
+
+
+RAGGED = [
+    # Which dimension is ragged: the rows, what is contracted, the batch; and the groups of the first alone are counted.
+    ((11, 5), (3, 5, 7), (11, 7), {1: [1], 2: [1]}, [0]),
+    ((11, 5), (5, 7), (3, 11, 7), {1: [1], 2: [0]}, []),
+    ((3, 11, 5), (3, 5, 7), (3, 11, 7), {1: [2], 2: [1], 3: [0], 4: [0]}, []),
+]
+_TEXT_NAMES = {1: "lhs_contracting_dimensions", 2: "rhs_contracting_dimensions", 3: "lhs_batching_dimensions",
+               4: "rhs_batching_dimensions"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("left", "right", "out", "numbers", "groups"), RAGGED)
+def test_a_ragged_product_multiplies_every_row_with_one_group(left, right, out, numbers, groups) -> None:
+    dims = held(1, b"".join(held(key, b"".join(map(varint, ds))) for key, ds in numbers.items()))
+    dims += held(3, b"".join(map(varint, groups)))
+    rows = [
+        instruction(1, "parameter", of=shape(*left)),
+        instruction(2, "parameter", of=shape(*right), more=number(9, 1)),
+        instruction(3, "parameter", of=shape(3, dtype="s32"), more=number(9, 2)),
+        instruction(4, "ragged-dot", 1, 2, 3, of=shape(*out), more=held(90, dims)),
+    ]
+    of_proto = count(read_hlo(module(computation(1, *rows))))
+
+    def tensor(dims, kind="f32") -> str:
+        return f"tensor<{'x'.join(map(str, dims))}x{kind}>"
+
+    said = ", ".join(f"{_TEXT_NAMES[key]} = {ds}" for key, ds in numbers.items())
+    kinds = (tensor(left), tensor(right), tensor((3,), "i32"))
+    whole = f"({', '.join(kinds)}) -> {tensor(out)}"
+    given = ", ".join(f"%arg{k}: {kind}" for k, kind in enumerate(kinds))
+    numbered = f"#chlo.ragged_dot<{said}, rhs_group_dimensions = {groups}>"
+    text = f"""module @m {{
+  func.func public @main({given}) -> {tensor(out)} {{
+    %0 = "chlo.ragged_dot"(%arg0, %arg1, %arg2) <{{ragged_dot_dimension_numbers = {numbered}}}> : {whole}
+    return %0 : {tensor(out)}
+  }}
+}}"""
+    of_text = count(read_program(text.encode(), "stablehlo"))
+    assert of_proto.flops == of_text.flops == 2 * 11 * 5 * 7 * (3 if 3 in numbers else 1)
+    assert of_proto.products == of_text.products == 1
+
+
+def test_what_is_written_in_a_string_is_no_value() -> None:
+    """An attribute that names a value (``"%in"``) was read as an operand, and the program as broken."""
+    given = r'backend_config = "a %in, \"%out\"", mhlo.frontend_attributes = {k = "%1"}'
+    text = f"""module @m {{
+  func.func public @main(%arg0: tensor<4xf32> {{jax.arg_info = "%x: tensor<2xf32>"}}) -> tensor<4xf32> {{
+    %0 = stablehlo.custom_call @f(%arg0) {{{given}}} : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }}
+}}"""
+    found = read_program(text.encode(), "stablehlo")
+    assert [p.shape for p in found.parameters] == [Shape("f32", (4,))]
+    (call,) = [i for i in found.computations["main"].instructions if i.opcode == "custom-call"]
+    assert (call.operands, call.target) == ((0,), "f")
+
+
+@pytest.mark.parametrize("line", ["cond {", "}) : () -> ()", "} do {", "}, {"])
+def test_a_region_that_nothing_opened_is_told(line: str) -> None:
+    text = f"module @m {{\nfunc.func @main(%a: tensor<2xf32>) {{\n{line}\n"
+    with pytest.raises(ProgramError, match="StableHLO line 3"):
+        read_program(text.encode(), "stablehlo")

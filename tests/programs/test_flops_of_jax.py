@@ -44,3 +44,37 @@ def test_the_closed_form_is_the_count(name: str, contract: str, scan: bool) -> N
             == text.alias_bytes
             >= sum(a.size * a.dtype.itemsize for a in stack.jax.tree.leaves(running.params))
         )
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_a_product_whose_groups_are_told_at_run_time_is_counted(differentiated: bool) -> None:
+    """``jax.lax.ragged_dot`` as a TPU is handed it: an operation of its own, which was worth nothing."""
+    import jax
+    import jax.numpy as jnp
+
+    def product(a, b, groups):
+        return jnp.sum(jax.lax.ragged_dot(a, b, groups))
+
+    asked = jax.grad(product, argnums=(0, 1)) if differentiated else product
+    given = jnp.ones((11, 5)), jnp.ones((3, 5, 7)), jnp.array([4, 4, 3], jnp.int32)
+    lowered = jax.jit(asked).trace(*given).lower(lowering_platforms=("tpu",))
+    proto = count_program(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), "hlo")
+    text = count_program(lowered.as_text().encode(), "stablehlo")
+    assert proto.opcodes["ragged-dot"] == proto.products == text.products == 1 + differentiated
+    assert proto.flops == text.flops == 2 * 11 * 5 * 7 * (1 + differentiated)
+
+
+def test_two_functions_that_jax_calls_back_are_no_one_program() -> None:
+    """What JAX calls such a custom call is what ``calls_back`` looks for."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from detente.programs.built import built_facts
+
+    def step(x):
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    lowered = jax.jit(step).lower(jnp.ones(3))
+    facts = built_facts([("hlo", lowered.compiler_ir("hlo").as_serialized_hlo_module_proto())])
+    assert "program" not in facts and facts["work"].startswith("1:")

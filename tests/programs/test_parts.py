@@ -94,7 +94,7 @@ def test_a_loop_counts_as_often_as_it_runs() -> None:
     loop = Instruction("while", F, (0,), called=("cond", "body"), trips=12)
     table = parts(sites(program([parameter(0, 4, 4), loop], body, cond)))
     assert table[Part("h.*", "forward")].bytes == 12 * 64
-    assert table[Part("h.*", "forward")].operations == 1
+    assert table[Part("h.*", "forward")].operations == 12
 
 
 def test_dead_operations_are_no_part() -> None:
@@ -214,6 +214,6 @@ def test_calls_without_end_are_refused() -> None:
 
 
 def test_calls_that_double_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detente.programs.parts._MOST_SITES", 1_000)
+    monkeypatch.setattr("detente.programs.calls.MOST", 1_000)
     with pytest.raises(ProgramError, match="more than 1,000 operations"):
         sites(nested(60, twice=True))

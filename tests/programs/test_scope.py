@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detente.programs.scope import Scope, read_scope
+from detente.programs.operators import origin_of
+from detente.programs.scope import Scope, read_scope, scope_name
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,17 @@ from detente.programs.scope import Scope, read_scope
         ("jit(step)/cond/branch_1_fun/jvp(h.0)/add", "h.0", "forward"),
         ("jit(a/b)/jvp(h.0/attn)/add", "h.0/attn", "forward"),
         ("add", "", "forward"),
+        # A module may be called as control flow is, where that does not stand around it.
+        ("jit(step)/jvp(body)/0/conv1/conv_general_dilated", "body.0.conv1", "forward"),
+        ("jit(step)/transpose(jvp(EDSR))/body/block_0/conv/mul", "EDSR.body.block_0.conv", "backward"),
+        ("jit(step)/jvp(Net)/cond/dense/add", "Net.cond.dense", "forward"),
+        ("jit(step)/jvp(Net)/scan/dense/add", "Net.scan.dense", "forward"),
+        ("jit(step)/jvp(while)/body/closed_call/body/conv/mul", "body.conv", "forward"),
+        ("jit(step)/jvp(h)/while/cond/lt", "h", "forward"),
+        ("jit(step)/transpose(jvp(scan))/while/body/attn/mul", "attn", "backward"),
+        ("jit(step)/root/checkpoint#/mul", "checkpoint", "forward"),
+        ("jit(step)/jvp(root)/root#/conv/mul", "root.conv", "forward"),
+        ("transpose(root)/optimizer#@.3/aten__mm/dot", "optimizer", "backward"),
     ],
 )
 def test_a_name_says_where_it_comes_from(op_name: str, path: str, direction: str) -> None:
@@ -43,3 +55,13 @@ def test_what_is_no_name_ends(op_name: str) -> None:
 
 def test_no_name_says_nothing() -> None:
     assert read_scope("") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["body", "cond", "scan", "while", "remat", "checkpoint", "root", "optimizer", "tail"]
+)
+@pytest.mark.parametrize("direction", ["forward", "backward", "remat", "optimizer"])
+def test_a_module_is_read_as_it_was_named_whatever_it_is_called(name: str, direction: str) -> None:
+    assert read_scope(origin_of(name, direction)) == Scope(name, direction)
+    inside = f"jit(step)/transpose(jvp(root))/{scope_name(name)}/0/{scope_name(name)}/mul"
+    assert read_scope(inside) == Scope(f"{name}.0.{name}", "backward")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detente.programs.module import ProgramError
-from detente.programs.xplane import read_xplane
+from detente.programs.xplane import Profile, read_xplane
 
 
 def varint(value: int) -> bytes:
@@ -106,3 +106,34 @@ def test_a_profile_without_operations_is_empty() -> None:
 def test_what_is_no_profile_is_refused() -> None:
     with pytest.raises(ProgramError, match="not a profile"):
         read_xplane(b"\xff\xff\xff")
+
+
+def of_layers(layers: int, steps: int, entry: int = 20, body: int = 30) -> Profile:
+    """Kernels of a millisecond each, in front of a loop over layers and inside of it."""
+    runs = {("jit_step", f"entry.{k}"): steps for k in range(entry)}
+    runs |= {("jit_step", f"body.{k}"): steps * layers for k in range(body)}
+    return Profile({key: 1e-3 * n for key, n in runs.items()}, runs)
+
+
+@pytest.mark.parametrize("told", [5.0, None])
+def test_a_loop_over_layers_takes_as_long_as_its_layers(told: float | None) -> None:
+    """The commonest number of runs is the loop's, where layers are one: a body was once told as one layer."""
+    found = of_layers(12, 5).of_step(steps=told)
+    assert sum(found.values()) == pytest.approx(20e-3 + 30 * 12e-3)
+    assert found["body.7"] == pytest.approx(12e-3) and found["entry.7"] == pytest.approx(1e-3)
+
+
+def test_where_nearly_everything_is_in_the_loop_the_capture_knows_how_many_steps_there_were() -> None:
+    found = of_layers(12, 5, entry=1, body=200).of_step(steps=5.0)
+    assert sum(found.values()) == pytest.approx(1e-3 + 200 * 12e-3)
+
+
+def test_a_profile_that_began_late_holds_fewer_steps_than_were_run() -> None:
+    """torch_xla's is begun and ended by a clock: of 9 steps 7 lie within it."""
+    found = of_layers(4, 7).of_step(steps=9.0)
+    assert sum(found.values()) == pytest.approx(20e-3 + 30 * 4e-3)
+
+
+@pytest.mark.parametrize("told", [0.0, -1.0, float("nan"), float("inf"), 1e300])
+def test_a_number_of_steps_that_is_none_is_not_believed(told: float) -> None:
+    assert sum(of_layers(12, 5).of_step(steps=told).values()) == pytest.approx(20e-3 + 30 * 12e-3)

@@ -62,6 +62,31 @@ def test_a_module_of_nnx_is_named_in_both_directions() -> None:
     assert ("root", "forward") in table
 
 
+class Edsr(nnx.Module):
+    """Modules under names that control flow has, and our own scopes."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.body = nnx.List([Layer(rngs), Layer(rngs)])
+        self.cond, self.root, self.checkpoint = (nnx.Linear(4, 4, rngs=rngs) for _ in range(3))
+        self.optimizer = nnx.Linear(4, 4, rngs=rngs)
+
+    def __call__(self, x):
+        for layer in self.body:
+            x = layer(x)
+        return self.optimizer(self.checkpoint(self.root(self.cond(x))))
+
+
+def test_a_module_is_named_whatever_it_is_called() -> None:
+    graph, state = nnx.split(Edsr(nnx.Rngs(0)))
+
+    def step(state, x):
+        return jax.grad(lambda s: loss_of(nnx_tree(nnx))(nnx.merge(graph, s), x))(state)
+
+    table = found(step, state, jnp.ones((3, 4)))
+    for name in ("body.0.up", "body.1.down", "cond", "root", "checkpoint", "optimizer"):
+        assert table[name, "forward"] > 0 and table[name, "backward"] > 0, name
+
+
 def test_calls_are_what_they_were_afterwards() -> None:
     model, before = Model(nnx.Rngs(0)), Layer.__call__
     with pytest.raises(AttributeError), naming(jax.named_scope, model, nnx_tree(nnx)):

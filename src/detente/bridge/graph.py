@@ -52,10 +52,11 @@ class Node:
     ``detente.roll``, ``detente.keep_gradient``, ``detente.derivative``, ``detente.vmap``. ``args`` are as in
     the captured call: defaults that the call left out are left out here too. ``out`` is one ``Aval``, or a tuple of
     them (``None`` for an absent output).
-    ``scope`` is the module path of the call (``h.3.attn``). ``draw`` is the ordinal of a random call in eager
-    order, fixed at capture before any elimination, and ``None`` for an operator that draws nothing. ``marks``
-    carries what is true of the call's surroundings: ``("no_grad",)`` (no gradient flows through this call),
-    ``("checkpoint", 2)`` (inside the second ``torch.utils.checkpoint`` region; nested regions outermost first).
+    ``scope`` is the module path of the call (``h.3.attn``; ``scope_name`` of programs/scope.py). ``draw`` is the
+    ordinal of a random call in eager order, fixed at capture before any elimination, and ``None`` for an operator that
+    draws nothing. ``marks`` carries what is true of the call's surroundings: ``("no_grad",)`` (no gradient flows
+    through this call), ``("checkpoint", 2)`` (inside the second ``torch.utils.checkpoint`` region; nested regions
+    outermost first).
     """
 
     id: int

@@ -2,20 +2,22 @@
 
 What a model's modules are called differs (``h.3.ln_1``, ``transformer.h.3.ln_1``, ``layers.3.layernorm_before``), but
 the parameters are the same ones, under the same canonical names: a module is known by the parameters below it. A part
-without any of its own (an activation) goes to the nearest module above it that both sides have. Layers are taken
-together: ``transformer.h.*.ln_1`` is all of them, unrolled on one side and in a loop on the other.
+without any of its own (an activation) goes to the nearest module above it that both sides have. Layers (fold.py says
+which they are) are taken together: ``transformer.h.*.ln_1`` is all of them, unrolled on one side and in a loop on the
+other.
 
 Where that is not what a reader wants, ``align.toml`` says so: ``[[match]]`` with ``a`` and ``b``, paths with stars.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from detente.programs.fold import starred
+from detente.programs.fold import is_called, starred
 from detente.programs.parts import Part
 from detente.programs.scope import ROOT
 from detente.records.fault import UsageFault
@@ -55,12 +57,12 @@ def align(
     parts_a, parts_b = tuple(a), tuple(b)
     side_a, side_b = _Side(parts_a, anchors_a), _Side(parts_b, anchors_b)
     common = side_a.sets() & side_b.sets()
-    hand_a = {m.a: m for m in by_hand}
-    hand_b = {m.b: m for m in by_hand}
+    matches = tuple(by_hand)
+    hand_a, hand_b = ([(m.a, m) for m in matches], [(m.b, m) for m in matches])
     found: dict[tuple[str, str, bool], tuple[list[Part], list[Part]]] = {}
     for side, parts, hand, which in ((side_a, parts_a, hand_a, 0), (side_b, parts_b, hand_b, 1)):
         for part in parts:
-            match = hand.get(side.pattern(part.path))
+            match = next((m for pattern, m in hand if is_called(part.path, pattern)), None)
             path = match.b if match is not None else side.label(side.key(part.path, common))
             key = path if part.direction != "optimizer" else ""
             kept = found.setdefault((key, part.direction, match is not None), ([], []))
@@ -71,19 +73,15 @@ def align(
     )
 
 
-def unmatched(
-    a: Iterable[Part], b: Iterable[Part], anchors_a: Anchors, anchors_b: Anchors, by_hand: Iterable[Match]
-) -> tuple[tuple[str, str], ...]:
+def unmatched(a: Iterable[Part], b: Iterable[Part], by_hand: Iterable[Match]) -> tuple[tuple[str, str], ...]:
     """(``a`` or ``b``, path) of every match that no part of that side is called: a misspelt one changes nothing."""
-    there = {"a": _patterns(a, anchors_a), "b": _patterns(b, anchors_b)}
+    there = {"a": {part.path for part in a}, "b": {part.path for part in b}}
     wanted = [(side, path) for match in by_hand for side, path in (("a", match.a), ("b", match.b))]
-    return tuple((side, path) for side, path in dict.fromkeys(wanted) if path not in there[side])
-
-
-def _patterns(parts: Iterable[Part], anchors: Anchors) -> set[str]:
-    parts = tuple(parts)
-    side = _Side(parts, anchors)
-    return {side.pattern(part.path) for part in parts}
+    return tuple(
+        (side, pattern)
+        for side, pattern in dict.fromkeys(wanted)
+        if not any(is_called(path, pattern) for path in there[side])
+    )
 
 
 def read_matches(file: Path) -> tuple[Match, ...]:
@@ -111,29 +109,26 @@ def read_matches(file: Path) -> tuple[Match, ...]:
 
 
 class _Side:
-    """One program: its modules with stars for layers, and the parameters below each."""
+    """One program: the parameters below each of its modules, by their canonical names with stars for layers."""
 
     def __init__(self, parts: Iterable[Part], anchors: Anchors) -> None:
-        paths = {p.path for p in parts} | set(anchors.values())
-        self._stars = starred(paths)
-        canonical = starred({name.rpartition(".")[0] for name in anchors})
-        self._held: dict[str, set[str]] = {}
+        canonical = starred(name.rpartition(".")[0] for name in anchors)
+        held: dict[str, set[str]] = {}
         for name, path in anchors.items():
             module, _, leaf = name.rpartition(".")
-            self._held.setdefault(self._stars(path), set()).add(f"{canonical(module)}.{leaf}")
-        self._paths = {self._stars(p) for p in paths}
-        self._below: dict[str, _Set] = {}
-
-    def pattern(self, path: str) -> str:
-        return self._stars(path)
+            for above in _above(path):
+                held.setdefault(above, set()).add(f"{canonical(module)}.{leaf}")
+        self._held = {path: frozenset(names) for path, names in held.items()}
+        self._paths = {part.path for part in parts}
 
     def sets(self) -> set[_Set]:
         """The parameters below each module that there is."""
-        return {self._set(above) for path in self._paths for above in _above(path)}
+        mine = (self._set(above) for path in self._paths for above in _above(path))
+        return {*self._held.values(), *mine}
 
     def key(self, path: str, common: set[_Set]) -> _Set:
         """The parameters of the nearest module above a path that both sides have."""
-        for above in _above(self._stars(path)):
+        for above in _above(path):
             held = self._set(above)
             if held and held in common:
                 return held
@@ -152,14 +147,12 @@ class _Side:
         return ".".join(shared) or ROOT
 
     def _set(self, path: str) -> _Set:
-        if path not in self._below:
-            held = (
-                names
-                for at, names in self._held.items()
-                if not path or at == path or at.startswith(f"{path}.")
-            )
-            self._below[path] = frozenset(name for names in held for name in names)
-        return self._below[path]
+        if path not in self._held and "*" in path:
+            # Layers that a program has rolled up itself: what any of them holds.
+            layers = re.compile(re.escape(path).replace(r"\*", "[^.]+"))
+            found = [names for at, names in self._held.items() if layers.fullmatch(at)]
+            self._held[path] = frozenset[str]().union(*found)
+        return self._held.get(path, frozenset())
 
 
 def _above(path: str) -> list[str]:

@@ -23,8 +23,8 @@ from detente.records.session import Session
 
 @dataclass(frozen=True)
 class PartPair:
-    """An aligned part with both sides' figures: operations, kernels, seconds and bytes at the memory peak (None where
-    they are not known), and how the operations match, where both are HLO."""
+    """An aligned part with both sides' figures, of a step: operations, kernels, seconds and bytes at the memory peak
+    (None where they are not known), and how the operations match, where both are HLO."""
 
     aligned: Aligned
     operations: tuple[int, int]
@@ -167,7 +167,7 @@ def _aligned(a: Side, b: Side, by_hand: Sequence[Match]) -> tuple[tuple[PartPair
         parts.append(
             PartPair(
                 one,
-                (len(mine), len(theirs)),
+                (sum(s.runs for s in mine), sum(s.runs for s in theirs)),
                 (_sum(a.table, one.a, "flops"), _sum(b.table, one.b, "flops")),
                 (_known(a.table, one.a, "kernels"), _known(b.table, one.b, "kernels")),
                 (_known(a.table, one.a, "seconds"), _known(b.table, one.b, "seconds")),
@@ -181,7 +181,7 @@ def _aligned(a: Side, b: Side, by_hand: Sequence[Match]) -> tuple[tuple[PartPair
 def _missed(a: Side, b: Side, by_hand: Sequence[Match]) -> tuple[str, ...]:
     assert a.table is not None and b.table is not None
     label = {"a": a.label, "b": b.label}
-    found = unmatched(_members(a.table), _members(b.table), a.anchors, b.anchors, by_hand)
+    found = unmatched(_members(a.table), _members(b.table), by_hand)
     return tuple(f"{label[side]} has no part {path!r}, which --align names" for side, path in found)
 
 

@@ -87,7 +87,9 @@ def _of_operators(data: bytes) -> PartTable:
 def _seconds(found: Mapping[str, Program], artefacts: Path, name: str, alone: bool) -> dict[str, float]:
     if "xplane" not in found:
         return {}
-    return of_program(read_xplane(read(found["xplane"], artefacts)), name, alone).of_step()
+    program = found["xplane"]
+    profile = of_program(read_xplane(read(program, artefacts)), name, alone)
+    return profile.of_step(steps=program.facts.get("steps"))
 
 
 def of_program(profile: Profile, name: str, alone: bool) -> Profile:

@@ -10,22 +10,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from detente.explain import whole_differences
 from detente.explain.align import Aligned
 from detente.explain.match import opened
 from detente.explain.side import Side
-from detente.programs.hlo import BRIDGES
-from detente.programs.module import Dot
-from detente.programs.parts import Site, kernels, movers, transposes
+from detente.explain.whole_differences import MORE, one_sided
+from detente.programs.module import Dot, Work
+from detente.programs.parts import Site
 from detente.programs.products import is_product
 from detente.programs.scope import ROOT
 from detente.programs.shown_operation import shown_operation
+from detente.programs.sources import sources
 
-# By how much more of an operation one side must have: less is what any two texts differ by.
-_MORE = 1.25
 # Of reductions and functions, so many times: the same work, done again.
 _REPEATED = 1.5
-# Of all that a program writes, the share that is moved more on one side.
-_MOVED = 0.01
 # So many lines of each side are shown.
 _LINES = 4
 
@@ -38,9 +36,13 @@ class Pair:
     a: Sequence[Site]
     b: Sequence[Site]
 
+    @property
+    def counted(self) -> bool:
+        """Whether it is known how often each operation runs: of a loop without trips no number says anything."""
+        return all(s.counted for s in (*self.a, *self.b))
+
     def count(self, *opcodes: str) -> tuple[int, int]:
-        mine, theirs = (sum(s.operation.opcode in opcodes for s in side) for side in (self.a, self.b))
-        return mine, theirs
+        return _runs(self.a, _has(*opcodes)), _runs(self.b, _has(*opcodes))
 
     def lines(self, wanted: Callable[[Site], bool]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         a, b = (
@@ -56,7 +58,8 @@ Found = tuple[str, Callable[[Site], bool]]
 @dataclass(frozen=True)
 class Rule:
     """``part``: looks at one aligned part; ``whole``: at the two sides. Each returns what is different, or None.
-    ``of_text``: it counts over all of a program, and the one that is read must be all of a step."""
+    ``of_text``: it counts over all of a program, and the one that is read must be all of a step. ``counts``: it
+    compares numbers of a part's operations, and says nothing where those are not known."""
 
     code: str
     what: str
@@ -66,42 +69,74 @@ class Rule:
     part: Callable[[Pair], Found | None] | None = None
     whole: Callable[[Side, Side], str | None] | None = None
     of_text: bool = False
+    counts: bool = False
+
+
+def _runs(side: Sequence[Site], wanted: Callable[[Site], bool]) -> int:
+    """How many of these operations a step runs: a loop over layers runs its body for each of them."""
+    return sum(s.runs for s in side if wanted(s))
 
 
 def _has(*opcodes: str) -> Callable[[Site], bool]:
     return lambda site: site.operation.opcode in opcodes
 
 
-def _one_sided(numbers: tuple[int, int]) -> bool:
-    return (numbers[0] == 0) != (numbers[1] == 0)
+# One operation, which a compiler takes apart.
+_NORMS = ("batch-norm-training", "batch-norm-grad", "batch-norm-inference")
+
+
+def _is_of_rows(site: Site) -> bool:
+    """Whether a batch norm is the norm of each row (LayerNorm, GroupNorm): PyTorch hands it over as a batch of one,
+    whose channels are the rows, and which no weight scales."""
+    one = site.operation
+    if one.opcode not in _NORMS or len(one.operands) < 2:
+        return False
+    dims = site.home.instructions[one.operands[0]].shape.dims
+    return dims[:1] == (1,) and sources(site, one.operands[1]) == {"constant"}
 
 
 def _layer_norm(pair: Pair) -> Found | None:
-    norms = ("batch-norm-training", "batch-norm-grad", "batch-norm-inference")
-    found = pair.count(*norms)
-    if not _one_sided(found):
+    return _one_norm(pair, of_rows=True)
+
+
+def _batch_norm(pair: Pair) -> Found | None:
+    return _one_norm(pair, of_rows=False)
+
+
+def _one_norm(pair: Pair, of_rows: bool) -> Found | None:
+    found = pair.count(*_NORMS)
+    if not one_sided(found) or any(_is_of_rows(s) for s in (*pair.a, *pair.b)) != of_rows:
         return None
-    return f"{found[0]} and {found[1]} batch norms", _has(*norms, "rsqrt")
+    return f"{found[0]} and {found[1]} batch norms", _has(*_NORMS, "rsqrt")
 
 
 def _position_ids(pair: Pair) -> Found | None:
-    found = pair.count("iota")
-    looks = pair.count("gather", "dynamic-slice", "slice")
-    if not _one_sided(found) or not any(looks) or not any(pair.count("gather")):
+    (a_counts, a_holds), (b_counts, b_holds) = _positions(pair.a), _positions(pair.b)
+    if bool(a_counts) == bool(a_holds) or bool(b_counts) == bool(b_holds) or bool(a_counts) == bool(b_counts):
         return None
-    return f"indices from {found[0]} and {found[1]} iotas: one side has them as a constant", _has(
-        "iota", "gather"
-    )
+    said = f"{a_counts} and {b_counts} lookups by an iota, {a_holds} and {b_holds} by a constant"
+    return said, _has("iota", "gather")
+
+
+def _positions(side: Sequence[Site]) -> tuple[int, int]:
+    """How many lookups are at places that the program counts, and how many at places that it has as a constant. What is
+    looked up by data, tokens or labels, is at no position."""
+    made_of = [
+        (s.runs, sources(s, s.operation.operands[1]))
+        for s in side
+        if s.operation.opcode == "gather" and len(s.operation.operands) > 1
+    ]
+    counted = sum(n for n, found in made_of if "iota" in found and found <= {"iota", "constant"})
+    return counted, sum(n for n, found in made_of if found == {"constant"})
 
 
 def _gather_form(pair: Pair) -> Found | None:
     if not all(pair.count("gather")):
         return None
-    guards = [_guards(side) for side in (pair.a, pair.b)]
-    a, b = (len(found) for found in guards)
+    mine = _guards(pair.a) | _guards(pair.b)
+    a, b = (_runs(side, lambda s: id(s.operation) in mine) for side in (pair.a, pair.b))
     if a == b:
         return None
-    mine = guards[0] | guards[1]
     return (
         f"a lookup with {a} and {b} operations that keep its indices within the table",
         lambda s: s.operation.opcode == "gather" or id(s.operation) in mine,
@@ -130,19 +165,23 @@ def _guards(side: Sequence[Site]) -> set[int]:
 
 
 def _wide_indices(pair: Pair) -> Found | None:
-    a, b = (sum(s.operation.shape.dtype in ("s64", "u64") for s in side) for side in (pair.a, pair.b))
-    if not _one_sided((a, b)):
+    a, b = _runs(pair.a, _is_wide), _runs(pair.b, _is_wide)
+    if not one_sided((a, b)):
         return None
-    return f"{a} and {b} operations on 64-bit integers", lambda s: s.operation.shape.dtype in ("s64", "u64")
+    return f"{a} and {b} operations on 64-bit integers", _is_wide
+
+
+def _is_wide(site: Site) -> bool:
+    return site.operation.shape.dtype in ("s64", "u64")
 
 
 def _ranks(side: Sequence[Site]) -> Counter[int]:
     """Dimensions of the results of products, batch dimensions left out."""
-    return Counter(
-        len(s.operation.shape.dims) - len(s.operation.detail.batch)
-        for s in side
-        if isinstance(s.operation.detail, Dot)
-    )
+    found: Counter[int] = Counter()
+    for s in side:
+        if isinstance(s.operation.detail, Dot):
+            found[len(s.operation.shape.dims) - len(s.operation.detail.batch)] += s.runs
+    return found
 
 
 def _flattened(pair: Pair) -> Found | None:
@@ -156,7 +195,7 @@ def _flattened(pair: Pair) -> Found | None:
 
 
 def _products(side: Sequence[Site]) -> int:
-    return sum(is_product(s.operation) for s in side)
+    return _runs(side, lambda s: is_product(s.operation))
 
 
 def _split(pair: Pair) -> Found | None:
@@ -166,12 +205,19 @@ def _split(pair: Pair) -> Found | None:
     return f"{a} and {b} products for the same weights", lambda s: is_product(s.operation)
 
 
+def _of_pairs(site: Site) -> bool:
+    """Whether a product is of every row with every row, head by head, or a call that says what it multiplies."""
+    detail = site.operation.detail
+    return isinstance(detail, Work) or (isinstance(detail, Dot) and bool(detail.batch))
+
+
 def _mask(pair: Pair) -> Found | None:
-    if not all((_products(pair.a), _products(pair.b))):
+    # A mask is of every pair of positions, before their softmax: what a ReLU selects is none, nor is a loss's label.
+    if not (_runs(pair.a, _of_pairs) and _runs(pair.b, _of_pairs) and any(pair.count("exponential"))):
         return None
     kinds = ("select", "compare", "and", "iota")
     a, b = pair.count(*kinds)
-    if max(a, b) < _MORE * max(min(a, b), 1):
+    if max(a, b) < MORE * max(min(a, b), 1):
         return None
     return f"{a} and {b} operations that make or apply a mask", _has(*kinds)
 
@@ -180,11 +226,13 @@ def _softmax_loss(pair: Pair) -> Found | None:
     if pair.aligned.path != ROOT:
         return None
     kinds = ("exponential", "log", "gather", "scatter", "iota", "compare")
-    a, b = (
-        {k: n for k in kinds if (n := sum(s.operation.opcode == k for s in side))}
-        for side in (pair.a, pair.b)
-    )
-    if not (a.get("exponential") or b.get("exponential")) or a == b:
+    # A loop over layers is of the model itself, too: what it compares is a number of turns.
+    arrays = [[s for s in side if s.operation.shape.dims] for side in (pair.a, pair.b)]
+    a, b = ({k: n for k in kinds if (n := _runs(side, _has(k)))} for side in arrays)
+    # What else lies in the model itself may be an activation: of a loss there is a logarithm, and in its gradient what
+    # picks the label out.
+    of_loss = {"log"} if pair.aligned.direction == "forward" else {"gather", "scatter", "iota", "compare"}
+    if "exponential" not in {*a, *b} or not of_loss & {*a, *b} or a == b:
         return None
     said = [", ".join(f"{n} {k}" for k, n in c.items()) or "none" for c in (a, b)]
     return f"the loss is {said[0]}; and {said[1]}", _has(*kinds)
@@ -192,135 +240,41 @@ def _softmax_loss(pair: Pair) -> Found | None:
 
 def _optimizer_converts(pair: Pair) -> Found | None:
     a, b = pair.count("broadcast", "convert")
-    if max(a, b) < _MORE * max(min(a, b), 1):
+    if max(a, b) < MORE * max(min(a, b), 1):
         return None
     return f"{a} and {b} broadcasts and converts", _has("broadcast", "convert")
 
 
 def _repeated(pair: Pair) -> Found | None:
     kinds = ("reduce", "exponential", "tanh", "erf", "rsqrt", "logistic", "sort")
-    if _layer_norm(pair) is not None:
+    if one_sided(pair.count(*_NORMS)):
         return (
             None  # what the one operation is expanded to stands in no text, and its finding is another rule's
         )
     # A batch norm is opened: it is as many reductions as a norm that is written out.
-    a, b = (sum(o in kinds for s in side for o in opened(s.operation.opcode)) for side in (pair.a, pair.b))
+    a, b = (
+        sum(s.runs for s in side for o in opened(s.operation.opcode) if o in kinds)
+        for side in (pair.a, pair.b)
+    )
     if min(a, b) == 0 or max(a, b) < _REPEATED * min(a, b):
         return None
     return f"{a} and {b} reductions and functions of the same part", _has(*kinds)
 
 
-def _moved(a: Side, b: Side) -> str | None:
-    if a.compiled is None or b.compiled is None:
-        return None
-    alone = [movers(side.compiled) for side in (a, b) if side.compiled is not None]
-    inside = [transposes(side.compiled) for side in (a, b) if side.compiled is not None]
-    ours, theirs = (alone[k][1] + inside[k][1] for k in (0, 1))
-    if max(ours, theirs) < _MORE * max(min(ours, theirs), 1) or abs(ours - theirs) < _MOVED * _results(a, b):
-        return None
-    (many, size), (fewer, less) = alone
-    (across, much), (along, little) = inside
-    return (
-        f"{many} and {fewer} kernels that only move data, {size:,} and {less:,} bytes; {across} and {along} transposes "
-        f"inside of others, {much:,} and {little:,} bytes"
-    )
-
-
-def _results(a: Side, b: Side) -> int:
-    """Bytes that the smaller program writes, as its text has it."""
-    return min(sum(s.runs * sum(r.bytes for r in s.operation.results) for s in side.sites) for side in (a, b))
-
-
-def _apart(a: Side, b: Side) -> str | None:
-    ours, theirs = ((_written(s, "opt-barrier"), _written(s, "conditional")) for s in (a, b))
-    if ours == theirs:
-        return None
-    said = f"{ours[0]} and {theirs[0]} barriers, {ours[1]} and {theirs[1]} conditionals"
-    if a.compiled is None or b.compiled is None:
-        return said
-    return f"{said}; {len(kernels(a.compiled))} and {len(kernels(b.compiled))} kernels"
-
-
-def _written(side: Side, opcode: str) -> int:
-    """How often an operation stands in the program as it was handed over."""
-    return sum(i.opcode == opcode for c in side.handed.computations.values() for i in c.instructions)
-
-
-def _executables(a: Side, b: Side) -> str | None:
-    ours, theirs = (_built(s, "executables") for s in (a, b))
-    if min(ours, theirs) < 1 or ours == theirs:
-        return None
-    return f"a step is {ours} and {theirs} executables"
-
-
-def _built(side: Side, what: str) -> int:
-    """A figure of what the compiler made; -1 where it is not known."""
-    found = side.built.get(what)
-    return found if isinstance(found, int) else -1
-
-
-def _planned(side: Side, what: str) -> int:
-    """The largest such figure of its programs; -1 where none has it."""
-    facts = (p.facts.get(what) for p in side.evidence.programs if p.form == "hlo")
-    return max((int(f) for f in facts if f is not None), default=-1)
-
-
-def _donation(a: Side, b: Side) -> str | None:
-    ours, theirs = (max(_built(s, "alias_bytes"), _planned(s, "alias_bytes")) for s in (a, b))
-    if min(ours, theirs) < 0 or max(ours, theirs) < _MORE * max(min(ours, theirs), 1):
-        return None
-    return f"{ours:,} and {theirs:,} bytes of arguments whose memory results take over"
-
-
-def _host(a: Side, b: Side) -> str | None:
-    said = []
-    for side in (a, b):
-        seconds = side.seconds
-        if "busy" not in seconds or not seconds.get("profiled"):
-            return None
-        said.append(max(0.0, 1 - seconds["busy"] / seconds["profiled"]))
-    if abs(said[0] - said[1]) < 0.1:
-        return None
-    return f"{100 * said[0]:.0f} and {100 * said[1]:.0f} % of a profiled step in which no operation runs"
-
-
-def _loops(a: Side, b: Side) -> str | None:
-    ours, theirs = (_written(side, "while") for side in (a, b))
-    return f"{ours} and {theirs} loops" if _one_sided((ours, theirs)) else None
-
-
-def _library(a: Side, b: Side) -> str | None:
-    if a.compiled is None or b.compiled is None:
-        return None
-    said = []
-    for side in (a.compiled, b.compiled):
-        calls = Counter(
-            i.target
-            for c in side.computations.values()
-            for i in c.instructions
-            if i.opcode == "custom-call" and i.target not in BRIDGES
-        )
-        said.append(calls)
-    if not _one_sided((said[0].total(), said[1].total())):
-        return None  # its arm switches all of B's off, and says nothing of a few more
-    words = [", ".join(f"{n} {t}" for t, n in c.most_common(3)) or "none" for c in said]
-    return f"calls of libraries: {words[0]}; and {words[1]}"
-
-
-def _bridges_kernels(a: Side, b: Side) -> str | None:
-    mine, theirs = (_built(side, "bridge_calls") for side in (a, b))
-    if min(mine, theirs) < 0 or mine == theirs:
-        return None
-    return f"{mine} and {theirs} calls of PyTorch's products and of loops that the bridge brings"
-
-
 RULES: tuple[Rule, ...] = (
     Rule(
         "layernorm-as-batch-norm",
-        "a LayerNorm is written as a batch norm",
+        "a norm of rows (LayerNorm, GroupNorm) is written as a batch norm",
         "an operation that a compiler expands in its own way, and fuses in another",
         "program",
         part=_layer_norm,
+    ),
+    Rule(
+        "batch-norm-written-out",
+        "a batch norm is one operation, or written out",
+        "an operation that a compiler expands in its own way, and fuses in another",
+        "program",
+        part=_batch_norm,
     ),
     Rule(
         "position-ids-constant",
@@ -336,6 +290,7 @@ RULES: tuple[Rule, ...] = (
         "what keeps indices within the table runs at every step",
         "program",
         part=_gather_form,
+        counts=True,
     ),
     Rule(
         "wide-indices",
@@ -357,6 +312,7 @@ RULES: tuple[Rule, ...] = (
         "fewer, larger products run nearer to the peak",
         "program",
         part=_split,
+        counts=True,
     ),
     Rule(
         "mask-materialised",
@@ -365,6 +321,7 @@ RULES: tuple[Rule, ...] = (
         "program",
         ("forward",),
         part=_mask,
+        counts=True,
     ),
     Rule(
         "softmax-loss-form",
@@ -373,6 +330,7 @@ RULES: tuple[Rule, ...] = (
         "program",
         ("forward", "backward"),
         part=_softmax_loss,
+        counts=True,
     ),
     Rule(
         "optimizer-broadcast-convert",
@@ -381,6 +339,7 @@ RULES: tuple[Rule, ...] = (
         "program",
         ("optimizer",),
         part=_optimizer_converts,
+        counts=True,
     ),
     Rule(
         "work-repeated",
@@ -388,6 +347,7 @@ RULES: tuple[Rule, ...] = (
         "the same values are computed again",
         "program",
         part=_repeated,
+        counts=True,
     ),
     Rule(
         "data-moved",
@@ -395,7 +355,7 @@ RULES: tuple[Rule, ...] = (
         "a transpose or a copy that no other kernel took in reads and writes memory once more; one that a kernel took "
         "in reads or writes across rows",
         "program",
-        whole=_moved,
+        whole=whole_differences.moved,
         of_text=True,
     ),
     Rule(
@@ -404,7 +364,7 @@ RULES: tuple[Rule, ...] = (
         "no kernel reaches across a conditional, so that what lies between goes through memory; nor across a barrier, "
         "but XLA's compiler for CPUs drops barriers before it fuses",
         "program",
-        whole=_apart,
+        whole=whole_differences.apart,
         of_text=True,
     ),
     Rule(
@@ -412,28 +372,28 @@ RULES: tuple[Rule, ...] = (
         "a step is several executables",
         "what one leaves for the next goes through memory, and each is dispatched",
         "optimizer",
-        whole=_executables,
+        whole=whole_differences.executables,
     ),
     Rule(
         "missing-donation",
         "one side's results take over less memory, or none",
         "new memory at every step, and twice the state at its end",
         "donation",
-        whole=_donation,
+        whole=whole_differences.donation,
     ),
     Rule(
         "host-tracing",
         "the processor waits for the host",
         "tracing and dispatch run in Python between the operations",
         "runtime",
-        whole=_host,
+        whole=whole_differences.host,
     ),
     Rule(
         "loop-or-unrolled",
         "layers are a loop on one side",
         "a loop compiles once, and hides what could be fused across layers",
         "loop",
-        whole=_loops,
+        whole=whole_differences.loops,
         of_text=True,
     ),
     Rule(
@@ -441,7 +401,7 @@ RULES: tuple[Rule, ...] = (
         "products are a library's on one side",
         "a library's kernel, or the compiler's own code",
         "library-kernels",
-        whole=_library,
+        whole=whole_differences.library,
         of_text=True,
     ),
     Rule(
@@ -449,6 +409,6 @@ RULES: tuple[Rule, ...] = (
         "kernels that are not XLA's",
         "PyTorch's BLAS multiplies faster on some processors, and an update in one loop passes over memory once",
         "torch-kernels",
-        whole=_bridges_kernels,
+        whole=whole_differences.bridges_kernels,
     ),
 )

@@ -75,6 +75,8 @@ def _of_part(pair: Pair) -> Iterator[Finding]:
         direction = pair.aligned.direction
         if rule.part is None or (rule.directions and direction not in rule.directions):
             continue
+        if rule.counts and not pair.counted:
+            continue
         # The rules of products, masks and losses are of a model's parts, an update has its own.
         if direction == "optimizer" and "optimizer" not in rule.directions:
             continue

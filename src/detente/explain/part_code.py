@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 
 from detente.explain.side import Side
-from detente.programs.fold import starred
+from detente.programs.fold import fold, is_called
 from detente.programs.module import Instruction, Module
 from detente.programs.operators import kernels_of
-from detente.programs.parts import FREE, Part, grouped, kernels
+from detente.programs.parts import FREE, Part, grouped, kernels, parts
 from detente.programs.shown_operation import shown_operation
 
 # What a fusion holds is shown below it, so far in.
@@ -20,20 +20,17 @@ def parts_named(side: Side, wanted: str) -> tuple[Part, ...]:
     """The parts that ``h.*.attn``, ``h.0.attn`` or ``h.0.attn backward`` names, in the program's order."""
     path, _, direction = wanted.partition(" ")
     found = dict.fromkeys(site.part for site in side.sites)
-    star = starred(part.path for part in found)
-    return tuple(
-        part for part in found if path in (part.path, star(part.path)) and direction in ("", part.direction)
-    )
+    return tuple(part for part in found if is_called(part.path, path) and direction in ("", part.direction))
 
 
 def part_code(side: Side, wanted: str) -> dict[str, list[str]]:
-    """Form of a program -> its lines that are of that part. Of equal layers the first alone. Empty where the program
-    has no such part."""
+    """Form of a program -> its lines that are of that part. Of equal layers the first alone; one that differs stands
+    behind it. Empty where the program has no such part."""
     named = parts_named(side, wanted)
     if not named:
         return {}
-    first = {part.direction: part for part in reversed(named)}
-    mine = set(first.values())
+    table = parts(side.sites)
+    mine = {layers.members[0] for layers in fold({part: table[part] for part in named})}
     found = {
         side.form: [
             shown_operation(s.operation, s.home) for s in side.sites if s.part in mine and s.how != "none"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from detente.programs.count import live, read_program
-from detente.programs.hlo import BRIDGES
+from detente.programs.hlo import BRIDGES, calls_back
 from detente.programs.module import Instruction, Module
 from detente.programs.parts import FREE, running, sites
 from detente.programs.products import is_product, product_flops
@@ -25,7 +25,8 @@ def built_facts(captures: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
     loops        of the optimised programs
     alias_bytes  of arguments whose buffer a result takes over
     bridge_calls kernels that the bridge brings: another library's products, loops of its own
-    program      the hash of what was handed to the compiler
+    program      the hash of what was handed to the compiler; absent where it calls Python functions of its process, of
+                 which nobody else knows what they compute
     work         its heavy operations by opcode and dtype, calls opened, and their FLOPs: the same for a program that is
                  called by another, or that was written down and read again, whatever is folded on the way
 
@@ -36,7 +37,9 @@ def built_facts(captures: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
     before = [read_program(data, form) for form, data in captures if form == "hlo"]
     facts: dict[str, Any] = {}
     if before:
-        facts = {"program": "+".join(m.sha256 for m in before), "work": _work(before)}
+        facts = {"work": _work(before)}
+        if not any(_calls_back(module) for module in before):
+            facts["program"] = "+".join(m.sha256 for m in before)
     if not optimised:
         return facts
     found = [kind for module in optimised for kind in _kernels(module)]
@@ -72,6 +75,11 @@ def _work(modules: Iterable[Module]) -> str:
             found["flops"] += site.runs * product_flops(one, site.home)
     count = sum(n for what, n in found.items() if what != "flops")
     return f"{count}:{hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:12]}"
+
+
+def _calls_back(module: Module) -> bool:
+    every = (one for home in module.computations.values() for one in home.instructions)
+    return any(one.opcode == "custom-call" and calls_back(one.target) for one in every)
 
 
 def _kernels(module: Module) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from detente.programs.calls import Budget, check_depth
 from detente.programs.draws import draws
 from detente.programs.hlo import ELEMENTWISE_CALLS, read_hlo
 from detente.programs.layer_norm import norm_form
@@ -73,6 +74,7 @@ class _Tally:
     rng: int = 0
     dead: int = 0
     seen: set[str] = field(default_factory=set)
+    budget: Budget = field(default_factory=Budget)
 
 
 def count(module: Module, form: str = "hlo") -> Counts:
@@ -109,8 +111,8 @@ def count(module: Module, form: str = "hlo") -> Counts:
 
 def _walk(module: Module, home: Computation, runs: int, tally: _Tally, above: tuple[str, ...]) -> None:
     """Count ``home`` as one site; ``runs`` is how often it runs in one step."""
-    if home.name in above:
-        raise ProgramError(f"computation {home.name!r} calls itself")
+    check_depth(home, above)
+    tally.budget.spend(1 + len(home.instructions))
     first = home.name not in tally.seen
     alive = live(home)
     tally.seen.add(home.name)

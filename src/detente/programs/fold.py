@@ -1,16 +1,23 @@
 """Equal layers as one: of twelve blocks that hold the same operations one is shown, and a block that differs is
-seen."""
+seen.
+
+Two names that end in a number are layers of one another where they hold the same modules: ``h.0`` and ``h.1``, each
+with its ``attn`` and ``mlp``. What holds no module is no layer: the LayerNorm and the Linear of a ``Sequential`` are
+called ``0`` and ``1``, and are two things.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from detente.programs.parts import Facts, Part
 
-# The end of a component that is a number (``3`` of ``h.3.attn``) or ends in one (``h_3``, ``layer3``).
-_NUMBER = re.compile(r"\d+$")
+# The end of a component that is a number (``3`` of ``h.3.attn``) or ends in one (``h_3``, ``layer3``); a star stands
+# for the numbers of layers that a program has rolled up itself.
+_NUMBER = re.compile(r"(?:\d+|\*)$")
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,8 @@ class Folded:
 
 
 def fold(table: Mapping[Part, Facts]) -> tuple[Folded, ...]:
-    """Parts whose paths differ in numbers alone, and which hold the same operations, as one each; in the table's order.
+    """Parts whose paths differ in the numbers of layers alone, and which hold the same operations on arrays of the same
+    shapes, as one each; in the table's order. What constants they hold is not compared.
 
     Two blocks of twelve that differ from the other ten stand beside them, under their own numbers where it is one.
     """
@@ -39,7 +47,7 @@ def fold(table: Mapping[Part, Facts]) -> tuple[Folded, ...]:
         key = (star(part.path), part.direction, _signature(facts))
         groups.setdefault(key, []).append(part)
     return tuple(
-        Folded(pattern if len(members) > 1 else members[0].path, direction, tuple(members), table[members[0]])
+        Folded(_common(pattern, [m.path for m in members]), direction, tuple(members), table[members[0]])
         for (pattern, direction, _), members in groups.items()
     )
 
@@ -47,29 +55,64 @@ def fold(table: Mapping[Part, Facts]) -> tuple[Folded, ...]:
 def starred(paths: Iterable[str]) -> Callable[[str], str]:
     """What puts a star for the number of each layer of these paths.
 
-    >>> starred(["h.0.ln_1", "h.1.ln_1"])("h.1.ln_1")
-    'h.*.ln_1'
+    >>> name = starred(["h.0.ln_1", "h.1.ln_1", "head.0", "head.1"])
+    >>> name("h.1.ln_1"), name("head.1")
+    ('h.*.ln_1', 'head.1')
     """
-    holders = {holder for path in paths for holder in _holders(path)}
-    return lambda path: _pattern(path, holders)
+    # (what it lies in, name) -> its own number; the model is 0, and what lies in something comes behind it.
+    nodes: dict[tuple[int, str], int] = {}
+    for path in paths:
+        at = 0
+        for name in path.split("."):
+            at = nodes.setdefault((at, name), len(nodes) + 1)
+    inside: dict[int, list[tuple[str, int]]] = {}
+    for (above, name), node in nodes.items():
+        inside.setdefault(above, []).append((name, node))
+    called: dict[int, str] = {}
+    # What is held, by name -> a number for it: the same number is the same modules, all the way down.
+    kinds: dict[frozenset[tuple[str, int]], int] = {}
+    kind: dict[int, int] = {}
+    for node in range(len(nodes), -1, -1):
+        found = inside.get(node, [])
+        layers = [(name, below) for name, below in found if below in inside and _NUMBER.search(name)]
+        alike = Counter((_NUMBER.sub("*", name), kind[below]) for name, below in layers)
+        for name, below in layers:
+            star = _NUMBER.sub("*", name)
+            if alike[star, kind[below]] > 1:
+                called[below] = star
+        held = frozenset((called.get(below, name), kind[below]) for name, below in found)
+        kind[node] = kinds.setdefault(held, len(kinds))
+
+    def star_of(path: str) -> str:
+        at: int | None = 0
+        names = []
+        for name in path.split("."):
+            at = nodes.get((at, name)) if at is not None else None
+            names.append(called.get(at, name) if at is not None else name)
+        return ".".join(names)
+
+    return star_of
 
 
-def _holders(path: str) -> list[str]:
-    """What a path lies in: every beginning of it."""
-    names = path.split(".")
-    return [".".join(names[:k]) for k in range(1, len(names))]
+def is_called(path: str, pattern: str) -> bool:
+    """Whether a reader who writes a pattern, with stars for numbers, means this path.
+
+    >>> is_called("h.3.attn", "h.*.attn"), is_called("h.3.attn", "h.3.attn"), is_called("h.3.attn", "h.*")
+    (True, True, False)
+    """
+    number = re.escape(pattern).replace(r"\*", r"(?:\d+|\*)")
+    return path == pattern or re.fullmatch(number, path) is not None
 
 
-def _pattern(path: str, holders: set[str]) -> str:
-    """The path with a star for the number of each layer. A name that ends in a number is a layer's where it holds
-    something: ``h_3`` of Flax does, ``ln_1`` and ``ln_2`` of one layer do not."""
-    names = path.split(".")
-    starred = [
-        _NUMBER.sub("*", name) if name.isdigit() or ".".join(names[: k + 1]) in holders else name
-        for k, name in enumerate(names)
-    ]
-    return ".".join(starred)
+def _common(pattern: str, members: list[str]) -> str:
+    """The pattern with the names that all members share: a star is where they differ."""
+    columns = zip(pattern.split("."), *(m.split(".") for m in members), strict=True)
+    return ".".join(names[0] if len(set(names)) == 1 else star for star, *names in columns)
 
 
 def _signature(facts: Facts) -> tuple[object, ...]:
-    return facts.flops, tuple(sorted((facts.own or facts.opcodes).items()))
+    """What equal layers have in common. What is known by name is compared, whoever of them a shared constant is counted
+    with; of what nothing is known by name, all of it."""
+    if facts.own:
+        return facts.flops, frozenset(facts.own.items())
+    return facts.flops, facts.bytes, frozenset(facts.opcodes.items())

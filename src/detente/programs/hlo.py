@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from detente.programs.attributes import SAYING, digest_of, with_bodies
 from detente.programs.module import (
@@ -24,6 +25,7 @@ from detente.programs.module import (
     Spatial,
     Work,
 )
+from detente.programs.products import ragged_work
 from detente.programs.wire import WireError, fields, integers, signed, text
 
 # xla_data.proto, enum PrimitiveType.
@@ -35,8 +37,12 @@ ELEMENT = {
 }  # fmt: skip
 TUPLE = 13
 # Fields of HloInstructionProto that say how a program is named, where it came from, or how it is numbered; and
-# backend_config, in which a custom call may carry an address that differs from process to process.
+# backend_config, which of a custom call alone is what it computes.
 _UNHASHED = frozenset({1, 7, 35, 36, 37, 38, 43})
+# How many operands an operation has at least, where somebody counts on them.
+_OPERANDS = {"dot": 2, "ragged-dot": 2, "convolution": 2, "reduce": 1, "while": 1, "gather": 2}
+# How many computations it calls, where somebody counts on that.
+_CALLED = {"while": 2, "call": 1, "fusion": 1}
 # The bridge's own kernels (bridge/kernels), which say in their call how large they are: for each the terms of what it
 # multiplies and adds, every term the product of these sizes.
 CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -49,6 +55,7 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
 # And those that multiply no matrices: an optimizer's update, element by element.
 ELEMENTWISE_CALLS = frozenset({"detente_update"})
 BRIDGES = frozenset(CALLS) | ELEMENTWISE_CALLS
+_TRIPS = re.compile(rb'"known_trip_count":\s*\{\s*"n":\s*"?(\d+)')
 _SIZE = re.compile(rb"\b(\w+) = (\d+|true)")
 _LITERAL_INTEGERS = frozenset({4, 5, 6, 7})  # LiteralProto s32s, s64s, u32s, u64s
 
@@ -158,18 +165,49 @@ def _computation(data: memoryview) -> tuple[int, Computation, list[bytes]]:
             name = text(value)
         elif number == 2:
             raw.append(value)
+    if not raw:
+        raise ProgramError(f"computation {name!r} has no operation")
     parsed = [_instruction(value) for value in raw]
     where = {i: k for k, (i, _, _, _) in enumerate(parsed)}
     shapes = [p[1].results for p in parsed]
     instructions = []
-    for _, one, operand_ids, _ in parsed:
+    for at, (_, one, operand_ids, _) in enumerate(parsed):
         operands = tuple(where[i] for i in operand_ids)
+        _check(one, at, operands)
         detail = one.detail
         if isinstance(detail, tuple):
-            detail = _convolution(detail, one.shape, [shapes[i][0] for i in operands])
-        instructions.append(replace(one, operands=operands, detail=detail))
+            dimensions = _DIMENSIONS[one.opcode]
+            detail = dimensions(detail, one.shape, [shapes[i][0] for i in operands])
+        made = replace(one, operands=operands, detail=detail)
+        _check_dimensions(made, shapes)
+        instructions.append(made)
     rows = [row for _, _, _, row in parsed]
     return ident, Computation(name, tuple(instructions), where.get(root_id, len(parsed) - 1)), rows
+
+
+def _check(one: Instruction, at: int, operands: tuple[int, ...]) -> None:
+    """XLA writes operands in front of their readers: a program in which one reads itself has no end."""
+    if any(o >= at for o in operands):
+        raise ProgramError(f"{one.opcode} {one.name!r} reads what is not in front of it")
+    least, calls = _OPERANDS.get(one.opcode, 0), _CALLED.get(one.opcode)
+    if len(operands) < least:
+        raise ProgramError(f"{one.opcode} {one.name!r} has {len(operands)} operands, and needs {least}")
+    if calls is not None and len(one.called) != calls:
+        raise ProgramError(
+            f"{one.opcode} {one.name!r} calls {len(one.called)} computations, and has to call {calls}"
+        )
+
+
+def _check_dimensions(one: Instruction, shapes: list[tuple[Shape, ...]]) -> None:
+    named = one.reduced if one.opcode == "reduce" else ()
+    if isinstance(one.detail, Dot):
+        named = (*one.detail.contracting, *one.detail.batch)
+    if named:
+        rank = len(shapes[one.operands[0]][0].dims)
+        if not all(0 <= d < rank for d in named):
+            raise ProgramError(
+                f"{one.opcode} {one.name!r} names dimensions {named} of an operand that has {rank}"
+            )
 
 
 def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
@@ -185,6 +223,8 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
     window: memoryview | None = None
     dims: memoryview | None = None
     said: list[tuple[int, int | memoryview]] = []
+    ragged: memoryview | None = None
+    config = b""
     row = bytearray()
     for key, value in fields(data):
         if key not in _UNHASHED:
@@ -221,27 +261,35 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
             dims = value
         elif key in (28, 63):
             target = text(value)
-        elif key == 43 and opcode == "while":
-            known = re.search(rb'"known_trip_count":\s*\{\s*"n":\s*"?(\d+)', bytes(value))
-            trips = int(known[1]) if known else None
-        elif key == 43 and opcode == "custom-call" and target in CALLS:
-            work = _called(target, bytes(value))
+        elif key == 43:
+            config = bytes(value)
         elif key == 30:
             dot = _dot(value)
+        elif key == 90:
+            ragged = value
         elif key == 36:
             operand_ids += integers(value)
         elif key == 38:
             called += integers(value)
+    if opcode == "while":
+        known = _TRIPS.search(config)
+        trips = int(known[1]) if known else None
+    if opcode == "custom-call":
+        work = _called(target, config) if target in CALLS else None
+        # A call of Python back has an address, or a place in a list of this process, which says nothing of what it is.
+        row += b"" if calls_back(target) else b"43:" + config
     detail: object = dot or work
     if opcode == "convolution":
         detail = (window, dims)
+    if opcode == "ragged-dot":
+        detail = (ragged,)
     one = Instruction(
         opcode=opcode,
         results=results,
         called=tuple(str(c) for c in called),
         number=number,
         integers=literal,
-        detail=detail,  # type: ignore[arg-type]  # the raw pair becomes a Convolution once operands are known
+        detail=detail,  # type: ignore[arg-type]  # what is raw becomes a count once operands are known
         target=target,
         reduced=tuple(dimensions) if opcode in ("reduce", "reduce-window") else (),
         trips=trips,
@@ -251,6 +299,15 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
         attributes=digest_of(opcode, said, target),
     )
     return ident, one, operand_ids, bytes(row)
+
+
+def calls_back(target: str) -> bool:
+    """Whether a custom call runs a Python function of the process that made the program: what it computes is not in it.
+
+    >>> calls_back("xla_ffi_python_cpu_callback"), calls_back("__cudnn$fmhaSoftmax")
+    (True, False)
+    """
+    return "_python_" in target and "callback" in target
 
 
 def _called(target: str, config: bytes) -> Work | None:
@@ -311,6 +368,20 @@ def _dot(data: memoryview) -> Dot:
     return Dot(tuple(parts[1]), tuple(parts[3]), tuple(parts[2]), tuple(parts[4]))
 
 
+def _ragged(raw: tuple[memoryview | None], out: Shape, operands: list[Shape]) -> Work:
+    """RaggedDotDimensionNumbers{dot 1, lhs_ragged 2, rhs_group 3}; DotDimensionNumbers{lhs_contracting 1,
+    rhs_contracting 2, lhs_batch 3, rhs_batch 4}."""
+    found: dict[int, list[int]] = {}
+    for number, value in fields(raw[0] if raw[0] is not None else memoryview(b"")):
+        if number == 3:
+            found.setdefault(0, []).extend(integers(value))
+        elif number == 1 and not isinstance(value, int):
+            for inner, dims in fields(value):
+                found.setdefault(inner, []).extend(integers(dims))
+    taken = {*found.get(0, ()), *found.get(2, ()), *found.get(4, ())}
+    return ragged_work(operands[0], operands[1], taken)
+
+
 def _convolution(
     raw: tuple[memoryview | None, memoryview | None], out: Shape, operands: list[Shape]
 ) -> Convolution:
@@ -343,3 +414,10 @@ def _convolution(
         out_features=out.dims[first[10]],
         in_features=kernel.dims[first[3]],
     )
+
+
+# What says how a product's dimensions meet -> what is counted, once the operands are known.
+_DIMENSIONS: dict[str, Callable[[Any, Shape, list[Shape]], Convolution | Work]] = {
+    "convolution": _convolution,
+    "ragged-dot": _ragged,
+}

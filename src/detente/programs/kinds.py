@@ -11,7 +11,6 @@ library that is not in the table is ``other``, and is told as that.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Literal, get_args
 
 from detente.programs.count import live
@@ -66,7 +65,7 @@ def kinds_of(module: Module) -> dict[str, Kind]:
 
 
 def _kind(module: Module, one: Instruction) -> Kind:
-    held = list(_held(module, one, frozenset()))
+    held = _held(module, one)
     opcodes = {inside.opcode for inside in held}
     for inside in held:
         if inside.opcode == "custom-call" and (known := _of_library(inside.target)) is not None:
@@ -92,19 +91,21 @@ def _of_library(target: str) -> Kind | None:
     return next((kind for word, kind in _LIBRARY if word in low), None)
 
 
-def _held(module: Module, one: Instruction, above: frozenset[str]) -> Iterator[Instruction]:
-    """The operation, or what a fusion or a call holds; the scalar function of a reduction is no work of its own."""
-    if one.opcode not in ("fusion", "call"):
-        yield one
-        return
-    for name in one.called:
-        if name in above:
+def _held(module: Module, one: Instruction) -> list[Instruction]:
+    """The operation, or what a fusion or a call holds, a function that is called twice once; the scalar function of a
+    reduction is no work of its own."""
+    found: list[Instruction] = []
+    waiting, seen = [one], set[str]()
+    while waiting:
+        inside = waiting.pop()
+        if inside.opcode not in ("fusion", "call"):
+            found.append(inside)
             continue
-        home = module.computations[name]
-        for at in live(home):
-            inside = home.instructions[at]
-            if inside.opcode not in FREE:
-                yield from _held(module, inside, above | {name})
+        for name in (n for n in inside.called if n not in seen):
+            seen.add(name)
+            home = module.computations[name]
+            waiting += [home.instructions[k] for k in live(home) if home.instructions[k].opcode not in FREE]
+    return found
 
 
 # Behind ``aten.``, without underscores in front: words that an operator's name begins with, as whole words.

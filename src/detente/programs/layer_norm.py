@@ -13,7 +13,8 @@ _BETWEEN = frozenset(
     {"add", "subtract", "multiply", "divide", "maximum", "max", "select", "convert", "reshape", "broadcast",
      "copy", "transpose", "clamp", "bitcast", "abs", "power", "get-tuple-element"}
 )  # fmt: skip
-_DEPTH = 14
+# So many operations from an rsqrt to its reduce at most.
+_DEPTH = 15
 
 
 def norm_form(one: Instruction, at: int, home: Computation, module: Module) -> str | None:
@@ -24,27 +25,31 @@ def norm_form(one: Instruction, at: int, home: Computation, module: Module) -> s
         return one.opcode
     if one.opcode != "rsqrt":
         return None
-    found = _reduced(home, at, module, _DEPTH)
+    found = _reduced(home, at, module)
     return None if found is None else ("expanded" if found else "expanded-other")
 
 
-def _reduced(home: Computation, at: int, module: Module, depth: int) -> bool | None:
+def _reduced(home: Computation, at: int, module: Module) -> bool | None:
     """Whether the nearest ``reduce`` above takes the last dimension alone; None when there is none."""
-    for operand in home.instructions[at].operands:
-        one = home.instructions[operand]
-        found = None
-        if one.opcode == "reduce":
-            source = home.instructions[one.operands[0]].shape.dims
-            if len(one.reduced) < len(source):  # a reduction to a scalar is a gradient's norm, not a layer's
-                found = one.reduced == (len(source) - 1,)
-        elif depth and one.opcode == "call":
-            inner = module.computations[one.called[0]]
-            found = _reduced(inner, inner.root, module, depth - 1) if inner.instructions else None
-            if found is None and inner.instructions[inner.root].opcode == "reduce":
-                root = inner.instructions[inner.root]
-                found = root.reduced == (len(inner.instructions[root.operands[0]].shape.dims) - 1,)
-        elif depth and one.opcode in _BETWEEN:
-            found = _reduced(home, operand, module, depth - 1)
-        if found is not None:
-            return found
+    near = [(home, operand) for operand in home.instructions[at].operands]
+    seen: set[tuple[str, int]] = set()
+    for _ in range(_DEPTH):
+        above: list[tuple[Computation, int]] = []
+        for place, which in near:
+            if (place.name, which) in seen:
+                continue
+            seen.add((place.name, which))
+            one = place.instructions[which]
+            if one.opcode == "reduce":
+                dims = place.instructions[one.operands[0]].shape.dims
+                if len(one.reduced) < len(
+                    dims
+                ):  # a reduction to a scalar is a gradient's norm, not a layer's
+                    return one.reduced == (len(dims) - 1,)
+            elif one.opcode == "call":
+                inner = module.computations[one.called[0]]
+                above.append((inner, inner.root))
+            elif one.opcode in _BETWEEN:
+                above += [(place, operand) for operand in one.operands]
+        near = above
     return None

@@ -60,7 +60,8 @@ def _element(home: Computation, at: int, number: int) -> Instruction:
 
 def _initial(loop: Instruction, home: Computation, number: int) -> int | None:
     if len(loop.operands) == len(loop.results) and home.instructions[loop.operands[0]].opcode != "tuple":
-        return _constant(_source(home, loop.operands[number]))  # StableHLO: the state is the list of operands
+        # StableHLO: the state is the list of operands.
+        return _constant(_source(home, loop.operands[number])) if number < len(loop.operands) else None
     return _constant(_element(home, loop.operands[0], number))
 
 
@@ -69,7 +70,7 @@ def _next(body: Computation, number: int) -> int | str | None:
     one = _element(body, body.root, number)
     if one.opcode in ("get-tuple-element", "parameter") and one.number == number:
         return "same"
-    if one.opcode not in ("add", "subtract"):
+    if one.opcode not in ("add", "subtract") or len(one.operands) != 2:
         return None
     left, right = (_source(body, i) for i in one.operands)
     if left.opcode == "constant":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 # Bits per element. Tokens and opaques have no size.
 BITS: dict[str, int] = {
@@ -135,7 +135,8 @@ class Module:
 
     lines     lines of its text, as far as the form has one
     aliased   bytes of arguments whose buffer an output may take (donation)
-    sha256    over everything but names, locations and metadata: equal when the programs are
+    sha256    over everything but names, locations, layouts and metadata: equal when the programs are. What a call of
+              Python back computes is in no program, and not in it
     """
 
     name: str
@@ -144,7 +145,6 @@ class Module:
     lines: int
     aliased: int
     sha256: str
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def parameters(self) -> list[Instruction]:

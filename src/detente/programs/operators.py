@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from detente.programs.module import Computation, Instruction, Module, ProgramError, Shape, Work
-from detente.programs.scope import OPTIMIZER, ROOT
+from detente.programs.scope import OPTIMIZER, ROOT, scope_name
 
 SCHEMA = "detente/operators/1"
 # torch's names of dtypes in HLO's words.
@@ -120,6 +120,7 @@ def origin_of(path: str | None, direction: str) -> str:
     >>> origin_of("h.0.attn", "backward")
     'transpose(root)/h.0.attn/_'
     """
+    path = scope_name(path) if path is not None else None
     if direction == OPTIMIZER:
         return f"{OPTIMIZER}/{path}/_" if path else f"{OPTIMIZER}/_"
     if path is None:

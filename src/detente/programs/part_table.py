@@ -19,10 +19,10 @@ class PartRow:
     """Equal layers are one row: ``path`` has a star where they differ and ``members`` lists them. The figures are those
     of all of them together.
 
-    operations  as handed to the compiler, loops and calls opened
+    operations  of a step, as handed to the compiler: calls opened, and a loop's body as often as it runs
     flops       of products, of a step
     bytes       of results, of a step, as written: fusing spares most of them
-    kernels     of the compiled program; None where there is none
+    kernels     of a step of the compiled program; None where there is none
     seconds     in its kernels, of a step, threads added up; None where nothing was profiled
     at_peak     bytes of temporaries that it made, of what is there when most is; None where the compiler tells nobody
     """
@@ -45,9 +45,9 @@ class PartRow:
 
 @dataclass(frozen=True)
 class PartTable:
-    """``of_operations`` and ``of_time``: the shares whose part is known by name, by dataflow, by a guess, or not at
-    all; a guess is no knowledge. ``shared_s``: seconds of kernels that hold operations of several parts; each is
-    counted with one (parts.py, Kernel). ``step_s``: all that was profiled, threads added up. ``executables``: how many
+    """``of_operations``, as written, and ``of_time``: the shares whose part is known by name, by dataflow, by a guess,
+    or not at all; a guess is no knowledge. ``shared_s``: seconds of kernels that hold operations of several parts; each
+    is counted with one (parts.py, Kernel). ``step_s``: all that was profiled, threads added up. ``executables``: how many
     programs a step was handed over in; of more than one the first alone is divided."""
 
     rows: tuple[PartRow, ...]
@@ -81,7 +81,9 @@ def part_table(
     found = sites(handed)
     table = parts(found)
     runs = kernels(compiled) if compiled is not None else grouped(found, groups or {})
-    numbers = Counter(k.part for k in runs)
+    numbers: Counter[Part] = Counter()
+    for kernel in runs:
+        numbers[kernel.part] += kernel.runs
     times: Counter[Part] = Counter()
     for kernel, spent in _timed(runs, seconds):
         times[kernel.part] += spent  # type: ignore[assignment]  # Counter of floats

@@ -14,21 +14,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Literal
 
+from detente.programs.calls import Budget, check_depth
 from detente.programs.count import ENTERED, PLUMBING, live
 from detente.programs.loops import trip_count
-from detente.programs.module import Computation, Instruction, Module, ProgramError
+from detente.programs.module import Computation, Instruction, Module, Shape
 from detente.programs.products import is_product, product_flops
 from detente.programs.scope import ROOT, Direction, Scope, is_whole, read_scope
 
 How = Literal["name", "flow", "guess", "none"]
 # A part, and how it is known: what stands around a computation that is called.
 Known = tuple["Part", How]
-# A program of more operations, calls expanded, is none that anybody trains; a few hundred bytes can claim any number.
-_MOST_SITES = 4_000_000
-_DEEPEST = 200
 # Passes over a computation until nothing new is known; a chain of nameless operations takes one.
 _PASSES = 8
 
@@ -41,22 +38,36 @@ class Part:
     direction: Direction
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """The call of a function, in ``home``, and the call that this one stands in; each is one place of the program."""
+
+    instruction: Instruction
+    home: Computation
+    around: Call | None
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One operation where it runs: ``runs`` times in a step (1 where a loop's trips are not known)."""
+    """One operation where it runs: ``runs`` times in a step, of which ``counted`` says whether it is known; within a
+    loop whose trips the program does not say it is the least. ``call``: what it stands in; None in the entry, and in
+    the body of a loop."""
 
     operation: Instruction
     home: Computation
     part: Part
     how: How
     runs: int
+    counted: bool = True
+    call: Call | None = None
 
 
 @dataclass
 class Facts:
-    """What a part holds: ``operations`` as written, and of a step ``flops`` of products and ``bytes`` of results.
-    ``own``: the operations that are known by name, by opcode and dtype; layers are equal where these are, whoever of
-    them a shared constant is counted with."""
+    """What a part holds, of a step: ``operations`` by number and dtype, ``flops`` of products and ``bytes`` of results.
+    As written, a loop's body once: ``opcodes``, how many are ``known`` in which way, and ``own``, the operations that
+    are known by name, by opcode and results; layers are equal where these are, whoever of them a shared constant is
+    counted with."""
 
     operations: int = 0
     flops: int = 0
@@ -64,28 +75,27 @@ class Facts:
     opcodes: Counter[str] = field(default_factory=Counter)
     dtypes: Counter[str] = field(default_factory=Counter)
     known: Counter[How] = field(default_factory=Counter)
-    own: Counter[str] = field(default_factory=Counter)
+    own: Counter[tuple[str, tuple[Shape, ...]]] = field(default_factory=Counter)
 
 
 def sites(module: Module) -> tuple[Site, ...]:
     """Every live operation of a program with its part; parameters, constants and tuples are none."""
     entry = module.computations[module.entry]
-    found = tuple(islice(_walk(module, entry, None, 1, (), _outermost(entry)), _MOST_SITES + 1))
-    if len(found) > _MOST_SITES:
-        raise ProgramError(f"with its calls expanded the program has more than {_MOST_SITES:,} operations")
-    return found
+    return tuple(_Walk(module, _outermost(entry)).sites(entry, None))
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """What a program runs as one: a fusion, a call of a library, an operation of its own. ``shared``: it holds
     operations of more than one part; it is that of its largest product, which is what takes the time, and of its result
-    where it has none (a weight's gradient with the update behind it is the gradient's)."""
+    where it has none (a weight's gradient with the update behind it is the gradient's). A step ``runs`` it so often; 1
+    in a loop whose trips are not known."""
 
     name: str
     part: Part
     how: How
     shared: bool
+    runs: int = 1
 
 
 # What only moves data.
@@ -104,39 +114,7 @@ FREE = frozenset(
 def kernels(module: Module) -> tuple[Kernel, ...]:
     """The kernels of an optimised program, or the operators of one that was traced, each with its part."""
     entry = module.computations[module.entry]
-    return tuple(_kernels(module, entry, None, (), _outermost(entry)))
-
-
-def _kernels(
-    module: Module, home: Computation, around: Known | None, above: tuple[str, ...], outermost: str
-) -> Iterator[Kernel]:
-    _check_depth(home, above)
-    alive = live(home)
-    placed = _placed(module, home, alive, around, outermost)
-    inner = (*above, home.name)
-    for at in sorted(alive):
-        one, (part, how) = home.instructions[at], placed[at]
-        if one.opcode in ("while", "conditional"):
-            for name in one.called:
-                yield from _kernels(module, module.computations[name], placed[at], inner, outermost)
-        if one.opcode in FREE:
-            continue
-        held: set[Part] = set()
-        largest = 0
-        if one.opcode in ("fusion", "call"):
-            for name in one.called:
-                inside = _walk(module, module.computations[name], placed[at], 1, inner, outermost)
-                for site in islice(inside, _MOST_SITES):
-                    if site.how != "name":
-                        continue
-                    held.add(site.part)
-                    size = product_flops(site.operation, site.home) if is_product(site.operation) else 0
-                    if size > largest:
-                        largest, part, how = size, site.part, "name"
-        if how != "name" and len(held) == 1:
-            # The kernel has no name of its own, but all that it holds is of one part.
-            part, how = held.pop(), "name"
-        yield Kernel(one.name, part, how, len(held) > 1)
+    return tuple(_Walk(module, _outermost(entry)).kernels(entry, None))
 
 
 def movers(module: Module) -> tuple[int, int]:
@@ -225,13 +203,13 @@ def parts(found: Sequence[Site]) -> dict[Part, Facts]:
     for site in found:
         facts = table.setdefault(site.part, Facts())
         one = site.operation
-        facts.operations += 1
+        facts.operations += site.runs
         facts.bytes += site.runs * sum(s.bytes for s in one.results)
         facts.opcodes[one.opcode] += 1
-        facts.dtypes[one.shape.dtype] += 1
+        facts.dtypes[one.shape.dtype] += site.runs
         facts.known[site.how] += 1
         if site.how == "name":
-            facts.own[f"{one.opcode} {one.shape.dtype}"] += 1
+            facts.own[one.opcode, one.results] += 1
         if is_product(one):
             facts.flops += site.runs * product_flops(one, site.home)
     return table
@@ -250,32 +228,80 @@ def _outermost(entry: Computation) -> str:
     return f"{begun.most_common(1)[0][0]}/" if begun else ""
 
 
-def _walk(
-    module: Module,
-    home: Computation,
-    around: Known | None,
-    runs: int,
-    above: tuple[str, ...],
-    outermost: str,
-) -> Iterator[Site]:
-    _check_depth(home, above)
-    alive = live(home)
-    placed = _placed(module, home, alive, around, outermost)
-    for at, one in enumerate(home.instructions):
-        if at not in alive:
-            continue
-        part, how = placed[at]
+class _Walk:
+    """A walk over a program, calls expanded. Both walks are given what stands around a computation: its part, the
+    computations that it is called from, how often it runs in a step, and whether that is known."""
+
+    def __init__(self, module: Module, outermost: str) -> None:
+        self.module, self.outermost, self.budget = module, outermost, Budget()
+
+    def sites(
+        self,
+        home: Computation,
+        around: Known | None,
+        runs: int = 1,
+        above: tuple[str, ...] = (),
+        counted: bool = True,
+        call: Call | None = None,
+    ) -> Iterator[Site]:
+        alive, placed = self._enter(home, around, above)
         inner = (*above, home.name)
-        if one.opcode == "while":
-            trips = trip_count(one, home, module)
-            for name in one.called:
-                body = module.computations[name]
-                yield from _walk(module, body, placed[at], runs * (trips or 1), inner, outermost)
-        elif one.opcode in ENTERED:
-            for name in one.called:
-                yield from _walk(module, module.computations[name], placed[at], runs, inner, outermost)
-        if one.opcode not in PLUMBING and one.opcode not in ("call", "fusion", "while"):
-            yield Site(one, home, part, how, runs)
+        for at, one in enumerate(home.instructions):
+            if at not in alive:
+                continue
+            part, how = placed[at]
+            if one.opcode == "while":
+                trips = trip_count(one, home, self.module)
+                known = counted and trips is not None
+                for body in self._called(one):
+                    yield from self.sites(body, placed[at], runs * (trips or 1), inner, known)
+            elif one.opcode in ENTERED:
+                for body in self._called(one):
+                    here = Call(one, home, call)
+                    yield from self.sites(body, placed[at], runs, inner, counted, here)
+            if one.opcode not in PLUMBING and one.opcode not in ("call", "fusion", "while"):
+                yield Site(one, home, part, how, runs, counted, call)
+
+    def kernels(
+        self, home: Computation, around: Known | None, runs: int = 1, above: tuple[str, ...] = ()
+    ) -> Iterator[Kernel]:
+        alive, placed = self._enter(home, around, above)
+        inner = (*above, home.name)
+        for at in sorted(alive):
+            one, (part, how) = home.instructions[at], placed[at]
+            if one.opcode in ("while", "conditional"):
+                trips = trip_count(one, home, self.module) if one.opcode == "while" else 1
+                for body in self._called(one):
+                    yield from self.kernels(body, placed[at], runs * (trips or 1), inner)
+            if one.opcode in FREE:
+                continue
+            held: set[Part] = set()
+            largest = 0
+            if one.opcode in ("fusion", "call"):
+                for body in self._called(one):
+                    for site in self.sites(body, placed[at], 1, inner):
+                        if site.how != "name":
+                            continue
+                        held.add(site.part)
+                        size = product_flops(site.operation, site.home) if is_product(site.operation) else 0
+                        if size > largest:
+                            largest, part, how = size, site.part, "name"
+            if how != "name" and len(held) == 1:
+                # The kernel has no name of its own, but all that it holds is of one part.
+                part, how = held.pop(), "name"
+            yield Kernel(one.name, part, how, len(held) > 1, runs)
+
+    def _enter(
+        self, home: Computation, around: Known | None, above: tuple[str, ...]
+    ) -> tuple[set[int], list[Known]]:
+        """What lives in a computation, and the part of each of its operations."""
+        check_depth(home, above)
+        self.budget.spend(1 + len(home.instructions))
+        alive = live(home)
+        return alive, _placed(self.module, home, alive, around, self.outermost)
+
+    def _called(self, one: Instruction) -> list[Computation]:
+        return [self.module.computations[name] for name in one.called]
 
 
 def _placed(
@@ -373,10 +399,3 @@ def _one_of(neighbours: Sequence[Known | None]) -> Known | None:
 def _flowed(neighbours: Sequence[Known]) -> Known:
     """The part of the first, known by dataflow from all of them, and so no better than the worst of them."""
     return neighbours[0][0], "guess" if any(how == "guess" for _, how in neighbours) else "flow"
-
-
-def _check_depth(home: Computation, above: tuple[str, ...]) -> None:
-    if home.name in above:
-        raise ProgramError(f"computation {home.name!r} calls itself")
-    if len(above) > _DEEPEST:
-        raise ProgramError(f"calls are nested more than {_DEEPEST} deep")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
-from detente.programs.module import Computation, Convolution, Dot, Instruction, Spatial, Work
+from detente.programs.meetings import meetings
+from detente.programs.module import Computation, Convolution, Dot, Instruction, Shape, Work
 
-PRODUCTS = frozenset({"dot", "convolution"})
+PRODUCTS = frozenset({"dot", "ragged-dot", "convolution"})
 
 
 def is_product(one: Instruction) -> bool:
@@ -19,7 +21,9 @@ def product_flops(one: Instruction, home: Computation) -> int:
     """``2 m n k`` of a dot: twice the result's elements times the contracted extent. For a convolution twice the
     pairs of a real input element and a real kernel element that meet: padding and the holes of a dilation are not
     counted. So a strided convolution and both of its gradients, which are written with dilations, count the same
-    (they are one bilinear form), as in XLA's own cost analysis."""
+    (they are one bilinear form), as in XLA's own cost analysis.
+
+    Raises ProgramError for a convolution whose strides or dilations are none."""
     if isinstance(one.detail, Dot):
         left = home.instructions[one.operands[0]].shape
         return 2 * one.shape.elements * math.prod(left.dims[d] for d in one.detail.contracting)
@@ -31,20 +35,16 @@ def product_flops(one: Instruction, home: Computation) -> int:
     return 0
 
 
-def meetings(s: Spatial) -> int:
-    """How many (output position, window position) pairs of one spatial dimension fall on an input element.
+def ragged_work(left: Shape, right: Shape, taken: Collection[int]) -> Work:
+    """Of a product whose groups are told at run time (``ragged-dot``): every element of the left one meets one group of
+    the right, whichever dimension is ragged. ``taken``: the dimensions of the right that are contracted, batched, or
+    count the groups.
 
-    >>> meetings(Spatial(size=3, input=8, output=8, low=1))   # 8 * 3 less one at each edge
-    22
+    >>> ragged_work(Shape("f32", (11, 5)), Shape("f32", (3, 5, 7)), (0, 1)).flops == 2 * 11 * 5 * 7
+    True
     """
-    last = (s.input - 1) * s.base_dilation
-    total = 0
-    for tap in range(s.size):
-        offset = tap * s.window_dilation - s.low
-        for out in range(s.output):
-            at = out * s.stride + offset
-            total += 0 <= at <= last and at % s.base_dilation == 0
-    return total
+    free = (n for d, n in enumerate(right.dims) if d not in taken)
+    return Work(2 * left.elements * math.prod(free))
 
 
 def operand_dtypes(one: Instruction, home: Computation) -> str:

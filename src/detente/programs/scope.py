@@ -14,14 +14,16 @@ from typing import Literal
 
 Direction = Literal["forward", "backward", "remat", "optimizer"]
 
-# Names that compiling and control flow leave in a path, and that are no module's.
+# Names that compiling and control flow leave in a path wherever they stand.
 _CONTROL = frozenset(
     {
-        "body", "body_fun", "body_pred", "checkpoint", "closed_call", "cond", "cond_fun", "core_call",
-        "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "named_call", "pjit", "remat", "remat2",
-        "rematted_computation", "run_state", "scan", "shard_map", "while", "xla_call",
+        "body_fun", "body_pred", "checkpoint", "closed_call", "cond_fun", "core_call", "custom_jvp_call",
+        "custom_vjp_call", "custom_vjp_call_jaxpr", "named_call", "pjit", "remat", "remat2", "rematted_computation",
+        "run_state", "shard_map", "while", "xla_call",
     }
 )  # fmt: skip
+# And those that modules are called as well (EDSR's ``body``, a diffusion model's ``cond``).
+_PIECES = frozenset({"body", "cond"})
 _BRANCH = re.compile(r"branch_\d+_fun")
 _WRAPPED = re.compile(r"([A-Za-z_]\w*)\((.*)\)", re.DOTALL)
 # Functions that were compiled by themselves: their own name is no scope.
@@ -29,6 +31,8 @@ _COMPILED = frozenset({"jit", "pjit", "xla_pmap", "jit_shmap"})
 OPTIMIZER = "optimizer"
 # What belongs to no module below the model itself: its own operations, and the loss that is computed of its outputs.
 ROOT = "root"
+# What stands behind a module's name that would mean something else without it.
+_MARK = "#"
 # What our scopes in a lazy program of torch_xla end in, before the number that it gives each
 # (stacks/torch_xla_names.py).
 NUMBERED = "@"
@@ -49,6 +53,16 @@ class Scope:
     direction: Direction
 
 
+def scope_name(path: str) -> str:
+    """What to call the scope that is opened for a module, so that it is read as one whatever the module is called.
+
+    >>> scope_name("h.0.attn"), scope_name("checkpoint")
+    ('h.0.attn', 'checkpoint#')
+    """
+    taken = path in _CONTROL or path in _PIECES or path in (ROOT, OPTIMIZER, "scan")
+    return f"{path}{_MARK}" if taken else path
+
+
 def read_scope(op_name: str) -> Scope | None:
     """The scope in an operation's ``op_name``; None where it names nothing.
 
@@ -61,16 +75,16 @@ def read_scope(op_name: str) -> Scope | None:
     """
     if not op_name:
         return None
-    names: list[str] = []
     seen: set[str] = set()
-    *tokens, _primitive = _split(op_name)
+    words: list[str] = []
+    *tokens, primitive = _split(op_name)
     for token in tokens:
         if token.startswith(_DRAWN):
             break
-        name = _unwrapped(_NUMBER.sub("", token), seen)
-        if not name:
-            continue
-        if name in _CONTROL or _BRANCH.fullmatch(name):
+        words += filter(None, [_unwrapped(_NUMBER.sub("", token), seen)])
+    names: list[str] = []
+    for before, name, behind in zip(("", *words), words, (*words[1:], primitive), strict=False):
+        if _is_control(before, name, behind):
             seen.add(name)
         elif not _FORMULA.search(name) and not _LOWERED.fullmatch(name):
             names.append(name)
@@ -80,11 +94,23 @@ def read_scope(op_name: str) -> Scope | None:
     begun = max((k for k, n in enumerate(names) if k and is_whole(n, names[0])), default=0)
     names = names[begun:]
     # Below the model's own scope it is a module that somebody called so.
-    if names and names[0] == OPTIMIZER and not rooted:
-        return Scope(".".join(names[1:]), "optimizer")
+    updates = names[:1] == [OPTIMIZER] and not rooted
+    path = ".".join(name.removesuffix(_MARK) for name in names[updates:])
+    if updates:
+        return Scope(path, "optimizer")
     if "rematted_computation" in seen:
-        return Scope(".".join(names), "remat")
-    return Scope(".".join(names), "backward" if "transpose" in seen else "forward")
+        return Scope(path, "remat")
+    return Scope(path, "backward" if "transpose" in seen else "forward")
+
+
+def _is_control(before: str, name: str, behind: str) -> bool:
+    """Whether a name is control flow's, by what stands on either side of it: ``while/body``, ``while/cond``,
+    ``cond/branch_0_fun``, ``scan/while``. Anywhere else it is a module's."""
+    if name in _PIECES:
+        return before == "while" or (name == "cond" and _BRANCH.fullmatch(behind) is not None)
+    if name == "scan":
+        return behind == "while"
+    return name in _CONTROL or (before == "cond" and _BRANCH.fullmatch(name) is not None)
 
 
 def is_whole(name: str, around: str) -> bool:

@@ -21,12 +21,15 @@ from detente.programs.module import (
     Shape,
     Spatial,
 )
+from detente.programs.products import ragged_work
 
 _TENSOR = re.compile(r"tensor<((?:[^<>]|<[^<>]*>)*)>")
 _LOCATION = re.compile(r'\s+loc\((?:#loc\d*|unknown|callsite.*|fused.*|".*)\)$')
 _OPERATION = re.compile(
     r'^(?:(?P<results>%[^=]*?) = )?"?(?P<op>[a-z_]+\.)?(?P<name>[a-z_0-9]+)"?(?P<rest>.*)$'
 )
+# A string among an operation's attributes: what is written in it is no value.
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _VALUE = re.compile(r"%[\w$.\-]+(?:#\d+)?")
 _ARGUMENT = re.compile(r"(%[\w$.\-]+): (tensor<(?:[^<>]|<[^<>]*>)*>|![\w.]+)")
 _NAMES = {"dot_general": "dot", "broadcast_in_dim": "broadcast", "case": "conditional", "if": "conditional"}
@@ -66,6 +69,7 @@ class _Reader:
         self.aliased = 0
         self.digest = hashlib.sha256()
         self.anonymous = 0
+        self.carried: list[str] = []
 
     def line(self, line: str) -> None:
         self.lines += 1
@@ -91,7 +95,8 @@ class _Reader:
             self._open(self._close().opener)
         elif line.startswith("})"):
             opener = self._close().opener
-            assert opener is not None
+            if opener is None:
+                raise ValueError("the end of a region that nothing opened")
             region = self.stack[-1]
             _, kinds = _types(line)
             self._retype(region, opener, kinds)
@@ -116,6 +121,7 @@ class _Reader:
     def _arguments(self, line: str) -> list[tuple[Shape, str]]:
         """Add the arguments that a line declares as parameters; each with the text of its attributes."""
         region, found = self.stack[-1], []
+        line = _STRING.sub('""', line)
         matches = list(_ARGUMENT.finditer(line))
         taken = sum(i.opcode == "parameter" for i in region.instructions)
         for k, match in enumerate(matches):
@@ -131,7 +137,8 @@ class _Reader:
 
     def _open(self, opener: int | None, carried: bool = False) -> None:
         """Enter a region of the operation at ``opener``; a while's regions name the state as the operation does."""
-        assert opener is not None
+        if opener is None:
+            raise ValueError("a region that nothing opened")
         outer = self.stack[-1]
         self.anonymous += 1
         region = _Region(f"region.{self.anonymous}", opener=opener)
@@ -199,18 +206,19 @@ class _Reader:
         name, rest = match["name"], match["rest"]
         opens = rest.endswith("({")
         body, kinds = (rest, []) if opens else _types(rest)
+        plain = _STRING.sub('""', body)
         if name == "return":
-            operands = tuple(self._resolve(v) for v in _VALUE.findall(body))
+            operands = tuple(self._resolve(v) for v in _VALUE.findall(plain))
             self._append(Instruction("tuple", tuple(kinds), operands), [])
             return
         opcode = _NAMES.get(name, name).replace("_", "-")
         called: tuple[str, ...] = ()
         if name == "while":
-            pairs = re.findall(r"(%[\w$.\-]+) = (%[\w$.\-]+(?:#\d+)?)", body)
+            pairs = re.findall(r"(%[\w$.\-]+) = (%[\w$.\-]+(?:#\d+)?)", plain)
             self.carried = [left for left, _ in pairs]
             refs = [right for _, right in pairs]
         else:
-            refs = _VALUE.findall(body)
+            refs = _VALUE.findall(plain)
         operands = tuple(self._resolve(v) for v in refs)
         names = _result_names(match["results"])
         wanted = sum(count for _, count in names)
@@ -258,6 +266,12 @@ class _Reader:
                     _numbers(contracting[1]) if contracting else plain, _numbers(batch[1]) if batch else ()
                 ),
             )
+        if opcode == "ragged-dot":
+            left, right = (home[i].shape for i in operands[:2])
+            names = ("rhs_batching_dimensions", "rhs_contracting_dimensions", "rhs_group_dimensions")
+            lists = (re.search(rf"{name} = \[([\d, ]*)\]", body) for name in names)
+            taken = {d for found in lists if found for d in _numbers(found[1])}
+            return replace(one, detail=ragged_work(left, right, taken))
         if opcode == "convolution":
             left, right = (home[i].shape for i in operands[:2])
             return replace(one, detail=_convolution(body, left, right, results[0]))

@@ -13,11 +13,12 @@ by this count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from detente.programs.count import read_program
+from detente.programs.fold import starred
 from detente.programs.kinds import KINDS, Kind, kind_of_operator, kinds_of
 from detente.programs.module import ProgramError
 from detente.programs.operators import seconds_of
@@ -94,51 +95,20 @@ class StepProfile:
 
     def by_part(self) -> dict[Part, float]:
         """Seconds by part, equal layers together under a star."""
-        stars = _starred({s.part.path for s in self.slices})
+        stars = starred(s.part.path for s in self.slices)
         found: Counter[Part] = Counter()
         for one in self.slices:
             found[Part(stars(one.part.path), one.part.direction)] += one.seconds  # type: ignore[assignment]
         return {part: float(seconds) for part, seconds in found.items()}
 
 
-def _starred(paths: Iterable[str]) -> Callable[[str], str]:
-    """What puts a star for the number of a layer, where others beside it hold the same modules: of
-    ``Sequential(LayerNorm, Linear)`` the two are not equal, and keep their numbers.
-
-    >>> name = _starred(["0.0", "0.1", "1.0", "1.1", "2"])
-    >>> name("1.0"), name("2")
-    ('*.0', '2')
-    """
-    held: dict[str, set[str]] = {}
-    for path in paths:
-        names = path.split(".")
-        for k in range(1, len(names)):
-            held.setdefault(".".join(names[:k]), set()).add(".".join(names[k:]))
-    alike: dict[tuple[str, frozenset[str]], int] = {}
-    for layer, below in held.items():
-        if layer.rpartition(".")[2].isdigit():
-            key = (layer.rpartition(".")[0], frozenset(below))
-            alike[key] = alike.get(key, 0) + 1
-
-    def name(path: str) -> str:
-        names = path.split(".")
-        found = list(names)
-        for k, one in enumerate(names):
-            layer = ".".join(names[: k + 1])
-            if one.isdigit() and alike.get((".".join(names[:k]), frozenset(held.get(layer, ()))), 0) > 1:
-                found[k] = "*"
-        return ".".join(found)
-
-    return name
-
-
 def of_xla(optimised: bytes, xplane: bytes, facts: Mapping[str, float]) -> StepProfile:
-    """Of a program of XLA's: its optimised HLO, a profile of some steps, and what those took (``plain_s``,
-    ``profiled_s``, ``cpu_s``, ``threads``). Raises ProgramError for what cannot be read, and for a profile that has no
-    operation of this program."""
+    """Of a program of XLA's: its optimised HLO, a profile of some steps, and what those took (``steps``,
+    ``plain_s``, ``profiled_s``, ``cpu_s``, ``threads``). Raises ProgramError for what cannot be read, and for a profile
+    that has no operation of this program."""
     module = read_program(optimised, "hlo-optimised")
     kinds = kinds_of(module)
-    seconds = read_xplane(xplane).of_step(shared=True)
+    seconds = read_xplane(xplane).of_step(shared=True, steps=facts.get("steps"))
     slices = []
     for kernel in {k.name: k for k in kernels(module)}.values():
         if (took := seconds.pop(kernel.name, None)) is not None:

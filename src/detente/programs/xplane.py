@@ -13,6 +13,7 @@ add up to it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,27 +43,39 @@ class Profile:
         """Seconds in which any operation ran."""
         return sum(self.shares.values())
 
-    def of_step(self, shared: bool = False) -> dict[str, float]:
-        """Operation -> seconds of one run of the program that took longest; what ran beside it is left out. A profile
-        may begin and end within a step, so that each operation is divided by its own number of runs; one that runs
-        several times in a step (in a loop) is multiplied again. Seconds are thread time, or what of the step's own time
-        is ``shared`` out to it."""
+    def of_step(self, shared: bool = False, steps: float | None = None) -> dict[str, float]:
+        """Operation -> seconds of one run of the program that took longest; what ran beside it is left out. ``steps``:
+        how many were run while the profile was taken, where the capture says. A profile may begin and end within a
+        step, so that each operation is divided by its own number of runs; one that runs several times in a step (in a
+        loop) is multiplied again. Seconds are thread time, or what of the step's own time is ``shared`` out to it."""
         by_module: Counter[str] = Counter()
         for (module, _), took in self.seconds.items():
             by_module[module] += took  # type: ignore[assignment]  # Counter of floats
         if not by_module:
             return {}
         ((largest, _),) = by_module.most_common(1)
-        often = Counter(n for (module, _), n in self.runs.items() if module == largest)
-        # Most operations run once a step.
-        ((steps, _),) = often.most_common(1)
+        whole = _whole_steps(Counter(n for (module, _), n in self.runs.items() if module == largest), steps)
         return {
             operation: took
             / max(self.runs[module, operation], 1)
-            * max(1, round(self.runs[module, operation] / steps))
+            * max(1, round(self.runs[module, operation] / whole))
             for (module, operation), took in (self.shares if shared else self.seconds).items()
             if module == largest
         }
+
+
+def _whole_steps(often: Counter[int], told: float | None) -> int:
+    """How many steps a profile holds, by how many operations ran how often, and how many steps were ``told``. Without
+    loops most run once a step; of a model whose layers are a loop most do not. A profile that was begun late holds
+    fewer, and loops are what runs more often than the rest: it is the least number of runs that a twentieth of the
+    operations has."""
+    known = round(told) if told is not None and 1 <= told < math.inf else 0
+    if known and often[known]:
+        return known
+    possible = [n for n in often if not known or n <= known]
+    if not possible:
+        return known or 1
+    return min((n for n in possible if 20 * often[n] >= often.total()), default=min(possible))
 
 
 def read_xplane(data: bytes) -> Profile:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from detente.programs.scope import NUMBERED, OPTIMIZER, ROOT
+from detente.programs.scope import NUMBERED, OPTIMIZER, ROOT, scope_name
 from detente.stacks.torch_scopes import Scopes
 
 
@@ -49,7 +49,7 @@ class Names:
             path = self.scopes.of_node(node)
             if path is None:
                 continue
-            name = "/".join(filter(None, (f"transpose({ROOT})", path)))
+            name = "/".join(filter(None, (f"transpose({ROOT})", scope_name(path))))
             handles.append(node.register_prehook(lambda *_, name=name: self._enter(name)))
             handles.append(node.register_hook(lambda *_: self._leave()))
         try:
@@ -68,7 +68,7 @@ class Names:
         above = self._paths[-1]
         below = path.removeprefix(f"{above}.") if above else path
         self._paths.append(path)
-        self._enter(below if path != above and below else ROOT)
+        self._enter(scope_name(below) if path != above and below else ROOT)
 
     def _enter(self, name: str) -> None:
         one = self._trace(name + NUMBERED)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from detente.programs.scope import scope_name
 from detente.workloads.names_asked import names_are_asked
 
 # What a module holds, by path below it, itself under "".
@@ -82,7 +83,7 @@ class _Named:
                 return plain(module, *args, **kwargs)
             self.around_now.append(path)
             try:
-                with self.scope(below):
+                with self.scope(scope_name(below)):
                     return plain(module, *args, **kwargs)
             finally:
                 self.around_now.pop()

@@ -23,6 +23,7 @@ from detente.bridge.capture.where import where
 from detente.bridge.graph import Where
 from detente.bridge.private import HigherOrderOperator, OpOverload, pytree
 from detente.bridge.refusal import Reason, Refused
+from detente.programs.scope import scope_name
 
 TAG = "detente_tag"
 _BETWEEN = "it is trained: write it between two steps, where the step takes it over, or freeze it"
@@ -77,13 +78,13 @@ def tag(exported: Any, held: Weights) -> Tags:
 
 
 def scope_of(node: FxNode) -> str:
-    """The module path of a node, without the wrapper's own name."""
+    """The module path of a node, without the wrapper's own name, as the scope of its operations is called."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(stack.values()))[0] if stack else ""
     path = path.removeprefix("L['self'].")
-    return (
-        path.removeprefix("model").removeprefix(".") if path == "model" or path.startswith("model.") else path
-    )
+    if path == "model" or path.startswith("model."):
+        path = path.removeprefix("model").removeprefix(".")
+    return scope_name(path)
 
 
 def _placeholders(module: GraphModule) -> list[FxNode]:
