@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from planted_sessions import loud, make_session, quiet, row
+from planted_sessions import loud, make_session, probe, quiet, row
 from planted_windows import OUTPUTS, STATE, covered
 
 from detente.judge import judge
@@ -127,6 +127,18 @@ def fast_where_published(evidence: Evidence) -> Evidence:
     return covered(replace(evidence, samples=samples))
 
 
+def quick_inside(evidence: Evidence) -> Evidence:
+    """Short steps that take 45 % of what they take behind the window, where every loss is read."""
+    samples = tuple(Sample(500 * 45_000, 500, 500 * 45_000) for _ in evidence.samples)
+    return covered(read_behind(100.0, 100.0)(replace(evidence, samples=samples)))
+
+
+def read_behind(wall_us: float, cpu_us: float) -> Change:
+    """A step of a queue of 64 that are read takes so long behind the window."""
+    waited = {"k": 64, "t_k": 64e-6 * wall_us, "t_2k": 128e-6 * wall_us, "idle_t_k": 1e-4}
+    return probe("slope", **waited, read_t_k=64e-6 * wall_us + 1e-4, read_cpu_k=64e-6 * cpu_us)
+
+
 def loss_off(share: float, steps: int = 0) -> Change:
     """A loss that was read in the window is another one; of a stretch of so many ``steps``."""
     error = TensorError("loss", "1", share * 9.0, 1e-7, 9.0, 1)
@@ -149,6 +161,8 @@ PLANTED = {
         window(disorder="the phase 'window' was told twice"),
         "train-step",
     ),
+    "steps are quick in the window alone": ("handout-is-a-tell", quick_inside, "train-step"),
+    "steps without a state are quick in the window alone": ("handout-is-a-tell", quick_inside, "gradient"),
     "seen batches are slow where they are looked at": (
         "remembered-results",
         fast_where_published,
@@ -267,6 +281,27 @@ def test_noise_of_zero_gradients_is_no_part_of_the_change() -> None:
 def test_a_loss_that_was_rounded_otherwise_is_fair(loss: TensorError, steps: int) -> None:
     change = window(replays=(Replay(3, steps, STATE, loss=loss),)) if steps else window(loss=loss)
     assert quiet(judge(make_session(plant={"jax": change})))
+
+
+@pytest.mark.parametrize(
+    ("foreign", "wall", "cpu", "void"),
+    [
+        (0.01, 120.0, 115.0, False),
+        (0.01, 300.0, 110.0, False),  # a neighbour came with the reads: they compute no more
+        (0.01, 300.0, 160.0, True),
+        (0.9, 500.0, 170.0, False),  # two threads of one core
+        (0.9, 500.0, 210.0, True),
+    ],
+)
+def test_what_a_machine_makes_slower_behind_the_window_is_no_tell(
+    foreign: float, wall: float, cpu: float, void: bool
+) -> None:
+    def change(evidence: Evidence) -> Evidence:
+        samples = tuple(Sample(500 * 100_000, 500, 500 * 100_000) for _ in evidence.samples)
+        return covered(read_behind(wall, cpu)(replace(evidence, samples=samples)))
+
+    found = loud(judge(make_session(plant={"jax": change}, foreign=foreign)), "jax")
+    assert ("handout-is-a-tell" in found) is void, found
 
 
 def test_a_reference_that_drifts_more_than_the_cap_proves_nothing_against_a_row() -> None:

@@ -22,6 +22,7 @@ from detente.session.known_plan import known_plan
 from detente.session.layout import AA
 from detente.session.memory_cap import of_machine
 from detente.session.prepared import is_prepared, prepared_folder
+from detente.session.references_kept import References
 from detente.session.request import Request
 from detente.session.spawn import Spawned, spawn
 from detente.stacks.catalogue import maker_of
@@ -71,6 +72,7 @@ class Workers:
         self.foreign: dict[str, dict[str, str]] = {}
         self._memory = -1
         self._timed: set[str] = set()
+        self._references = References()
 
     def folder(self, cell: Cell) -> Path:
         """The prepared folder, looked up once: its name holds a hash of the source, which may be edited meanwhile."""
@@ -116,6 +118,7 @@ class Workers:
             for place in (cache, prepared):
                 place.mkdir(parents=True, exist_ok=True)
         self._check()
+        self._references.before(kind, cell, prepared)
         cap = cap or (self.request.memory_cap if capped else None) or of_machine(cell.device)
         log = self.log = self._logs / f"{next(self._numbers):03d}-{kind}-{told.label.replace('/', '-')}.log"
         done = spawn(
@@ -141,6 +144,7 @@ class Workers:
             cap,
         )
         self._check()
+        self._references.behind(kind, cell, prepared)
         if done.evidence.status == "oom" and cap:
             done = replace(
                 done, evidence=replace(done.evidence, reason=_under(done.evidence.reason, cell, cap))

@@ -239,6 +239,13 @@ def has_reference(folder: Path, contract: Contract) -> bool:
     return all(_is_sound(folder, stem) for stem in (reference_name(contract), window_name(contract)))
 
 
+def digests(folder: Path, contract: Contract) -> tuple[str, ...]:
+    """What tells this contract's two references from any others; empty where one is not whole."""
+    if not has_reference(folder, contract):
+        return ()
+    return tuple(_digest_of(_told(folder, stem)) for stem in (reference_name(contract), window_name(contract)))
+
+
 def map_reference(folder: Path, stem: str) -> Reference:
     """The stored reference under ``reference_name`` or ``window_name`` of a contract. Raises ValueError, naming the
     file, for one that is not as it was written."""
@@ -268,7 +275,7 @@ def _stamp(file: Path) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_ctime_ns
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def _read(file: Path, tensors: Path, *stamps: tuple[int, int, int]) -> dict[str, Any]:
     kept = json.loads(file.read_text())
     told = kept.get("reference") if isinstance(kept, dict) else None

@@ -13,8 +13,9 @@ from detente.judge.parity import (
     tell_difference,
     times_reference,
 )
+from detente.judge.rules.clock import MOST_READ_S
 from detente.judge.rules.hardware import FOREIGN
-from detente.judge.rules.rule import Group, Hit, Row, Rule, each
+from detente.judge.rules.rule import Group, Hit, Row, Rule, each, on_gpu
 from detente.records.precision import PRECISIONS
 from detente.records.sample import Sample
 from detente.records.session import Process
@@ -47,6 +48,10 @@ OF_FIRST_LOSS = 1e-4
 TELL = 1.25
 # The same beside others: one turn of a neighbour is a sample's half.
 TELL_SHARED = 2.0
+# Steps that are read behind the window over those in it: a few per cent on a quiet machine, by processor time a half
+# where a neighbour comes with the reads.
+INSIDE = 1.5
+INSIDE_SHARED = 2.0
 
 
 def windows(row: Row) -> Iterator[tuple[Process, Window]]:
@@ -217,6 +222,42 @@ def _tell(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         )
 
 
+def steps_read(p: Process) -> tuple[float, float] | None:
+    """How many times as long as a published step one takes behind the window, in a queue of which every loss is read:
+    by the clock and by processor time, less what reading itself takes. None where steps are long (clock-stops-early
+    holds these against the samples) or nobody looked."""
+    slope, samples = p.evidence.probes.get("slope"), p.evidence.samples
+    if not isinstance(slope, dict) or not slope.get("read_cpu_k") or slope["k"] < 2 or not samples:
+        return None
+    k, wall, cpu = slope["k"], _median(samples, "wall_ns") / 1e9, _median(samples, "cpu_ns") / 1e9
+    alone = min(slope.get("idle_t_k", 0.0), MOST_READ_S * k)
+    return (slope["read_t_k"] - alone) / k / wall, (slope["read_cpu_k"] - alone) / k / max(cpu, 1e-9)
+
+
+def _only_inside(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    found = []
+    for p in row.fine:
+        read = steps_read(p)
+        if read is None:
+            continue
+        wall, cpu = read
+        # Of an accelerator's work the processor knows nothing; beside others the clock knows little of the row's.
+        said = [wall] if on_gpu(row) else [cpu] if shared(p.foreign) else [wall, cpu]
+        found.append((min(said), INSIDE_SHARED if shared(p.foreign) else INSIDE))
+    if found and all(times > most for times, most in found):
+        times = statistics.median(times for times, _ in found)
+        yield (
+            f"steps of which every loss is read take {times:.3g} times as long as those that are published: they are "
+            "quick in the window alone",
+            {"times": [times for times, _ in found]},
+        )
+
+
+def _honest_there(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    yield from _tell(row, group)
+    yield from _only_inside(row, group)
+
+
 def _out_of_order(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
     for p, window in windows(row):
         if window.disorder:
@@ -258,19 +299,20 @@ RULES = (
         family="clock",
         severity="void",
         title="Honest only where it is looked at",
-        what="Samples right behind a place where the state was handed out are slower than the others.",
+        what="Samples right behind a place where the state was handed out are slower than the others, or steps behind "
+        "the window than steps in it.",
         why="Whatever a stack can notice, it can behave for: the probes of an earlier version reloaded the weights "
         "first, and that reset every counter that a cheating row kept.",
         evidence=("window", "samples"),
         detected="Samples behind a hand-out against the others of the same process: over 1.25 times as long, and "
         "beyond four times the others' own spread, in most processes; on a shared machine twice as long, by processor "
-        "time too.",
+        "time too. And short steps behind the window, every loss of which is read: over 1.5 times as long as what is "
+        "published, by the clock and by processor time (on a shared machine twice, by processor time).",
         fix="Do the same work in every step.",
         waive="Never.",
         example="def state(self): self.honest_steps = 4; return super().state()",
         cpu=True,
-        check=each(_tell),
-        applies=lambda row: row.cell.contract.region == "train-step",
+        check=each(_honest_there),
     ),
     Rule(
         code="told-out-of-order",

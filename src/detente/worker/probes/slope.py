@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import Any
 
 from detente.records.sample import Sample
-from detente.worker.clock import now, without_collector
+from detente.worker.clock import now, readings, without_collector
 from detente.worker.opened import Opened
 
 # At most so many steps are queued at once: where they outnumber what a device's queue holds, even a clock that does not
@@ -32,8 +32,8 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     """Key ``slope``: seconds of k steps, of 2k steps, and of k steps whose losses are all read on the host, each the
     mean over ``bursts``. The first two end with the stack's own ``synchronise``; the third forces the work whatever
     that does. ``t_k``, ``t_2k`` and ``read_t_k`` are the best of ``waits``, ``doubles`` and ``reads``; ``idle_t_k``
-    is what k reads alone take when the work has long been over. ``again``: of long steps that look odd, the three once
-    more, in turns; a clock that stops early does so in both."""
+    is what k reads alone take when the work has long been over. ``read_cpu_k``: the least processor time of the reads.
+    ``again``: of long steps that look odd, the three once more, in turns; a clock that stops early does so in both."""
     running = opened.running
 
     def queued(n: int) -> list[Any]:
@@ -66,6 +66,7 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
         read(handles)
         return now() - start
 
+    cpu: list[float] = []
     with without_collector():
         # The samples cannot say how many steps make a reading: where the clock is early, they say nothing.
         single = seconds(1, read)
@@ -77,11 +78,11 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
         long = single >= _LONG_STEP_S
         rounds = 2 if long else 3
         # Of one step the guess is a reading already, and beside it one read of a scalar is nothing.
-        readings = {"waits": [], "reads": [single] if k == 1 else [], "doubles": [], "idle": [0.0]}
+        found = {"waits": [], "reads": [single] if k == 1 else [], "doubles": [], "idle": [0.0]}
         if long:
             # The shortest and the longest: what is published is held against what reading back takes.
             waits = sorted(s.wall_ns / 1e9 for s in samples if s.steps == k)
-            readings["waits"] = waits if len(waits) < 2 else [waits[0], waits[-1]]
+            found["waits"] = waits if len(waits) < 2 else [waits[0], waits[-1]]
         ends: dict[str, Callable[[], float]] = {
             "waits": lambda: seconds(k, waited),
             "reads": lambda: seconds(k, read),
@@ -89,39 +90,43 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
         }
         # Burst by burst in turn: a machine that is busy for a while is busy for all of them.
         for i in range(rounds):
-            wanted = [n for n in ("waits", "reads") if len(readings[n]) < rounds]
+            wanted = [n for n in ("waits", "reads") if len(found[n]) < rounds]
             wanted += ["doubles"] if i < rounds - 1 else []
-            sums = dict.fromkeys(wanted, 0.0)
+            sums, computed = dict.fromkeys(wanted, 0.0), dict.fromkeys(wanted, 0.0)
             for name in (n for _ in range(bursts) for n in wanted):
+                _, begun = readings()
                 sums[name] += ends[name]()
+                computed[name] += (readings()[1] - begun) / 1e9
             for name, taken in sums.items():
-                readings[name].append(taken / bursts)
+                found[name].append(taken / bursts)
+            cpu += [computed[name] / bursts for name in wanted if name == "reads"]
         again: dict[str, list[float]] = {}
-        if long and _odd(readings):
+        if long and _odd(found):
             turns = [{name: end() for name, end in ends.items()} for _ in range(2)]
             again = {name: [turn[name] for turn in turns] for name in ends}
         if k > 1:
-            readings["idle"] = [reading_alone(k, forced) for _ in range(_IDLE_BURSTS)]
+            found["idle"] = [reading_alone(k, forced) for _ in range(_IDLE_BURSTS)]
     return {
         "slope": {
             "k": k,
             "bursts": bursts,
-            "t_k": min(readings["waits"]),
-            "t_2k": min(readings["doubles"]),
-            "read_t_k": min(readings["reads"]),
-            "idle_t_k": min(readings["idle"]),
-            "waits": readings["waits"],
-            "doubles": readings["doubles"],
-            "reads": readings["reads"],
+            "t_k": min(found["waits"]),
+            "t_2k": min(found["doubles"]),
+            "read_t_k": min(found["reads"]),
+            "idle_t_k": min(found["idle"]),
+            "waits": found["waits"],
+            "doubles": found["doubles"],
+            "reads": found["reads"],
+            "read_cpu_k": min(cpu, default=None),
         }
         | ({"again": again} if again else {})
     }
 
 
-def _odd(readings: Mapping[str, Sequence[float]]) -> bool:
+def _odd(found: Mapping[str, Sequence[float]]) -> bool:
     """Whether reading back took longer than every wait, or twice the steps less than twice as long."""
-    longest, shortest = max(readings["waits"]), min(readings["waits"])
+    longest, shortest = max(found["waits"]), min(found["waits"])
     return (
-        min(readings["reads"]) > (1 + _DOUBTFUL) * longest
-        or max(readings["doubles"]) * (1 + _DOUBTFUL) < 2 * shortest
+        min(found["reads"]) > (1 + _DOUBTFUL) * longest
+        or max(found["doubles"]) * (1 + _DOUBTFUL) < 2 * shortest
     )
