@@ -159,6 +159,44 @@ def test_a_mode_sees_operators_and_can_be_left() -> None:
     assert isinstance(torch.ops.aten.add, private.OpOverloadPacket)
 
 
+class Mine(torch.overrides.TorchFunctionMode):
+    pass
+
+
+class Below(private.TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_of_the_users_are_told_from_torchs_and_can_be_left() -> None:
+    assert private.users_modes() == []
+    with torch.device("cpu"), Mine() as mine, torch.overrides.BaseTorchFunctionMode(), Below() as below:
+        assert private.users_modes() == [mine, below]
+        assert private.users_dispatch_modes() == [below]
+        with private.with_users_modes():
+            assert private.users_modes() == []
+            with private.with_users_modes([mine]):
+                assert private.users_modes() == [mine]
+        assert private.users_modes() == [mine, below]
+    assert private.users_modes() == []
+    with torch.utils.flop_counter.FlopCounterMode(display=False):
+        assert len(private.users_modes()) == 1
+
+
+def test_hooks_on_what_is_saved_can_be_left() -> None:
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("packed")
+
+    x = torch.ones(2, requires_grad=True)
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with hooks, torch.autograd.graph.save_on_cpu():
+        before = private.saved_tensors_hooks()
+        with private.without_saved_tensors_hooks():
+            x.square().sum().backward()
+        assert private.saved_tensors_hooks() == before
+    assert private.saved_tensors_hooks() is None
+
+
 def test_fake_tensors_hold_no_values() -> None:
     with private.FakeTensorMode():
         made = torch.ones(3) + 1

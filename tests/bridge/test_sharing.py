@@ -170,6 +170,24 @@ def test_steps_of_copies_do_not_warn():
         first(BATCH), second(BATCH), first(BATCH), second(BATCH)
 
 
+def test_of_two_that_share_nothing_the_one_that_ran_last_answers_every_read():
+    """The other one's values are older, and stay its own: a second read was given them."""
+    model = gan()
+    first, second = pair(model, share=False, certificate="none")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first(BATCH), second(BATCH), second(BATCH)
+    weight = model["g"][0].weight
+    reads = [float(weight.norm()) for _ in range(3)]
+    wanted = float(second.state_dict()["g.0.weight"].norm())
+    assert reads == [wanted] * 3
+    assert float(first.state_dict()["g.0.weight"].norm()) != wanted
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first(BATCH)
+    assert float(weight.norm()) == float(first.state_dict()["g.0.weight"].norm()) != wanted
+
+
 def test_another_module_is_refused():
     model = gan()
     first = bridge.compile(model, judge, adam(model["d"]), example_batch=BATCH, certificate="none")

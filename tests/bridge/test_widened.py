@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -86,12 +87,75 @@ def _by_hand(left, right, offs):
     )
 
 
-def test_the_default_dtype_comes_back():
+def test_the_default_dtype_is_nobodys_business():
     with pytest.raises(ReadsBits), widened():
         assert torch.zeros(2).dtype == torch.float64
+        assert torch.get_default_dtype() == torch.float32  # which other threads see
         torch.zeros(2).view(torch.int32)
     assert torch.get_default_dtype() == torch.float32
     assert torch.zeros(2).dtype == torch.float32
+
+
+N, B = torch.arange(1, 7), torch.tensor([True, False, True])
+UNNAMED = {
+    "zeros": lambda: torch.zeros(2, 3),
+    "a full one": lambda: torch.full((3,), 0.1),
+    "a range": lambda: torch.arange(0, 1, 0.1),
+    "a line": lambda: torch.linspace(0, 1, 7),
+    "an identity": lambda: torch.eye(3),
+    "a window": lambda: torch.hann_window(7),
+    "a number": lambda: torch.tensor(0.5),
+    "a list": lambda: torch.tensor([[0.5, 1.25]]),
+    "a class": lambda: torch.Tensor([0.5, 1.25]),
+    "a complex number": lambda: torch.tensor(0.5j),
+    "integers that are divided": lambda: N / 7,
+    "integers with a float": lambda: N * 0.3 + 0.1,
+    "integers under a function": lambda: torch.exp(N).log1p().sqrt() + torch.sin(N) + N**-0.5,
+    "truth values": lambda: B * 0.1,
+    "a choice": lambda: torch.where(B, 0.1, 0.7),
+    "a named mean": lambda: N.float().mean() + N.to(torch.float32).std(),
+    "frequencies": lambda: torch.fft.rfft(N) * 1j,
+    "written later": lambda: torch.tensor([0.0, 0.0]).index_fill_(0, torch.tensor([1]), 1 / 3),
+    "the default, named": lambda: torch.full((3,), 0.1, dtype=torch.get_default_dtype()),
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_what_is_made_without_a_dtype_is_as_if_the_default_were_float64(name):
+    make = UNNAMED[name]
+    torch.set_default_dtype(torch.float64)
+    try:
+        wanted = make() if "named" not in name else make().to(torch.float64)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with widened():
+        found = make()
+    assert found.dtype == wanted.dtype
+    tight = 1e-6 if name == "a named mean" else 1e-15
+    assert torch.allclose(found, wanted, rtol=tight, atol=tight)
+
+
+def test_integers_stay_what_they_are():
+    with widened():
+        assert (N + 1).dtype == (N // 2).dtype == torch.zeros_like(N).dtype == torch.int64
+        assert (N > 2).dtype == torch.bool and torch.bincount(N).dtype == torch.int64
+        assert torch.zeros(2, dtype=torch.int32).dtype == torch.int32
+
+
+def test_an_array_of_numpys_is_shown_and_not_copied():
+    array = np.zeros(3, np.float32)
+    with widened():
+        torch.from_numpy(array)[1] = 5.0
+    assert array.tolist() == [0.0, 5.0, 0.0]
+
+
+def test_inside_of_an_operator_of_a_higher_order_the_default_is_float64():
+    """Where no mode is asked."""
+    with widened(), torch.compiler.set_stance("force_eager"):
+        branches = lambda x: x @ torch.ones(2), lambda x: x.sum()
+        found = torch.cond(torch.tensor(True), *branches, (torch.ones(2),))
+    assert found.dtype == torch.float64
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_the_certificate_measures_against_float64():

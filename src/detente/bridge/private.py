@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax.experimental.serialize_executable as executables  # noqa: F401
@@ -80,6 +80,61 @@ without_functions = torch._C.DisableTorchFunction
 without_subclasses = torch._C.DisableTorchFunctionSubclass
 # ``with without_modes():`` no dispatch mode is asked, a capture's fake tensors and its trace among them.
 without_modes = torch.utils._python_dispatch._disable_current_modes
+
+
+# Modes that a step does not have to know of: torch's own change no value (a default device), ours are active only in
+# what we do. But torch's counter of operations hooks every module, and would count none.
+_KNOWN_MODES, _COUNTS = ("torch.", "detente.bridge."), "torch.utils.flop_counter"
+
+
+def _is_users(mode: Any) -> bool:
+    module = type(mode).__module__
+    return module == _COUNTS or not module.startswith(_KNOWN_MODES)
+
+
+def _function_modes() -> list[Any]:
+    return [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+
+
+def _dispatch_modes() -> list[Any]:
+    return [torch._C._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
+
+
+def users_dispatch_modes() -> list[Any]:
+    """Those of the user's ``TorchDispatchMode``s that are active."""
+    return [mode for mode in _dispatch_modes() if _is_users(mode)]
+
+
+def users_modes() -> list[Any]:
+    """Modes of the user's own that are active (``TorchFunctionMode``, ``TorchDispatchMode``): Python code that runs at
+    every function of torch's, or below every operator."""
+    return [mode for mode in (*_function_modes(), *_dispatch_modes()) if _is_users(mode)]
+
+
+@contextmanager
+def with_users_modes(modes: Sequence[Any] = ()) -> Iterator[None]:
+    """Of the user's modes these function modes are on inside, and no others."""
+    functions = _function_modes()
+    wanted = [*(mode for mode in functions if not _is_users(mode)), *modes]
+    below = outside_of_modes() if any(map(_is_users, _dispatch_modes())) else nullcontext()
+    if wanted == functions:
+        with below:
+            yield
+        return
+    _stand(functions, wanted)
+    try:
+        with below:
+            yield
+    finally:
+        _stand(wanted, functions)
+
+
+def _stand(before: Sequence[Any], after: Sequence[Any]) -> None:
+    """The function modes that are ``after``, the outermost first, in the place of those that were ``before``."""
+    for _ in before:
+        torch._C._pop_torch_function_stack()
+    for mode in after:
+        torch._C._push_on_torch_function_stack(mode)
 
 
 # What torch keeps of the last export until the next one: its whole graph, and through that every tensor of the module,
@@ -175,6 +230,20 @@ def packs_saved_tensors() -> bool:
 def saved_tensors_hooks() -> Any:
     """The innermost (pack, unpack) of ``torch.autograd.graph.saved_tensors_hooks`` that is active, or None."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+@contextmanager
+def without_saved_tensors_hooks() -> Iterator[None]:
+    """None of them packs what is saved inside."""
+    held: list[Any] = []
+    while (hooks := saved_tensors_hooks()) is not None:
+        held.append(hooks)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(held):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
 _NAMESPACES = ("aten", "prims", "prim")

@@ -46,6 +46,8 @@ CODES: dict[str, str] = {
     "optimizer": "keep what a step changes in optimizer.state, or take an optimizer that does (torch.optim's all do)",
     "module-changed": "call detente.compile again after changing the module",
     "threads": "call a step from one thread at a time: let the others hand their batches over through a queue",
+    "fork": "start the process by spawn or forkserver (multiprocessing.get_context), or compile in it before anything "
+    "of JAX's ran in its parent",
     "around": "write it inside of the loss function: what is around the call is no part of the captured step",
     "hook": "remove the hook, or apply it inside forward",
     "transform": "inside of a loss torch.autograd.grad, torch.vmap and torch.func's grad, vjp, jvp, jacrev, jacfwd and "

@@ -17,9 +17,10 @@ from torch import nn
 import detente
 from detente import bridge
 from detente.bridge.certify import certify
-from detente.bridge.refusal import CODES
+from detente.bridge.refusal import CODES, Reason
 from detente.bridge.step import profile as step_module
 from tests.bridge.between.loops import Net, batches, cross_entropy, eager
+from tests.bridge.between.test_forked_processes import in_a_child
 
 torch.library.define("tests_after_a_refusal::unknown", "(Tensor x) -> Tensor")
 torch.library.impl("tests_after_a_refusal::unknown", "CompositeExplicitAutograd", lambda x: x.clone())
@@ -127,6 +128,12 @@ def another_thread(it: Trained, batch: Any) -> None:
         it.step._step = inside
 
 
+def in_a_forked_process(it: Trained, batch: Any) -> None:
+    """Raised there, and told here."""
+    said = in_a_child(lambda: it.step(batch))
+    raise bridge.Refused([Reason("fork", said)]) if "[fork]" in said else AssertionError(said)
+
+
 def under_autocast(it: Trained, batch: Any) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         it.step(batch)
@@ -200,6 +207,7 @@ OTHERS: dict[str, Callable[[Trained, Any], Any]] = {
     "optimizer": an_option,
     "module-changed": through_an_alias,
     "threads": another_thread,
+    "fork": in_a_forked_process,
     "around": under_autocast,
     "checkpoint": loads,
     "certificate": wrong_program,
@@ -229,6 +237,7 @@ def trained(wrong_loss: list[int]) -> tuple[Any, Any, Any]:
     return model, optimizer, loss
 
 
+@pytest.mark.filterwarnings("ignore:os.fork", "ignore:.*multi-threaded, use of fork")
 @pytest.mark.parametrize("code", [*FORWARDS, *OTHERS])
 def test_nothing_is_lost(code: str, tmp_path: Path) -> None:
     given = batches(8)

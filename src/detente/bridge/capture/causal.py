@@ -12,6 +12,8 @@ from typing import Any
 
 import torch.nn.modules.transformer as torch_transformer
 
+from detente.bridge.threads import only_here
+
 
 @contextmanager
 def without_mask_hints() -> Iterator[None]:
@@ -21,7 +23,7 @@ def without_mask_hints() -> Iterator[None]:
     def detect(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
         return is_causal is True
 
-    torch_transformer._detect_is_causal_mask = detect
+    torch_transformer._detect_is_causal_mask = only_here(detect, plain)
     try:
         yield
     finally:

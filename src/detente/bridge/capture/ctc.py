@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from detente.bridge.threads import only_here
+
 OP = "detente::ctc_loss"  # lowered as aten.ctc_loss
 _MEAN, _SUM = 1, 2
 
@@ -67,7 +69,7 @@ def keep_ctc() -> Iterator[None]:
         sizes = lengths(input_lengths), lengths(target_lengths)
         return operator(log_probs, targets, *sizes, blank, reduction, zero_infinity)
 
-    torch.ctc_loss = ctc_loss
+    torch.ctc_loss = only_here(ctc_loss, plain)
     try:
         yield
     finally:

@@ -32,6 +32,7 @@ from detente.bridge.capture.markers import (
 from detente.bridge.capture.where import foreign, here
 from detente.bridge.private import in_transform, run_backward
 from detente.bridge.refusal import Refused, refuse
+from detente.bridge.threads import only_here
 
 # torch's own loops and branches differentiate their bodies while they are captured
 _TORCHS_OWN = ("/_higher_order_ops/", "/_functorch/_aot_autograd", "/_functorch/aot_autograd")
@@ -97,7 +98,7 @@ def keep_derivatives() -> Iterator[Derivatives]:
             _begin(args[0])
         return result
 
-    module._engine_run_backward = run
+    module._engine_run_backward = only_here(run, plain)
     mode.__torch_function__ = function
     try:
         yield derivatives

@@ -43,6 +43,7 @@ from detente.bridge.capture.transforms import keep_transforms
 from detente.bridge.capture.weights import Weights, identity, weights, whole
 from detente.bridge.graph import Graph, without_dead
 from detente.bridge.live.guard import plain, tensors_of
+from detente.bridge.live.inside import one_at_a_time
 from detente.bridge.live.places import place
 from detente.bridge.live.ran import Names, Ran
 from detente.bridge.live.sources import Sources
@@ -176,6 +177,7 @@ class _Program(nn.Module):
         return [value, *extra, *(t for one in told.left for t in one.values)]
 
 
+@one_at_a_time
 def capture(
     model: nn.Module,
     loss: Loss,

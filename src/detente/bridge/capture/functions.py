@@ -8,6 +8,7 @@ rule is the real forward. Afterwards forward and backward are traced together, w
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -179,9 +180,11 @@ def _uses_setup_context(cls: Any) -> bool:
 def keep_functions(regions: itertools.count[int]) -> Iterator[dict[str, Kept]]:
     """Calls of autograd.Function inside become operators; yields the table operator name -> ``Kept``."""
     kept: dict[str, Kept] = {}
-    plain = torch.autograd.Function.__dict__["apply"]
+    plain, mine = torch.autograd.Function.__dict__["apply"], threading.get_ident()
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != mine:  # a second model that trains meanwhile
+            return plain.__get__(None, cls)(*args, **kwargs)
         if cls is torch.utils.checkpoint.CheckpointFunction:  # the reentrant form
             if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args[2:]):
                 with torch.no_grad():  # as torch's own: nothing inside of it gets a gradient

@@ -21,6 +21,7 @@ from detente.bridge.capture.markers import DERIVATIVE, is_marker
 from detente.bridge.capture.where import code_place, here
 from detente.bridge.private import kept_in_graphs, without_functions
 from detente.bridge.refusal import refuse
+from detente.bridge.threads import only_here
 
 _numbers = itertools.count(1)
 
@@ -92,8 +93,8 @@ def keep_hooks(kept: dict[str, Kept]) -> Iterator[set[Any]]:
 
         return method
 
-    torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]
-    torch.Tensor.retain_grad = refused("retain_grad")  # type: ignore[method-assign]
+    for name, ours in (("register_hook", register_hook), ("retain_grad", refused("retain_grad"))):
+        setattr(torch.Tensor, name, only_here(ours, plain[name]))
     try:
         yield operators
     finally:

@@ -20,6 +20,7 @@ from detente.bridge.capture.markers import TURN, TURNS, capturing, marked, sprea
 from detente.bridge.capture.where import here
 from detente.bridge.private import OpOverload, functorch_apis, functorch_vmap, older_vmap, pytree
 from detente.bridge.refusal import refuse
+from detente.bridge.threads import only_here
 
 _groups = itertools.count(1)
 _functorch: Any = functorch_vmap
@@ -49,7 +50,7 @@ def keep_maps() -> Iterator[None]:
 
         return wrapped
 
-    apis.vmap_impl, older._vmap = vmap, vmap_older
+    apis.vmap_impl, older._vmap = only_here(vmap, plain), only_here(vmap_older, plain_older)
     try:
         yield
     finally:

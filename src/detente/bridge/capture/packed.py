@@ -21,6 +21,7 @@ from torch import Tensor
 from detente.bridge.capture.where import here
 from detente.bridge.private import recurrent_kernels
 from detente.bridge.refusal import refuse
+from detente.bridge.threads import only_here
 
 # torch's kernel -> how many states it gives
 KINDS = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
@@ -213,7 +214,8 @@ def keep_packed() -> Iterator[None]:
     mine |= {kind: _layer(kind, getattr(recurrent_kernels, kind)) for kind in KINDS}
     try:
         for name, function in mine.items():
-            setattr(recurrent_kernels, name, function)  # in front of what the module looks up
+            # in front of what the module looks up
+            setattr(recurrent_kernels, name, only_here(function, getattr(recurrent_kernels, name)))
         yield
     finally:
         for name in mine:

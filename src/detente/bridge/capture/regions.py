@@ -22,6 +22,7 @@ import torch.utils.checkpoint
 
 from detente.bridge.capture.where import foreign
 from detente.bridge.private import checkpoint_operators as wrap
+from detente.bridge.threads import only_here
 
 REGION = "detente_checkpoint"  # key in node.meta["custom"]: region numbers, outermost first
 
@@ -78,7 +79,7 @@ def keep_checkpoints() -> Iterator[itertools.count[int]]:
             yield
 
     plain = module._checkpoint_without_reentrant_generator
-    module._checkpoint_without_reentrant_generator = generator
+    module._checkpoint_without_reentrant_generator = only_here(generator, plain)
     try:
         yield numbers
     finally:
@@ -120,12 +121,12 @@ def keep_metadata() -> Iterator[None]:
         marks.annotate = annotate
     tracer: Any = torch.fx.proxy.TracerBase
     frames = tracer._filter_traceback_frames
-    tracer._filter_traceback_frames = user_frames
+    tracer._filter_traceback_frames = only_here(user_frames, frames)
     create = tracer.create_node
     if noting is None:
-        tracer.create_node = _bare_outputs(create)
-    wrap.WrapWithSetGradEnabled.__call__ = watched(plain[0], 1)
-    wrap.WrapWithAutocast.__call__ = watched(plain[1], 4)
+        tracer.create_node = only_here(_bare_outputs(create), create)
+    wrap.WrapWithSetGradEnabled.__call__ = only_here(watched(plain[0], 1), plain[0])
+    wrap.WrapWithAutocast.__call__ = only_here(watched(plain[1], 4), plain[1])
     try:
         with torch.fx.traceback.preserve_node_meta():
             yield

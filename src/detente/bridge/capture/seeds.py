@@ -3,11 +3,12 @@ would draw new ones, since its numbers follow from the number of the step alone.
 
 While the user's code runs in a capture torch's functions about the seed meet a generator that refuses. To put a state
 back from which nothing has been drawn since (``fork_rng`` around a part that draws nothing) changes nothing and is let
-through.
+through. Another thread that seeds meanwhile meets the generator itself.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,23 +35,33 @@ def _drawn() -> int:
 
 
 class _Fixed:
-    """Torch's default generator, which keeps its place."""
+    """Torch's default generator, which keeps its place in the thread that captures."""
 
     def __init__(self, own: Any) -> None:
-        self._own = own
+        self._own, self._mine = own, threading.get_ident()
         self._given: list[tuple[torch.Tensor, int]] = []  # states, and what was drawn before each
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
 
+    @property
+    def _elsewhere(self) -> bool:
+        return threading.get_ident() != self._mine
+
     def manual_seed(self, seed: int) -> Any:
+        if self._elsewhere:
+            return self._own.manual_seed(seed)
         raise _seeded("seeds torch's generator")
 
     def get_state(self) -> torch.Tensor:
+        if self._elsewhere:
+            return self._own.get_state()
         self._given.append((self._own.get_state(), _drawn()))
         return self._given[-1][0]
 
     def set_state(self, state: torch.Tensor) -> Any:
+        if self._elsewhere:
+            return self._own.set_state(state)
         if not any(state is given and count == _drawn() for given, count in self._given):
             raise _seeded("sets the state of torch's generator")
         return self._own

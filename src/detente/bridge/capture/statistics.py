@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from detente.bridge.private import BatchNorm, InstanceNorm
+from detente.bridge.threads import only_here
 
 
 @contextmanager
@@ -37,8 +38,8 @@ def keep_statistics() -> Iterator[None]:
         _move(self, x, list(range(2, x.dim())), self.momentum or 0.0)
         return F.instance_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
 
-    BatchNorm.forward = forward  # type: ignore[method-assign]
-    InstanceNorm._apply_instance_norm = apply  # type: ignore[method-assign]
+    BatchNorm.forward = only_here(forward, batch)  # type: ignore[method-assign]
+    InstanceNorm._apply_instance_norm = only_here(apply, instance)  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch.fx.experimental import proxy_tensor
 
+from detente.bridge.capture.where import here
 from detente.bridge.live.ran import Ran
-from detente.bridge.private import active_modes, is_torchs, packs_saved_tensors
+from detente.bridge.private import active_modes, is_torchs, packs_saved_tensors, users_dispatch_modes
+from detente.bridge.refusal import refuse
 
 
 @contextmanager
@@ -26,6 +28,8 @@ def without_torchs_code(ran: Ran) -> Iterator[None]:
     plain, torchs = mode.__torch_function__, active_modes()
 
     def function(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if active_modes() != torchs:
+            _none_below()
         if (
             active_modes() != torchs
             or packs_saved_tensors()
@@ -41,6 +45,19 @@ def without_torchs_code(ran: Ran) -> Iterator[None]:
         yield
     finally:
         mode.__torch_function__ = plain
+
+
+def _none_below() -> None:
+    """Raises Refused inside of a dispatch mode of the user's: it would be given tensors without values, and what it
+    makes of them is no part of the program."""
+    for mode in users_dispatch_modes():
+        name = f"{type(mode).__module__}.{type(mode).__qualname__}"
+        raise refuse(
+            "transform",
+            f"{name}, a mode below torch's operators, is on inside of the loss, where a program is captured above them",
+            here(),
+            "write what it does in forward or the loss; a TorchFunctionMode is part of the program",
+        )
 
 
 def _is_given_data(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

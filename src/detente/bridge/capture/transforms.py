@@ -20,6 +20,7 @@ from detente.bridge.capture.markers import capturing, enabled, leaf
 from detente.bridge.capture.where import here
 from detente.bridge.private import functorch_transforms, pytree
 from detente.bridge.refusal import refuse
+from detente.bridge.threads import only_here
 
 _functorch: Any = functorch_transforms
 
@@ -61,9 +62,9 @@ def keep_transforms(derivatives: Derivatives) -> Iterator[None]:
     }
     others = {(place, name): getattr(place, name) for place, name in refused}
     for (place, name), what in refused.items():
-        setattr(place, name, _refusing(others[place, name], what))
+        setattr(place, name, only_here(_refusing(others[place, name], what), others[place, name]))
     for name in ours:
-        setattr(_functorch, name, chosen(name))
+        setattr(_functorch, name, only_here(chosen(name), plain[name]))
     try:
         yield
     finally:

@@ -41,6 +41,7 @@ from detente.bridge.live.guard import tensors_of
 from detente.bridge.live.interrupts import safe
 from detente.bridge.private import pytree
 from detente.bridge.refusal import Refused
+from detente.bridge.threads import only_here
 
 Numbers = Callable[[], Callable[[int], AbstractContextManager[Any] | None] | None]
 
@@ -285,9 +286,10 @@ def _joined(
 
 @contextmanager
 def _no_autocast() -> Iterator[None]:
-    """The float64 reference is exact: ``torch.autocast`` inside the module does nothing."""
+    """The float64 reference is exact: ``torch.autocast`` inside the module does nothing, in this thread."""
     plain = torch.autocast.__enter__, torch.autocast.__exit__
-    torch.autocast.__enter__, torch.autocast.__exit__ = (lambda self: self), (lambda self, *error: None)
+    torch.autocast.__enter__ = only_here(lambda self: self, plain[0])
+    torch.autocast.__exit__ = only_here(lambda self, *error: None, plain[1])
     try:
         yield
     finally:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from detente.bridge.live.modes import Modes
 from detente.bridge.live.places import OfClass
 from detente.bridge.live.python import PLAIN
 from detente.bridge.live.ran import Names
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.walk import sources
-from detente.bridge.private import saved_tensors_hooks
+from detente.bridge.private import saved_tensors_hooks, with_users_modes, without_saved_tensors_hooks
 from detente.bridge.refusal import refuse
 
 
-def ambient() -> tuple[str, ...]:
+def ambient(modes: Modes) -> tuple[str, ...]:
     """torch's own switches around this call, as far as a program depends on them. Raises Refused for those that a step
-    would not obey: eager would train in other numbers under them, or not at all."""
+    would not obey: eager would train in other numbers under them, or not at all. ``modes`` are those of the step."""
     if torch.is_autocast_enabled("cpu"):
         raise refuse(
             "around", f"torch.autocast to {torch.get_autocast_dtype('cpu')} is on around the call of the step"
@@ -41,7 +42,35 @@ def ambient() -> tuple[str, ...]:
             "backward would compute with what they give back",
             hint="call the step outside of them",
         )
+    modes.check()
     return (str(torch.get_default_dtype()),)
+
+
+@contextmanager
+def undisturbed(modes: Modes, default: torch.dtype) -> Iterator[None]:
+    """Around a certificate, which whoever reads a weight may begin: what is on around them (inference mode, autocast,
+    hooks, a mode) is no part of the step that is compared. Inside it is as around that step: no autocast, gradients,
+    its modes, its ``default`` dtype."""
+    now = torch.get_default_dtype()
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        without_saved_tensors_hooks(),
+        with_users_modes(modes.held),
+        nullcontext() if now == default else _default_dtype(default),
+    ):
+        yield
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class Filled(Protocol):

@@ -16,8 +16,8 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import os
 import sys
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +29,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from detente.bridge.live.interrupts import held_back
+from detente.bridge.live.forks import in_child
+from detente.bridge.live.inside import INSIDE, ONE, mine, running
+from detente.bridge.live.shared import address
 from detente.bridge.private import (
     SCRIPTING,
     WRAPPING,
@@ -39,6 +41,7 @@ from detente.bridge.private import (
     outside_of_traces,
     outside_of_transforms,
     plainly,
+    with_users_modes,
 )
 
 # Asking for these reads no value and gives no way to write one.
@@ -54,13 +57,14 @@ FREE = frozenset(
         "_has_symbolic_sizes_strides", "has_names", "is_conj", "is_neg", "name", "__instancecheck__",
     }
 )  # fmt: skip
-# These give a way to write that moves no version counter, or write so themselves (a batch norm its statistics).
+# These give a way to write that moves no version counter (who is sent a tensor has its memory), or write so themselves
+# (a batch norm its statistics).
 ALIASES = frozenset(
     {
         "data", "set:data", "numpy", "__array__", "untyped_storage", "storage", "_typed_storage", "storage_type",
         "data_ptr", "__dlpack__", "to_dlpack", "_to_dlpack", "set_", "share_memory_", "set_data",
-        "__cuda_array_interface__", "batch_norm", "native_batch_norm", "_batch_norm_impl_index", "cudnn_batch_norm",
-        "miopen_batch_norm",
+        "__cuda_array_interface__", "__reduce_ex__", "batch_norm", "native_batch_norm", "_batch_norm_impl_index",
+        "cudnn_batch_norm", "miopen_batch_norm",
     }
 )  # fmt: skip
 
@@ -72,7 +76,6 @@ _TOKEN = (
 _SHOWN = "_detente_shown"  # of such a tensor: the tokens of its aliases that live
 _LOOKED = "_detente_looked"  # and how many others held its memory when they were last looked for
 _MARKS = (_GUARDS, _SHOWS, _TOKEN, _SHOWN, _LOOKED)
-ONE = threading.RLock()  # one thread at a time is inside of a call of any step
 
 
 class Guard:
@@ -88,7 +91,6 @@ class Guard:
     """
 
     __slots__ = ("__weakref__", "arrays", "behind", "calls", "exposed", "graphs", "in_c", "read", "swapped")
-    inside: list[FrameType] = []  # noqa: RUF012  (of every step: what one does is no write to another)
 
     def __init__(self, read: Callable[[], None]) -> None:
         self.read: Callable[[], Callable[[], None] | None] = weakref.WeakMethod(read)  # type: ignore[arg-type]
@@ -108,16 +110,20 @@ class Guard:
 
     @property
     def off(self) -> bool:
-        """Whether a call of the step's own is running, in this thread. Another thread that reads meanwhile waits."""
-        return ONE._is_owned() and _running(self.calls)  # type: ignore[attr-defined]
+        """Whether a call of the step's own is running, in this thread. Another thread that reads meanwhile waits. In a
+        forked child nothing of a step's may run, and nobody is told."""
+        return in_child() or mine(self.calls)
 
     @property
     def busy(self) -> bool:
         """Whether a call of the step's own is running in any thread."""
-        return _running(self.calls)
+        return running(self.calls)
 
     @torch.compiler.disable
     def touched(self, tensor: torch.Tensor, name: str) -> None:
+        if in_child():
+            self._asked_in_child()
+            return
         with (
             ONE
         ):  # or a step that another thread makes between the read and the note is forgotten by its next one
@@ -127,78 +133,29 @@ class Guard:
             read = self.read() if self.behind else None
             if read is not None:
                 # or the step's own tensors are wrapped, too, and what fills the live ones is part of a trace
-                with outside_of_transforms() if in_transform() else nullcontext(), outside_of_traces():
+                untraced = outside_of_transforms() if in_transform() else nullcontext()
+                with untraced, outside_of_traces(), with_users_modes():
                     read()
             # Behind the read, which begins a new account. What another step's own code does writes nothing.
             if name in ALIASES:
                 self.written(tensor)
 
+    def _asked_in_child(self) -> None:
+        """The live values could not be filled before the fork, and cannot be here: told once."""
+        if self.behind:
+            self.behind = False
+            warnings.warn(
+                f"process {os.getpid()} was forked while a step of detente.compile was ahead of the live module, whose "
+                "values could not be written back (inside of a call of the step, or its certificate fails): what is "
+                "read here is older; fork between two calls, or start the process with multiprocessing's spawn",
+                stacklevel=5,
+            )
+
     @torch.compiler.disable
     def written(self, tensor: torch.Tensor) -> None:
         """It was written without a version that counts, or may be from now on."""
-        if not (ONE._is_owned() and _running(Guard.inside)):  # type: ignore[attr-defined]
+        if not mine(INSIDE):
             self.exposed.add(id(tensor))
-
-
-_LEAVING: list[Callable[[], None]] = []
-
-
-def leave(last: Callable[[], None]) -> None:
-    """What an object does when it is collected: now, or as soon as the thread that is inside of a step comes out. The
-    collector runs anywhere: in another thread, which the one inside may be waiting for, and in the middle of a capture,
-    whose fake tensors no real one may meet."""
-    if ONE.acquire(blocking=False):
-        try:
-            if not _running(Guard.inside):
-                last()
-                return
-        finally:
-            ONE.release()
-    _LEAVING.append(last)
-
-
-class Away:
-    """While the function that enters this runs, it is the step's own code: its guards see nothing.
-
-    The function's frame is what is remembered, and not a count: an interrupt can come between an exit and its count,
-    and a guard that stays blind loses every later write. A frame that no longer runs counts no more, whatever ended it.
-    Ctrl-C is held back meanwhile, and every other thread that reads or writes what a step watches waits: half of the
-    values would be of another step, and what it is told to write back would be gone.
-    """
-
-    __slots__ = ("_calls", "_frame", "_held")
-
-    def __init__(self, *guards: Guard) -> None:
-        self._calls = (Guard.inside, *(guard.calls for guard in guards))
-        self._held = held_back()
-
-    def __enter__(self) -> None:
-        self._held.__enter__()
-        ONE.acquire()
-        self._frame = sys._getframe(1)
-        for calls in self._calls:
-            calls.append(self._frame)
-
-    def __exit__(self, *error: object) -> None:
-        for calls in self._calls:
-            if calls and calls[-1] is self._frame:
-                calls.pop()
-        del self._frame
-        ONE.release()
-        while _LEAVING and not _running(Guard.inside):
-            _LEAVING.pop()()
-        self._held.__exit__(*error)
-
-
-def _running(calls: list[FrameType]) -> bool:
-    """Whether one of these functions still runs; those that do not are forgotten."""
-    while calls:
-        try:
-            calls[-1].clear()  # of a frame that runs this is an error, and changes nothing
-        except RuntimeError:
-            return True
-        calls.pop()
-    return False
 
 
 def watch(tensors: Iterable[torch.Tensor], guard: Guard) -> None:
@@ -229,8 +186,8 @@ def unwatchable(tensors: Iterable[torch.Tensor]) -> str:
             continue
         if type(tensor) not in _OWN:
             return f"the class {type(tensor).__name__} of one of its tensors cannot be watched"
-        if address := _address(tensor):
-            held.setdefault(address, {})[id(tensor)] = tensor
+        if at := address(tensor):
+            held.setdefault(at, {})[id(tensor)] = tensor
     for together in held.values():
         if len(together) > 1 and holders(next(iter(together.values()))) > len(together):
             return f"{len(together)} of its tensors are parts of one, which somebody else holds as well"
@@ -395,24 +352,15 @@ def follow_strangers(tensors: Iterable[torch.Tensor]) -> None:
             tensor = one.__dict__.get(_SHOWS, one)
             strange = holders(tensor) - 1 - len(tensor.__dict__.get(_SHOWN, ()))
             if strange > tensor.__dict__.get(_LOOKED, 0):
-                sought[_address(tensor)] = tensor
+                sought[address(tensor)] = tensor
             tensor.__dict__[_LOOKED] = max(strange, 0)
     sought.pop(0, None)
     if not sought:
         return
     for found in gc.get_objects():
         # By its type: an object may say of itself in ``__class__`` what runs code of its own.
-        if type(found) in _SEEN and (shown := sought.get(_address(found))) is not None:
+        if type(found) in _SEEN and (shown := sought.get(address(found))) is not None:
             _show(found, shown)
-
-
-def _address(tensor: torch.Tensor) -> int:
-    """Where its memory begins; 0 where it has none that anybody could share (on the meta device, sparse, or of a trace
-    that was given up)."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return 0
 
 
 def _see_transforms() -> None:

@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from detente.bridge.private import HigherOrderOperator, TorchDispatchMode
 from detente.bridge.random import threefry
 from detente.bridge.random.drawing import DRAWS
+from detente.bridge.threads import only_here
 
 # tagged as random by torch, but drawing only with a dropout probability (which the math form draws itself)
 _ATTENTION = (
@@ -128,11 +129,14 @@ def _checkpoints_keep_state() -> Iterator[None]:
         return plain(fn, True, *rest, **named)
 
     class Keeping:
-        @staticmethod
-        def apply(function: Any, preserve: Any, *args: Any) -> Any:
-            return reentrant.apply(function, True, *args)
+        apply = staticmethod(
+            only_here(
+                lambda function, preserve, *args: reentrant.apply(function, True, *args), reentrant.apply
+            )
+        )
 
-    module._checkpoint_without_reentrant_generator, module.CheckpointFunction = generator, Keeping
+    module._checkpoint_without_reentrant_generator = only_here(generator, plain)
+    module.CheckpointFunction = Keeping
     try:
         yield
     finally:

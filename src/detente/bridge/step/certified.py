@@ -11,8 +11,11 @@ from torch import nn
 from detente.bridge.capture.weights import Weights
 from detente.bridge.certify.certificate import Certificate, refusal
 from detente.bridge.choose.choice import Choice
-from detente.bridge.live.around import Surroundings
-from detente.bridge.live.guard import Away, Guard
+from detente.bridge.live.around import Surroundings, undisturbed
+from detente.bridge.live.guard import Guard
+from detente.bridge.live.inside import Away
+from detente.bridge.live.modes import Modes
+from detente.bridge.live.shared import Meeting
 from detente.bridge.live.watch import Watch
 from detente.bridge.live.writes import put
 from detente.bridge.optim.update import Update
@@ -46,11 +49,15 @@ class Certified:
     _variants: Variants
     _certifier: Certifier
     _around: Surroundings
+    _modes: Modes  # of the user's, that programs have in them
     _moving: Moving
     _keeping: Keeping  # places in Python that steps fill
     _watch: Watch
     _memory: list[int]  # where the values of what is watched lie
     _guard: Guard  # of the module's tensors
+    _attended: list[torch.Tensor]  # which these are
+    _meeting: Meeting  # with other processes, in memory that is shared
+    _moments_at: list[int]  # where the optimizer's state lay when it was last asked whether that is shared
     _outside: Guard  # of what the loss holds
     _moments: Guard  # of the optimizer's state
     _grouped: list[list[torch.Tensor]]  # what stands in the optimizer's groups
@@ -135,11 +142,12 @@ class Certified:
             # The live module is another one, or no longer holds the state before that step: the next one is certified.
             return
         told = f"certificate of the step of {type(self.model).__name__}"
-        with self._away(), self._around.as_it_was() as whole:
+        with self._away(), undisturbed(self._modes, first.default), self._around.as_it_was() as whole:
             if not whole:
                 return  # Python is not as that step found it: the next one is certified
             with telling(told, self.options.quiet), phase("certify"):
-                certificate = self._certifier.settle(first, self._state, self._rule)
+                held = self._held if self._outside.in_c else None
+                certificate = self._certifier.settle(first, self._state, self._rule, held)
             if not certificate.ok:
                 self._roll_back(first)
         self._variants.certify(first.variant, certificate)
@@ -162,7 +170,7 @@ class Certified:
     def _before(self) -> Before | None:
         """The state on the host; None while the live module and optimizer hold it themselves."""
         together = self._rule.together  # numbers of the live optimizer move on with the step
-        if self._live and not together:
+        if self._live and not together and not self._meeting:  # another process may write there meanwhile
             return None
         return Before.of(self._state, self._rule, self.count > 0 or self._stepped or together)
 
@@ -178,7 +186,7 @@ class Certified:
 
     @property
     def programs(self) -> tuple[Variant, ...]:
-        """Every program compiled so far; one per batch layout and train/eval mode."""
+        """Every program compiled so far, of the last 256; one per batch layout and train/eval mode."""
         return tuple(self._variants.made.values())
 
     @property

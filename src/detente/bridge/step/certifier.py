@@ -72,6 +72,7 @@ class Open:
     groups: list[dict[str, Any]]
     mode: tuple[bool, ...]
     before: Before | None
+    default: torch.dtype  # what torch made floats of
     cut: short.Cut | None = None
     loss: Any = None
 
@@ -108,14 +109,18 @@ class Certifier:
         if self.options.certificate == "short":
             cut = short.cut(self.model, self.optimizer, variant.captured.graph, value)
         held = before() if cut is None else None
-        return Open(variant, batch, arrays, count, hyper, groups, mode, held, cut)
+        return Open(variant, batch, arrays, count, hyper, groups, mode, held, torch.get_default_dtype(), cut)
 
-    def settle(self, first: Open, state: State, rule: Update) -> Certificate:
-        """The opened step against torch eager."""
+    def settle(
+        self, first: Open, state: State, rule: Update, held: Mapping[str, torch.Tensor] | None = None
+    ) -> Certificate:
+        """The opened step against torch eager. ``held`` are tensors of the loss's that somebody may have written since,
+        by name: eager is given what the step had."""
         if first.cut is not None:
             return self._short(first.cut, first)
         live = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
-        tensors = {**state_outside(state, live), **(live if first.before is None else first.before.values)}
+        outside = state_outside(state, live)
+        tensors = {**outside, **(live if first.before is None else first.before.values)}
         before = State({name: to_jax(tensors[name]) for name in state.names()}, {})
         before.arrange(first.variant.stacks)
         gradients = self.gradients(first.variant, before.values, first.arrays, first.count)
@@ -133,7 +138,13 @@ class Certifier:
             held.values.update(changed)
             return self._measured(first, gradients, loss, held)
 
-        restore = None if first.before is None else first.before.restore
+        def restore(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+            if first.before is not None:
+                first.before.restore(model, optimizer)
+            with torch.no_grad():
+                for name, tensor in (held or {}).items():
+                    tensor.copy_(outside[name])
+
         parts = self.options.accumulate
         then = certify.Then(
             first.groups,
@@ -143,7 +154,7 @@ class Certifier:
             parts,
             rule.clip_live,
             in_tf32(self.options.matmul),
-            restore,
+            None if first.before is None and not held else restore,
         )
         return certify.certify(measured, self.model, self.loss, self.optimizer, then, again)
 

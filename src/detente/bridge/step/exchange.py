@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
 import warnings
@@ -16,7 +17,9 @@ from torch.utils.hooks import RemovableHandle
 
 from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.weights import weights
-from detente.bridge.live.guard import follow_strangers, leave, release, tensors_of, unwatchable, watch
+from detente.bridge.live.forks import in_child
+from detente.bridge.live.guard import follow_strangers, tensors_of, watch
+from detente.bridge.live.inside import leave
 from detente.bridge.live.optimizer_reads import noting, reads
 from detente.bridge.live.optimizer_state import see, tensors_in, unheld, unseen
 from detente.bridge.live.ran import Names
@@ -42,12 +45,12 @@ from detente.bridge.state.birth import Births
 from detente.bridge.state.meta import fill, source
 from detente.bridge.state.place import Placed, from_jax, to_jax
 from detente.bridge.state.state import State
-from detente.bridge.step.certified import Certified
+from detente.bridge.step.attending import Attending
 from detente.bridge.step.rehearse import rehearsed
 from detente.bridge.step.sharing import Sharing, same_tensors
 
 
-class Exchange(Certified):
+class Exchange(Attending):
     """The live objects are filled where they are behind, and what somebody changed there is taken over."""
 
     def sync_to_torch(self) -> None:
@@ -92,7 +95,7 @@ class Exchange(Certified):
             born = [live for live in mine.values() if live.is_meta]
             with torch.no_grad():
                 for name, live in mine.items():
-                    fill(live, from_jax(self._state.value(name)))
+                    fill(live, plainly(self._meeting.merged, live, from_jax(self._state.value(name))))
             self._attend(born)
         # What was loaded into the optimizer since, or may have been written to it, is newer than what was trained.
         if optimizer and not self._rewritten and (self._moments.behind or not self._live):
@@ -127,7 +130,7 @@ class Exchange(Certified):
 
         How it can fail: the collector runs anywhere, also while somebody traces; so this copies, and computes nothing.
         A certificate that waited is not made any more."""
-        if not sys.is_finalizing() and "sharing" in vars(self):
+        if not sys.is_finalizing() and not in_child() and "sharing" in vars(self):
             leave(self._leave)
 
     def _leave(self) -> None:
@@ -150,6 +153,19 @@ class Exchange(Certified):
                     stacklevel=2,
                 )
 
+    def _before_fork(self) -> None:
+        """A process is about to be forked: its copy of the live objects has the values of now. What is refused here is
+        said by the next call, and the child is told that its values are older."""
+        meta = any(t.is_meta for t in self.weights.tensors.values())
+        behind = self._guard.behind or self._moments.behind
+        if not behind or meta or self._guard.busy or self.sharing.overtaken():
+            return
+        with self._away(), contextlib.suppress(Refused):
+            self._make_certificate()
+            if not self._kept_nothing:
+                self._none_hidden()
+                self._write_back(optimizer=True)
+
     def _live_values(self) -> None:
         """A capture asks the live module: it must answer with the values of now. One on the meta device has none."""
         if self._guard.behind and not any(t.is_meta for t in self.weights.tensors.values()):
@@ -157,8 +173,8 @@ class Exchange(Certified):
 
     def _read_live(self) -> None:
         """Somebody reads the live module, and it holds older values than this step. Of steps that share nothing the one
-        that ran last answers."""
-        if any(s._guard.behind and s.sharing.moved > self.sharing.moved for s in self.sharing.apart):
+        that ran last answers, and has answered."""
+        if self.sharing.overtaken():
             return
         with self._away():
             self._answer(optimizer=False)
@@ -176,6 +192,13 @@ class Exchange(Certified):
         self._answer(optimizer=moments)
         self._guard.exposed |= {id(tensor) for tensor in self.weights.tensors.values()}
         self._rewritten = self._rewritten or moments
+
+    def _show_loaded(self) -> None:
+        """The state is another one at once, and who reads without a question is shown it, as eager's own loading does."""
+        self._meeting.forget()
+        if self._guard.unasked or self._moments.unasked:
+            with self._away():
+                self._show_unasked()
 
     def _none_hidden(self) -> None:
         """Before the live values are filled: nothing was written there that this would drop."""
@@ -201,30 +224,6 @@ class Exchange(Certified):
         self._guard.behind = self._guard.behind or any(member._guard.behind for member in newer)
         self.sharing.looked()
 
-    def _see(self) -> None:
-        """Watch what the module holds now."""
-        seen = [*self.weights.tensors.values(), *tensors_of(self.model)]
-        self._attend(seen)
-        self._watch = Watch(self.model, self._held)
-        self._memory = plainly(self._watch.memory)
-        self._ask_nobody(seen)
-
-    def _attend(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Hear of every operation on these; on those of the meta device from when they have memory on."""
-        if tensors:
-            watch(tensors, self._guard)
-            weakref.finalize(self, release, tensors, self._guard).atexit = False
-
-    def _ask_nobody(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Where somebody may read and write the live tensors without a question, they are filled behind every step."""
-        if not self._guard.in_c and (why := plainly(unwatchable, tensors)):
-            self._guard.in_c = True
-            warnings.warn(
-                f"{type(self.model).__name__} is read and written where nothing can be seen: {why}; its values are "
-                "written back after every step from now on, which costs a copy of the weights each",
-                stacklevel=6,
-            )
-
     def _adopt(self, names: Sequence[str]) -> None:
         """Tensors that the loss holds become part of the state, as buffers are."""
         if not names:
@@ -241,6 +240,7 @@ class Exchange(Certified):
             self._state.values[name] = to_jax(found[name])
         self._state.arrange(stacks)
         watch(self._held.values(), self._outside)
+        self._ask_of_held()
         self._watch = Watch(self.model, self._held)
         Sharing.held_anew()
 
@@ -449,7 +449,7 @@ class Exchange(Certified):
         stacks = self._state.stacks
         self._state.arrange(Stacks())
         for name in sorted(written | exposed):
-            self._state.values[name] = to_jax(self.weights.tensors[name])
+            self._state.values[name] = to_jax(plainly(self._meeting.begun, self.weights.tensors[name]))
         self._state.arrange(stacks)
         self._told_values = self._told_values or bool((written | exposed) & self._variants.assumed.keys())
         if known:
@@ -533,7 +533,9 @@ class Exchange(Certified):
     def _torchs_state(self) -> Any:
         """What the live optimizer holds, as another rule's where it holds other things than this one's. A dictionary
         that was loaded into it shares these tensors: who reads them there gets what was trained, as in eager."""
-        watch(tensors_in(self.optimizer), self._moments)
+        held = list(tensors_in(self.optimizer))
+        watch(held, self._moments)
+        self._ask_of_moments(held)
         try:
             return self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
         except Stale:

@@ -159,6 +159,7 @@ class Readable(Exchange):
         self.sharing.loaded()
         self.options = replace(self.options, seed=seed)
         self._certifier = replace(self._certifier, options=self.options)
+        self._show_loaded()
 
     def _names_by_id(self) -> dict[int, str]:
         """torch's canonical names of the live parameters."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,8 +21,12 @@ from detente.bridge.certify.eager import eager_step
 from detente.bridge.choose.memory import available_bytes, memory
 from detente.bridge.graph import Aval, Ref
 from detente.bridge.live.around import Surroundings, ambient
-from detente.bridge.live.guard import Guard
+from detente.bridge.live.forks import attend, not_in_child
+from detente.bridge.live.guard import Guard, release
+from detente.bridge.live.inside import ONE
+from detente.bridge.live.modes import Modes
 from detente.bridge.live.seeded import Seeded
+from detente.bridge.live.shared import Meeting
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.state.kept import ALONE, settle_down
 from detente.bridge.state.meta import Source, on_meta, source, stand_ins
@@ -61,7 +66,9 @@ class Step(Readable):
         options: Options,
         share: Step | None = None,
     ) -> None:
+        not_in_child()
         self.model, self.loss, self.optimizer, self.options = model, loss, optimizer, options
+        self._modes = Modes()
         self.count = 0
         self._open: Open | None = None
         # a step whose results are not in their place yet
@@ -103,9 +110,13 @@ class Step(Readable):
         self._begins = True  # there may be gradients from before
         self._rewritten = False  # the live optimizer was given another state
         self._held: dict[str, torch.Tensor] = {}  # what the loss holds, by name
+        self._meeting, self._moments_at = Meeting(), []
+        self._attended: list[torch.Tensor] = []
+        weakref.finalize(self, release, self._attended, self._guard).atexit = False
         self._variants.adopt = self._adopt
         self._variants.catch_up = self._live_values
         self._variants.settle = self._make_certificate
+        self._variants.waiting = lambda: self._open.variant if self._open is not None else None
         self._see()
         with self._away():
             self._load()
@@ -119,6 +130,7 @@ class Step(Readable):
             self.sharing = Sharing(self, share)
             self._catch_up()
         self._hook()  # last: a step that was refused here hears of nothing
+        attend(self, ONE)
 
     def __call__(self, batch: Any) -> Any:
         """One step on ``batch``: the loss, a 0-d tensor that is ready when read, or ``(loss, aux)``.
@@ -147,7 +159,7 @@ class Step(Readable):
 
     def _step(self, batch: Any, placed: Placed) -> Any:
         seeded = self._seeded.moved
-        ambient()
+        ambient(self._modes)
         self._zero_grad()
         self._take_over()
         self._settle()
@@ -223,6 +235,8 @@ class Step(Readable):
         self._last = loss
         if self._guard.unasked or self._moments.unasked:
             self._show_unasked()
+        if self._outside.in_c:
+            self._ask_of_held()
         value = Pending.of(self._loss_aval(variant), lambda: self._read(variant, number, loss, word), loss)
         layout = variant.captured.aux
         if layout is None:
@@ -255,6 +269,7 @@ class Step(Readable):
     def place(self, batch: Any) -> Placed:
         """Copy a batch to the device ahead of its step: ``step(step.place(batch))`` is ``step(batch)``, whatever the
         batch was changed to in between (a buffer that is filled anew). The copy is made before this returns."""
+        not_in_child()
         return place(batch, ahead=True)
 
     def wait(self) -> None:
@@ -281,6 +296,7 @@ class Step(Readable):
             self._state.arrange(stacks)
             self.count = 0
             self.sharing.loaded()
+            self._show_loaded()
 
     def eager(self, batch: Any) -> Any:
         """The same step in torch eager, on the live module, with the compiled step's random numbers: a
@@ -417,7 +433,7 @@ class Step(Readable):
                 self._variants.forget()
         if self._moving.counted and (placed.layout.key, self._mode) not in self._variants.made:
             self._moving.before_capture(placed)
-        mode, known = self._mode, len(self._variants.made)
+        mode, known = self._mode, self._variants.number
         try:
             found = self._variants.find(placed, mode, self._rule, hyper, self.weights, self._state)
         except Exception:
@@ -428,7 +444,7 @@ class Step(Readable):
                 self._moving.no_input(name)
             self._moving.warn(f"{', '.join(fresh)} changes between steps and decides more than a product")
             return self._variant(placed, hyper)
-        if len(self._variants.made) != known:
+        if self._variants.number != known:
             self._around.captured(found.captured.ran)
         return found
 
@@ -436,7 +452,7 @@ class Step(Readable):
     def _mode(self) -> tuple[Any, ...]:
         """What a program depends on besides the batch."""
         numbers = tuple(sorted(self._variants.numbers))
-        return (self._watch.mode, self._around.token, ambient(), numbers)
+        return (self._watch.mode, self._around.token, ambient(self._modes), numbers)
 
     def _loss_aval(self, variant: Variant) -> Aval:
         graph = variant.compiled.program.graph

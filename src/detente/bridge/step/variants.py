@@ -36,6 +36,7 @@ from detente.bridge.graph import Where
 from detente.bridge.live.interrupts import safe
 from detente.bridge.live.ran import Names
 from detente.bridge.live.walk import sources, standing_for
+from detente.bridge.private import users_modes
 from detente.bridge.program.captured import assumed, graph_of, lowerable
 from detente.bridge.program.program import Compiled, shape_of
 from detente.bridge.refusal import Refused, refuse
@@ -51,6 +52,7 @@ from detente.bridge.telling import phase, telling
 ANSWERS = 64  # programs of one batch layout that differ in what the batch answers
 SOON = 3  # the answer at which it is said what a new one costs
 TURNS = 4  # branches of an optimizer whose programs are kept
+MOST = 256  # programs of a step that are kept: an executable is a megabyte or more
 # Written-out layers take about so many times as long to compile as their loop (docs/design/rolling.md).
 TIMES_A_LOOP = 3
 
@@ -100,12 +102,15 @@ class Variants:
         self.adopt: Callable[[tuple[str, ...]], None] = lambda names: None  # tensors that the loss holds
         self.catch_up: Callable[[], None] = lambda: None  # the live module gets the values of now
         self.settle: Callable[[], None] = lambda: None  # a certificate that is open is made
+        self.waiting: Callable[[], Variant | None] = lambda: None  # whose certificate is still to be made
         self.numbers: dict[str, torch.Tensor] = {}  # Python's numbers that change with the steps: inputs
         self.ran: Names | None = None  # whose code names them
         self.keeping = Keeping(model)  # places in Python that steps fill
         self.folder = folder() if options.cache else None
         self.choices = self.folder / "choices" if self.folder is not None else None  # what tuning measured
         self.made: dict[Any, Variant] = {}
+        self.number = 0  # of programs that were made so far
+        self._uses, self._used = 0, dict[int, int]()  # and which was used when, by its id
         self.certificates: dict[Any, Certificate] = {}  # by the key of ``made``
         self.parked: list[tuple[Any, dict[Any, Variant], dict[Any, Certificate]]] = []  # of other branches
         self.captured: dict[Any, tuple[Captured, float]] = {}  # survives a change of the optimizer's rule
@@ -114,6 +119,7 @@ class Variants:
         self.outside: dict[str, bool] = {}
         self.unkept: set[str] = set()  # names of what no step leaves in Python, of which it was told
         self.asks: dict[int, Ahead] = {}  # what each captured program asks, by its graph's id
+        self._told_room = False
 
     def weights(self, placed: Placed) -> Weights:
         """The module's tensors, after every refusal that needs no program. Raises Refused."""
@@ -131,12 +137,41 @@ class Variants:
         key = self._key(placed, mode, state)
         if key not in self.made:
             self._warn_of_values(placed, key)
+            self._make_room(key)
             name = type(self.model).__name__
             with telling(f"a program of the step of {name}", self.options.quiet):
                 found = self._stored(key, placed, rule, hyper, held, state)
                 self.assumed |= {n: content(t) for n, t in assumed(found.captured).items()}
                 self.made[key] = self._with_later(found, placed.arrays, rule, hyper, state)
-        return self.made[key]
+                self.number += 1
+        found = self.made[key]
+        self._uses += 1
+        self._used[id(found)] = self._uses
+        return found
+
+    def _make_room(self, fresh: Any) -> None:
+        """Of very many programs (a number that counts in the batch, lengths without end) the one that was used longest
+        ago goes, and is made again where it comes back. The first stays: it is what ``step.choice`` tells of."""
+        if len(self.captured) < MOST or fresh in self.captured:
+            return
+        kept = {id(self.waiting()), id(next(iter(self.made.values()), None))}
+        used = {key: self._used.get(id(self.made.get(key)), 0) for key in self.captured}
+        others = [key for key in used if key not in self.made or id(self.made[key]) not in kept]
+        if not others:
+            return
+        key = min(others, key=used.__getitem__)
+        self.asks.pop(id(self.captured.pop(key)[0].graph), None)
+        for table in (self.made, self.certificates):
+            table.pop(key, None)
+        self._used = {id(one): self._used.get(id(one), 0) for one in self.made.values()}
+        if not self._told_room:
+            self._told_room = True
+            warnings.warn(
+                f"the step of {type(self.model).__name__} has {MOST} programs, and a new one takes the place of the "
+                "one that was used longest ago, which is compiled again where it comes back: pad batches to fewer "
+                "shapes, and hand over what counts as a tensor",
+                stacklevel=7,
+            )
 
     def _key(self, placed: Placed, mode: Any, state: State) -> Any:
         """Of the program that was made for the answers that this batch gives, or of a new one. Raises Refused where
@@ -275,6 +310,8 @@ class Variants:
             uncached = "numbers of Python's are inputs of it"
         elif rule.together:
             uncached = "its optimizer's parameters see each other"
+        elif users_modes():
+            uncached = "a mode of the user's is on around it"
         elif self.folder is not None:
             shapes = (state.shapes()[1], jax.tree.map(shape_of, hyper))
             try:
