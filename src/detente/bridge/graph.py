@@ -36,6 +36,10 @@ class Where:
     line: int = 0
     code: str = ""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its parts: who reads a stored program may know that the code stands in other lines by now."""
+        return Where, (self.file, self.line, self.code)
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" + (f"  `{self.code}`" if self.code else "")
 

@@ -162,11 +162,22 @@ def added(self: Any, i: str) -> Any:
     return getattr(self, "be" + i)
 
 
+def put_together(self: Any) -> Any:
+    return getattr(self, "".join(("be", "ta")))
+
+
 @pytest.mark.parametrize(
     ("function", "made_up"),
-    [(constant, False), (of_a_part, False), (joined, True), (of_a_variable, True), (added, True)],
+    [
+        (constant, False),
+        (of_a_part, False),
+        (joined, True),
+        (of_a_variable, True),
+        (added, True),
+        (put_together, True),
+    ],
 )
 def test_which_names_stand_in_the_code(function: Any, made_up: bool) -> None:
     ran = Ran()
-    ran._codes.add(function.__code__)
+    ran._codes[function.__code__] = function.__globals__
     assert ran.names().any == made_up

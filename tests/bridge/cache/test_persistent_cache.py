@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import linecache
 import os
+import re
+import struct
 import subprocess
 import sys
 import threading
@@ -97,6 +101,61 @@ def test_a_broken_file_is_compiled_again(step, tmp_path):
         file.write_bytes(file.read_bytes()[:1000])
     assert not step().programs[0].cached
     assert step().programs[0].cached
+
+
+def test_a_byte_that_has_changed_is_compiled_again(step, tmp_path):
+    """A constant of the executable is another number: it runs, and its certificate would be of another program."""
+    number = 0.7310586
+    options = {"function": scaled(number), "batch": X}
+    assert not step(**options).programs[0].uncached
+    (file,) = tmp_path.glob("*.program")
+    data, then = file.read_bytes(), struct.pack("<f", number)
+    assert then in data
+    file.write_bytes(data.replace(then, struct.pack("<f", 0.25)))
+    made = step(**options)
+    assert not made.programs[0].cached
+    with torch.no_grad():
+        expected = float(scaled(number)(Net(), X))
+    assert float(made(X)) == pytest.approx(expected, rel=1e-5)
+
+
+LOSS = """
+from torch.nn.functional import cross_entropy
+
+
+def loss(model, batch):
+    out = model(batch[0])
+    {within}
+    return cross_entropy(out, batch[1])
+"""
+
+
+@pytest.mark.parametrize("where", ["above", "within", "both"])
+def test_an_error_names_the_line_of_now(step, tmp_path, monkeypatch, where):
+    """An edit that changes nothing of what the code does moves its lines; its program is the same."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fine, bad = (X, torch.tensor([0, 1, 2])), (X, torch.tensor([0, 1, 7]))
+    found = []
+    for turn in range(3):
+        above = "# a comment\n" * (0 if where == "within" else 30 * turn)
+        within = "# a comment\n    " * (0 if where == "above" else 3 * turn)
+        (tmp_path / "loss_that_moves.py").write_text(above + LOSS.format(within=within))
+        sys.modules.pop("loss_that_moves", None)
+        importlib.invalidate_caches()
+        linecache.checkcache()
+        loss = importlib.import_module("loss_that_moves").loss
+        made = step(function=loss, batch=fine)
+        float(made(fine))
+        with pytest.raises(IndexError) as told:
+            float(made(bad))
+        line = re.search(r"loss_that_moves\.py:(\d+)", str(told.value))
+        source = (tmp_path / "loss_that_moves.py").read_text().splitlines()
+        assert "cross_entropy(out" in source[int(line[1]) - 1]
+        found.append((made.programs[0].cached, int(line[1])))
+        made._variants.chosen(made.programs[0], made.programs[0], made._rule)  # and it is written again
+    sys.modules.pop("loss_that_moves", None)
+    assert [cached for cached, _ in found] == [False, True, True]
+    assert len({line for _, line in found}) == 3
 
 
 def test_what_cannot_be_described_says_so(step):

@@ -13,7 +13,8 @@ import torch
 
 import detente
 from detente.bridge import folder
-from detente.bridge.cache.entry import load
+from detente.bridge.cache.describe import Writer
+from detente.bridge.cache.entry import Name, load
 from detente.bridge.folder import trusted
 
 
@@ -81,7 +82,7 @@ def test_a_folder_of_another_user_is_not_used(
     else:
         monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
     assert not trusted(place)
-    assert load(place, "name", None, None) is None  # type: ignore[arg-type]
+    assert load(place, Name("name", Writer()), None, None) is None  # type: ignore[arg-type]
     assert "belongs to user" in capfd.readouterr().err
     assert not (tmp_path / "executed").exists()
 
@@ -94,6 +95,41 @@ def test_a_place_that_cannot_be_made_costs_the_cache_alone(
     assert len(run()) == 2
     monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path / "file"))
     assert len(run()) == 2
+
+
+def test_a_user_without_a_home_goes_on_without_the_cache(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """As in a container that runs under a number that no one has."""
+    pwd = pytest.importorskip("pwd")
+
+    def nobody(*_: Any) -> Any:
+        raise KeyError("getpwuid(): uid not found")
+
+    for name in ("HOME", "XDG_CACHE_HOME", "DETENTE_BRIDGE_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert folder.users() is None and folder.folder() is None
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", "~/cache")
+    assert folder.folder() is None
+    assert len(run()) == 2
+    assert capfd.readouterr().err.count("no home folder") == 1
+
+
+@pytest.mark.parametrize("told", ["off", "OFF", "", "0", "none", "None", "no", "false"])
+def test_words_for_no_cache_are_no_folders(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", told)
+    assert folder.folder() is None
+
+
+def test_a_folder_is_named_as_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", "~/mine")
+    assert folder.folder() == tmp_path / "mine"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", "beside")  # and it stays there when the loop goes elsewhere
+    assert folder.folder() == tmp_path / "beside"
+    monkeypatch.delenv("DETENTE_BRIDGE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "~/of_all")
+    assert folder.folder() == tmp_path / "of_all" / "detente" / "bridge"
 
 
 class _Bomb:

@@ -165,3 +165,11 @@ def test_a_long_loop_inside_few_layers_counts(steps: int, form: str) -> None:
     assert layers == 3 and steps - 1 <= inside <= steps
     float(step(x))
     assert step.settled().ok
+
+
+def test_a_choice_that_nobody_can_keep_is_said(tmp_path: Path) -> None:
+    """A full disk, a read-only one: here a folder that not even root can make."""
+    choice = Choice("rolled", None, "why", (Considered("rolled", 3, 2, 1.0, 0.5),), (12,), 10, True)
+    (tmp_path / "file").write_text("")
+    with pytest.warns(UserWarning, match=r"is not kept in .*file.choices .*DETENTE_BRIDGE_CACHE"):
+        remember(tmp_path / "file" / "choices", "key", choice)

@@ -9,6 +9,7 @@ cached: a stale program would be worse than a slow start.
 from __future__ import annotations
 
 import array
+import copy
 import enum
 import functools
 import hashlib
@@ -28,8 +29,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from detente.bridge.live.instructions import strings_in
 from detente.bridge.live.places import Slots
-from detente.bridge.live.python import MADE_BY_FX, PLAIN, imported, in_library, names_in, of_library
+from detente.bridge.live.python import PLAIN, imported, in_library, names_in, of_library, users_function
 from detente.bridge.private import OpOverload, OpOverloadPacket, plainly
 
 _MEMO = frozenset(
@@ -78,15 +80,24 @@ def content(tensor: torch.Tensor) -> str:
 
 class Writer:
     """Describes values; whatever was met before is named by its number, so cycles end, and two names of one object
-    are not two objects. ``codes`` are those of all functions that were described."""
+    are not two objects. ``codes`` are those of all functions that were described, in that order, and ``places`` the
+    globals and names of modules, each with the id of its table."""
 
     def __init__(self, model: nn.Module | None = None) -> None:
         self.seen: dict[int, int] = {}
         self.kept: list[Any] = []  # an id is only unique while its object lives
-        self.codes: set[types.CodeType] = set()
+        self.codes: list[types.CodeType] = []
+        self.places: set[tuple[int, str]] = set()
         self.asked: set[tuple[int, str]] = set()  # of modules of Python's, what is described under which name
         parts = () if model is None else model.named_modules()
         self.parts = {id(part): path for path, part in parts}
+
+    def again(self) -> Writer:
+        """One that goes on from here, while this one stays as it is."""
+        other = copy.copy(self)
+        for name in ("seen", "kept", "codes", "places", "asked"):
+            setattr(other, name, copy.copy(getattr(self, name)))
+        return other
 
     def module(self, module: nn.Module) -> str:
         """Classes with their code, plain attributes, hooks, and name, shape, dtype, trainability of every
@@ -236,7 +247,7 @@ class Writer:
 
     def function(self, function: types.FunctionType) -> str:
         code = function.__code__
-        self.codes.update(_codes(code))
+        self.codes += _codes(code)
         name = f"{function.__module__}.{function.__qualname__}"
         if in_library(code.co_filename):
             # what a decorator of a library's copied from the user's function, or was given by the user
@@ -246,6 +257,7 @@ class Writer:
         used = []
         for n in sorted(names & function.__globals__.keys()):
             held = function.__globals__[n]
+            self.places.add((id(function.__globals__), n))
             if isinstance(held, types.ModuleType):
                 used.append(f"{n}={self.python_module(held, _asked_of_modules(code, names))}")
             else:
@@ -266,6 +278,7 @@ class Writer:
         asked = [n for n in sorted(held) if not n.startswith("__") and (names is None or n in names)]
         fresh = [n for n in asked if (id(module), n) not in self.asked]
         self.asked.update((id(module), n) for n in fresh)
+        self.places.update((id(held), n) for n in fresh)
         self.kept.append(module)
         lines = []
         for n in fresh:
@@ -286,24 +299,9 @@ class Writer:
         return f" closure[{','.join(cells)}]" if cells else ""
 
 
-def users_function(value: Any) -> bool:
-    """Whether this is a function that the user wrote, wherever it stands now, or one that torch.fx made of it."""
-    if not isinstance(value, types.FunctionType):
-        return False
-    file, module = value.__code__.co_filename, value.__module__ or ""
-    if file.startswith(MADE_BY_FX):
-        return True
-    return not in_library(file) and not of_library(module) and not module.startswith("detente.")
-
-
 def _asked_of_modules(code: types.CodeType, names: frozenset[str]) -> frozenset[str] | None:
     """The names under which code may ask a module for something; None where that is any."""
-    return None if names & _MAKES_NAMES else names | frozenset(_strings(code))
-
-
-def _strings(code: types.CodeType) -> Iterator[str]:
-    for inner in _codes(code):
-        yield from (c for c in inner.co_consts if isinstance(c, str))
+    return None if names & _MAKES_NAMES else names | frozenset(strings_in(code))
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

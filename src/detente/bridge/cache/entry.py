@@ -16,50 +16,55 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import jax
 import jaxlib
 import torch
 
+from detente.bridge.cache.beside import Beside
 from detente.bridge.cache.describe import Writer, content, digest
+from detente.bridge.cache.lines import lines_of, loads, moved
 from detente.bridge.cache.surroundings import flags, lowerings, patched, update_of
 from detente.bridge.capture.batch import Layout, kinds
 from detente.bridge.capture.export import Captured
 from detente.bridge.capture.weights import Weights
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
-from detente.bridge.folder import trusted
+from detente.bridge.folder import there, trusted, write
 from detente.bridge.kernels.build import kernels, known
+from detente.bridge.live.instructions import makes_keys
+from detente.bridge.live.ran import Names
 from detente.bridge.live.trains import OF_OPTIMIZERS
 from detente.bridge.private import executables as serialize_executable
 from detente.bridge.program.program import Compiled
 from detente.bridge.roll.stacks import Stacks
 
-SCHEMA = 3
+SCHEMA = 4
 _UNWRITTEN = "this program cannot be written to a file"
 _OBJECT_FILES = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # as Linux and macOS begin them
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a step needs to run one program. ``digest``: of its executable as it was compiled, empty where it has not
-    been written yet. A file's name says what is computed, and not in which form; a certificate is one executable's."""
+    """What a step needs to run one program. ``beside``: what it depends on beside its name. ``digest``: of its
+    executable as it was compiled, empty where it has not been written yet. A file's name says what is computed, and not
+    in which form; a certificate is one executable's."""
 
     captured: Captured
     compiled: Compiled
     choice: Choice
     stacks: Stacks
+    beside: Beside
     digest: str = ""
 
 
 @dataclass(frozen=True)
 class Name:
-    """What a program's file is called; ``codes`` are those of the functions that it is named by."""
+    """What a program's file is called, and the writer that described it."""
 
     text: str
-    codes: frozenset[CodeType]
+    writer: Writer
 
 
 def key(
@@ -92,16 +97,19 @@ def key(
         str(structure),
         repr([(a.shape, a.dtype.name) for a in leaves]),
     )
-    return Name(text, frozenset(writer.codes))
+    return Name(text, writer)
 
 
-def unnamed(captured: Captured, name: Name) -> str:
-    """What the capture ran or read that the name does not tell of, in words; empty where there is nothing."""
+def untold(captured: Captured, beside: Beside) -> str:
+    """What the capture ran or read that neither the name of the file tells of nor what is kept in it, in words; empty
+    where there is nothing."""
     if captured.asked:
         return f"{captured.asked[0]}, which another process may find changed"
     for code in sorted(captured.codes, key=lambda c: (c.co_filename, c.co_firstlineno)):
-        if code not in name.codes:
+        if code not in beside.codes:
             return f"it ran {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}), which nothing leads to"
+        if table := makes_keys(code):
+            return f"{code.co_qualname} asks {table} by a name that it makes itself"
         outside = sorted(_OUTSIDE & set(code.co_names))
         if outside:
             return f"{code.co_qualname} asks for {', '.join(outside)}, which another process may answer otherwise"
@@ -206,6 +214,7 @@ class Stored:
         made = cls(uncached=_UNWRITTEN)
         try:
             data = _described(entry)
+            told = pickle.dumps((entry.captured.ran, replace(entry.beside, codes=frozenset())))
         except Exception:  # an object in the graph that does not pickle
             return made
         executable, digest, before = entry.compiled.executable, entry.digest, _ON_THE_WAY.get((place, name))
@@ -215,7 +224,10 @@ class Stored:
                 before.wait()  # the file is that of the last one
             # What a backend raises here is its own, and a full disk must not end a training run: it stays unwritten.
             with suppress(Exception):
-                made._found = _stored(place, name, data, executable, digest)
+                try:
+                    made._found = _stored(place, name, told, data, executable, digest)
+                except OSError as error:
+                    made._found = "", f"{place} has no room for it ({error.strerror})"
 
         made._thread = threading.Thread(target=write, name="detente writes a program")
         made._thread.start()
@@ -245,7 +257,8 @@ def _described(entry: Entry) -> bytes:
     captured = entry.captured
     return pickle.dumps(
         {
-            "captured": replace(captured, weights=None, codes=frozenset()),  # type: ignore[arg-type]  (live tensors stay out)
+            # live tensors and code stay out
+            "captured": replace(captured, weights=None, codes=frozenset(), ran=Names()),  # type: ignore[arg-type]
             "held": _held(captured, captured.weights.tensors),
             "compiled": entry.compiled.stored(),
             "choice": entry.choice,
@@ -254,7 +267,9 @@ def _described(entry: Entry) -> bytes:
     )
 
 
-def _stored(place: Path, name: str, data: bytes, executable: Any, digest: str) -> tuple[str, str]:
+def _stored(
+    place: Path, name: str, told: bytes, data: bytes, executable: Any, digest: str
+) -> tuple[str, str]:
     """(digest, "") of what was written, or ("", why this backend, program or folder cannot be). The file appears whole
     or not."""
     payload = serialize_executable.serialize(executable)
@@ -262,10 +277,9 @@ def _stored(place: Path, name: str, data: bytes, executable: Any, digest: str) -
         return "", "JAX's own compilation cache gave it, and XLA does not write again what it has read"
     of = digest or hashlib.sha256(payload[0]).hexdigest()
     if not trusted(place):
-        return "", _UNWRITTEN
-    fresh = place / f".{name}.{os.getpid()}.{threading.get_ident()}"
-    _write(fresh, pickle.dumps({"made": data, "executable": payload, "digest": of}))
-    fresh.replace(place / f"{name}.program")
+        return "", f"{place} cannot be made, or is not this user's alone"
+    whole = pickle.dumps({"told": told, "made": data, "executable": payload, "digest": of})
+    write(place, f"{name}.program", hashlib.sha256(whole).digest() + whole)
     return of, ""
 
 
@@ -277,27 +291,14 @@ def _holds_code(payload: bytes) -> bool:
     return jax.devices()[0].platform != "cpu" or any(magic in payload for magic in _OBJECT_FILES)
 
 
-def _write(path: Path, data: bytes) -> None:
-    """A file for its owner alone, whatever the umask says; nothing is left of one that did not fit."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
-
-
 def store_certificate(place: Path, name: str, of: str, certificate: Certificate) -> None:
     """Beside its program, whose digest is ``of``, so that another process need not run eager again."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    fresh = place / f".{name}.{certificate.level}.{os.getpid()}"
     try:
         if not trusted(place):
             return
         record = {"program": of, **replace(certificate, stored=now).record()}
-        _write(fresh, json.dumps(record).encode())
-        fresh.replace(place / f"{name}.{certificate.level}.certificate")
+        write(place, f"{name}.{certificate.level}.certificate", json.dumps(record).encode())
     except OSError:
         return
 
@@ -305,7 +306,7 @@ def store_certificate(place: Path, name: str, of: str, certificate: Certificate)
 def load_certificate(place: Path, name: str, of: Stored, level: str) -> Certificate | None:
     """The stored certificate of that program, of this level or a higher one; None when there is none, which nobody
     waits to hear. That of another form that had the name before is none of this one's."""
-    if not place.is_dir() or not trusted(place):
+    if not there(place):
         return None
     for found in dict.fromkeys(("full", level)):
         try:
@@ -320,20 +321,23 @@ def load_certificate(place: Path, name: str, of: Stored, level: str) -> Certific
     return None
 
 
-def load(place: Path, name: str, weights: Weights, rule: Any) -> Entry | None:
+def load(place: Path, name: Name, weights: Weights, rule: Any) -> Entry | None:
     """The entry, with the live module's ``weights``; None when there is none that can be used here."""
-    if (coming := _ON_THE_WAY.pop((place, name), None)) is not None:
+    if (coming := _ON_THE_WAY.pop((place, name.text), None)) is not None:
         coming.wait()
-    if not place.is_dir() or not trusted(place):
+    if not there(place):
         return None  # a pickle is code: nobody else may have put it there
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's pytree deprecates its own pickled form
-            whole = pickle.loads((place / f"{name}.program").read_bytes())
-            stored = pickle.loads(whole["made"])
+            whole = pickle.loads(_read(place / f"{name.text}.program"))
+            ran, beside = pickle.loads(whole["told"])
+            if not beside.fits(ran, name.writer):
+                return None  # a library's function was replaced since, or its file
+            stored = loads(whole["made"], moved(beside.lines, name.writer.codes))
         if (stored["compiled"].calls is None) != bool(kernels().why) or not known(stored["compiled"].loops):
             return None  # it calls what is not here, or would now
-        captured = replace(stored["captured"], weights=weights)
+        captured = replace(stored["captured"], weights=weights, ran=ran)
         if stored["held"] != _held(captured, weights.tensors):
             return None
         executable = serialize_executable.deserialize_and_load(
@@ -343,4 +347,15 @@ def load(place: Path, name: str, weights: Weights, rule: Any) -> Entry | None:
     except Exception:  # written by another version, cut short, made for another machine: compile instead
         return None
     compiled = stored["compiled"].loaded(executable, rule)
-    return Entry(captured, compiled, stored["choice"], stored["stacks"], digest)
+    beside = replace(beside, lines=lines_of(name.writer.codes))
+    return Entry(captured, compiled, stored["choice"], stored["stacks"], beside, digest)
+
+
+def _read(file: Path) -> memoryview:
+    """What was written there. Raises ValueError where that is not what is there any more: a program of which one byte
+    has changed may compute another number."""
+    data = memoryview(file.read_bytes())
+    size = hashlib.sha256().digest_size
+    if hashlib.sha256(data[size:]).digest() != data[:size]:
+        raise ValueError(f"{file} is not what was written")
+    return data[size:]

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from detente.bridge.cache.describe import users_function
 from detente.bridge.graph import Graph, Where
 from detente.bridge.kernels.build import VARIABLE as KERNELS
+from detente.bridge.live.python import users
 from detente.bridge.lower.table import TABLE, USERS
 from detente.bridge.optim.program import Trace
 from detente.bridge.program.xla_options import options as xla_options
@@ -75,12 +75,13 @@ def _settings(of: Any) -> Iterator[tuple[str, Any]]:
 
 
 def patched() -> dict[str, Any]:
-    """Functions of the user's in the place of torch's, and hooks on every module."""
+    """What is called and is the user's in the place of torch's functions, and hooks on every module. What a program was
+    found to ask of any library is in its file (``beside.py``)."""
     found = {
         f"{getattr(owner, '__name__', owner)}.{name}": value
         for owner in _TORCHS
         for name, value in sorted(vars(owner).items())
-        if users_function(value)
+        if callable(value) and users(value)
     }
     return found | {name: dict(vars(nn.modules.module)[name]) for name in _OF_ALL_MODULES}
 

@@ -29,6 +29,7 @@ from detente.bridge.capture.kept import ROOM, Kept, Leaving, apart, keeping, off
 from detente.bridge.capture.lasting import Lasting, lasting
 from detente.bridge.capture.mapped import keep_maps
 from detente.bridge.capture.markers import capturing, leaf
+from detente.bridge.capture.nameless import keep_nameless
 from detente.bridge.capture.neutral import convert
 from detente.bridge.capture.packed import keep_packed
 from detente.bridge.capture.provenance import tag
@@ -489,6 +490,7 @@ def _export(
             keep_maps(),
             without_mask_hints(),
             keep_data(),
+            keep_nameless(),
             without_torchs_log(),
             warnings.catch_warnings(),
         ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import jax
 import jaxlib
 
 from detente.bridge.choose.choice import Choice, Considered
+from detente.bridge.folder import VARIABLE, trusted, write
 from detente.bridge.graph import Graph
 
 SCHEMA = "detente/choice/1"
@@ -49,10 +51,19 @@ def recall(folder: Path | None, key: str) -> Choice | None:
 
 
 def remember(folder: Path | None, key: str, choice: Choice) -> None:
-    """Store a tuned choice. The file appears whole or not at all."""
+    """Store a tuned choice. The file appears whole or not at all; where there is no room for it a warning says so, and
+    training goes on."""
     if folder is None:
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    fresh = folder / f".{key}.{os.getpid()}"
-    fresh.write_text(json.dumps({"schema": SCHEMA, **asdict(choice)}, indent=1))
-    fresh.replace(folder / f"{key}.json")
+    try:
+        if (folder.parent.is_dir() or trusted(folder.parent)) and trusted(folder):
+            write(folder, f"{key}.json", json.dumps({"schema": SCHEMA, **asdict(choice)}, indent=1).encode())
+            return
+        why = "it cannot be made, or is not this user's alone"
+    except OSError as error:
+        why = error.strerror or str(error)
+    warnings.warn(
+        f"the form that was measured ({choice.form}) is not kept in {folder} ({why}): the next process measures again; "
+        f"form={choice.form!r} runs in it at once, and {VARIABLE} names another folder",
+        stacklevel=2,
+    )

@@ -200,9 +200,11 @@ def _built() -> Path:
 def _place() -> Path:
     """The machine's own folder, whatever folder a program is kept in: what is built and measured here is no program's.
     Where no folder can be had it is one of this user's beside other temporary files. Raises OSError."""
-    for place in (users() / "kernels", Path(tempfile.gettempdir()) / f"detente-kernels-{os.geteuid()}"):
-        if trusted(place):
-            return place
+    home, place = users(), Path(tempfile.gettempdir()) / f"detente-kernels-{os.geteuid()}"
+    if home is not None and trusted(home / "kernels"):
+        return home / "kernels"
+    if trusted(place):
+        return place
     raise OSError(f"nobody else may write to the folder of an extension: {place}")
 
 

@@ -3,6 +3,7 @@ and whether a file is a library's."""
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import types
@@ -39,7 +40,7 @@ _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 # Installed packages whose code and globals are a library's: torch, JAX, what they stand on, and what models and loops
 # are usually made of. A release of one is told by its files' sizes and times. Any other that is installed counts like
 # the user's own: research code is installed as well, and its settings move.
-_KNOWN = frozenset(
+_COMPUTES = frozenset(
     {
         # what computes
         "torch", "torchgen", "functorch", "torchvision", "torchaudio", "torchtext", "torch_xla", "torchax", "triton",
@@ -50,14 +51,20 @@ _KNOWN = frozenset(
         # what models and loops are made of
         "detente", "transformers", "tokenizers", "huggingface_hub", "safetensors", "accelerate", "peft", "diffusers",
         "datasets", "timm", "sentence_transformers", "lightning", "lightning_fabric", "pytorch_lightning",
-        "lightning_utilities", "torchmetrics", "torch_geometric", "ignite", "bitsandbytes", "xformers", "wandb",
-        # what runs Python, configures and tells
+        "lightning_utilities", "torchmetrics", "torch_geometric", "ignite", "bitsandbytes", "xformers",
+    }
+)  # fmt: skip
+# What runs Python, configures and tells: no number follows from what stands in it, and that moves by itself.
+_TELLS = frozenset(
+    {
         "pytest", "_pytest", "pluggy", "xdist", "execnet", "hypothesis", "_hypothesis_pytestplugin", "IPython",
         "ipykernel", "traitlets", "matplotlib", "tqdm", "rich", "click", "absl", "yaml", "regex", "jinja2", "packaging",
         "filelock", "fsspec", "requests", "attr", "attrs", "pydantic", "pydantic_core", "omegaconf", "hydra", "msgpack",
         "setuptools", "pkg_resources", "_distutils_hack", "pip", "typing_extensions", "annotated_types", "psutil",
+        "wandb",
     }
 )  # fmt: skip
+_KNOWN = _COMPUTES | _TELLS
 
 
 def names_in(code: types.CodeType) -> Iterator[str]:
@@ -102,3 +109,44 @@ def imported(names: Iterable[str], known: Mapping[str, Any]) -> Iterator[types.M
             module = sys.modules.get(full)
             if type(module) is types.ModuleType and known.get(name) is not module and not of_library(full):
                 yield module
+
+
+def of_python(name: str) -> bool:
+    """Whether a module, by its name, is Python's own."""
+    return name.partition(".")[0] in sys.stdlib_module_names
+
+
+def tells(name: str) -> bool:
+    """Whether a module, by its name, is of a library that runs Python, configures or tells."""
+    return name.partition(".")[0] in _TELLS
+
+
+def users_function(value: Any) -> bool:
+    """Whether this is a function that the user wrote, wherever it stands now and whatever name it was given
+    (``functools.wraps(F.relu)``), or one that torch.fx made of it."""
+    if not isinstance(value, types.FunctionType):
+        return False
+    file, module = value.__code__.co_filename, value.__module__ or ""
+    if file.startswith(MADE_BY_FX):
+        return True
+    if in_library(file) or module.startswith("detente."):
+        return False
+    return file[:1] != "<" or not of_library(module)
+
+
+def users(value: Any) -> bool:
+    """Whether what was found in a library's place is the user's: a function or a class of theirs, one that a library's
+    decorator was given, an object of a class of theirs, or an object that is called with arguments of theirs."""
+    if isinstance(value, (*PLAIN, types.ModuleType)):
+        return False
+    if isinstance(value, staticmethod | classmethod | types.MethodType):
+        return users(value.__func__) or (isinstance(value, types.MethodType) and users(value.__self__))
+    if isinstance(value, property):
+        return any(users(part) for part in (value.fget, value.fset, value.fdel) if part is not None)
+    if isinstance(value, functools.partial | functools.partialmethod):
+        return True
+    kind = value if isinstance(value, type | types.FunctionType) else type(value)
+    if users_function(value):
+        return True
+    module: Any = kind.__module__  # which a metaclass may say anything in the place of
+    return isinstance(module, str) and not of_library(module) and not module.startswith("detente.")

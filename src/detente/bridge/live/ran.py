@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import _lsprof
 import dataclasses
-import dis
+import importlib
+import importlib.util
 import inspect
 import os
 import random
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,30 @@ import jax
 import numpy as np
 import torch
 
+from detente.bridge.live.instructions import loaded, makes_names, matched, matches_by_place
 from detente.bridge.live.outside import Outside
 from detente.bridge.live.python import MADE_BY_FX, in_library, of_library
+from detente.bridge.live.standing import Call, Place, places
 
 
 @dataclass(frozen=True)
 class Names:
     """The names in the code that ran while a program was captured. ``any`` where a user's function among it makes up
     names of attributes itself; ``fields`` where something takes an object apart by what its class says are its fields
-    (``dataclasses.asdict``, a ``match``)."""
+    (``dataclasses.asdict``, a ``match``); ``places`` those in modules that what ran is found by, or asks for."""
 
     names: frozenset[str] = frozenset()
     any: bool = False
     fields: bool = False
+    places: frozenset[Place] = frozenset()
 
     def __or__(self, other: Names) -> Names:
-        return Names(self.names | other.names, self.any or other.any, self.fields or other.fields)
+        return Names(
+            self.names | other.names,
+            self.any or other.any,
+            self.fields or other.fields,
+            self.places | other.places,
+        )
 
     def __contains__(self, name: object) -> bool:
         return self.any or name in self.names
@@ -48,7 +56,8 @@ class Ran:
     (5.7 s instead of 2.4 for GPT-2 Small), and nearly all of what runs there is torch's."""
 
     def __init__(self) -> None:
-        self._codes: set[types.CodeType] = set()
+        self._codes: dict[types.CodeType, dict[str, Any]] = {}  # with the globals that it ran in
+        self._imports: dict[types.CodeType, set[str]] = {}  # modules that code asked for by a string
         self._taken: set[types.CodeType] = set()  # what takes objects apart, where the user's code called it
         # code without a file, with the module that it runs in
         self._typed: dict[types.CodeType, str | None] = {}
@@ -86,9 +95,11 @@ class Ran:
     def _seen(self, frame: Any, event: str, argument: Any) -> None:
         if event == "call":
             code = frame.f_code
-            self._codes.add(code)
+            self._codes[code] = frame.f_globals
             if code.co_name in _MAY_TAKE_APART and not in_library(_caller(frame)):
                 self._taken.add(code)
+            elif code is _IMPORTING and frame.f_back is not None:
+                self._imports.setdefault(frame.f_back.f_code, set()).add(_full_name(frame.f_locals))
             if code.co_filename[:1] == "<":
                 self._typed[code] = frame.f_globals.get("__name__")
         elif event == "c_call":
@@ -125,16 +136,23 @@ class Ran:
         """Everything that the code calls by a name, and every string in it (``getattr(self, "beta")``)."""
         ran = self._codes.copy()
         asking = list(filter(_may_ask, ran))
+        imports = self._imports.copy()
         found = frozenset(
             name
             for code in asking
-            for name in (*_loaded(code), *_matched(code), *(c for c in code.co_consts if isinstance(c, str)))
+            for name in (*loaded(code), *matched(code), *(c for c in code.co_consts if isinstance(c, str)))
         )
         users = [c for c in asking if not in_library(c.co_filename)]
         # By the user's own: transformers asks each of its results for its fields.
         taken = self._taken.copy()
-        fields = any(map(_takes_apart, taken)) or any(map(_matches_by_place, users))
-        return Names(found, any(map(_makes_names, users)) or any(map(_makes_members, taken)), fields)
+        fields = any(map(_takes_apart, taken)) or any(map(matches_by_place, users))
+        called = [Call(code, ran[code], frozenset(imports.get(code, ()))) for code in asking]
+        return Names(
+            found,
+            any(map(makes_names, users)) or any(map(_makes_members, taken)),
+            fields,
+            places(called, found),
+        )
 
 
 def _caller(frame: Any) -> str | None:
@@ -156,34 +174,6 @@ def _put_back(profiler: Any) -> None:
         sys.setprofile(profiler if callable(profiler) else None)
 
 
-_ANY = frozenset(
-    {"vars", "__dict__", "attrgetter", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__"}
-)
-
-
-@cache
-def _makes_names(code: types.CodeType) -> bool:
-    """Whether it asks by names that do not stand in it. ``getattr(self, "beta", 1.0)`` has its name there."""
-    if not _ANY.isdisjoint(code.co_names):
-        return True
-    if "getattr" not in code.co_names:
-        return False
-    steps = [step for step in dis.get_instructions(code) if step.opname not in ("PUSH_NULL", "CACHE")]
-    return any(
-        step.argval == "getattr" and not _by_a_constant(steps[i + 1 :])
-        for i, step in enumerate(steps)
-        if step.opcode in dis.hasname
-    )
-
-
-def _by_a_constant(steps: Sequence[dis.Instruction]) -> bool:
-    """Whether the call that begins here is ``getattr(object, "name")``, or that with a default, and all of it plain."""
-    loads = list(takewhile(lambda step: step.opname.startswith("LOAD_"), steps))
-    ends = len(loads) < len(steps) and steps[len(loads)].opname in ("PRECALL", "CALL")
-    values = [step for step in loads if not step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD"))]
-    return ends and len(values) > 1 and isinstance(values[1].argval, str) and values[1].opname == "LOAD_CONST"
-
-
 # Python's own that reads every attribute of what it is given, and the ends of files of libraries with their functions
 # that read every field.
 _MEMBERS = frozenset(function.__code__ for function in (inspect.getmembers, inspect.getmembers_static))
@@ -201,12 +191,24 @@ _FIELDS_OF = {
 
 
 _DOORS = ("attr", "attrs", "pydantic")
+_IMPORTING = importlib.import_module.__code__
 _MAY_TAKE_APART = frozenset(
     {
         *(code.co_name for code in (*_MEMBERS, *_FIELDS)),
         *(name for names in _FIELDS_OF.values() for name in names),
     }
 )
+
+
+def _full_name(asked: dict[str, Any]) -> str:
+    """Of the module that ``importlib.import_module`` was asked for."""
+    name, package = asked.get("name"), asked.get("package")
+    if not isinstance(name, str):
+        return ""
+    try:
+        return importlib.util.resolve_name(name, package) if package else name
+    except ImportError:  # which it is about to say itself
+        return ""
 
 
 def _makes_members(code: types.CodeType) -> bool:
@@ -218,36 +220,6 @@ def _takes_apart(code: types.CodeType) -> bool:
     """Whether it reads the fields of an object by what its class says they are."""
     return code in _FIELDS or any(
         code.co_name in names for end, names in _FIELDS_OF.items() if code.co_filename.endswith(end)
-    )
-
-
-@cache
-def _matches_by_place(code: types.CodeType) -> bool:
-    """``case Config(rate, gain)``: the class says in ``__match_args__`` which attributes those are."""
-    return any(step.opname == "MATCH_CLASS" and step.arg for step in dis.get_instructions(code))
-
-
-@cache
-def _matched(code: types.CodeType) -> frozenset[str]:
-    """The names in its patterns, which stand in tuples: ``case Config(rate=r)``, ``case {"rate": r}``."""
-    steps = list(dis.get_instructions(code))
-    before = (one for one, step in pairwise(steps) if step.opname in ("MATCH_CLASS", "MATCH_KEYS"))
-    return frozenset(
-        name
-        for one in before
-        if one.opname == "LOAD_CONST" and isinstance(one.argval, tuple)
-        for name in one.argval
-        if isinstance(name, str)
-    )
-
-
-@cache
-def _loaded(code: types.CodeType) -> frozenset[str]:
-    """The names that code asks for; ``self.took = ...`` asks for nothing."""
-    return frozenset(
-        step.argval
-        for step in dis.get_instructions(code)
-        if step.opcode in dis.hasname and not step.opname.startswith(("STORE_", "DELETE_"))
     )
 
 

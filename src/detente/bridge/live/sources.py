@@ -184,7 +184,13 @@ class Sources:
                 or any(s != then for s, then, _ in self.sets)
                 or any(whole.moved for whole in self.wholes)
             )
-        except (KeyError, IndexError, ValueError):
+        except (
+            KeyError,
+            IndexError,
+            ValueError,
+            TypeError,
+            RuntimeError,
+        ):  # one is gone, or does not like to be compared
             return True
 
     def function(self, function: FunctionType, name: str) -> None:

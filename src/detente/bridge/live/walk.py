@@ -12,7 +12,6 @@ import functools
 import gc
 import io
 import logging
-import math
 import operator
 import os
 import random
@@ -30,9 +29,10 @@ import torch
 from torch import nn
 
 from detente.bridge.live.places import OfClass, OfContext, Slots, put
-from detente.bridge.live.python import PLAIN, imported, in_library, names_in, of_library
+from detente.bridge.live.python import PLAIN, imported, in_library, names_in, of_library, users
 from detente.bridge.live.ran import Names
 from detente.bridge.live.sources import Sources, Whole
+from detente.bridge.live.standing import Standing
 from detente.bridge.live.trains import OF_OPTIMIZERS, TRAINS, numbers_of
 
 # Tables of a module that are watched by themselves: tensors, children, the training flag.
@@ -57,9 +57,6 @@ _CACHED = type(functools.lru_cache(lambda: None))
 _NUMBERS = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
 # Python's and numpy's own generators, of which the capture takes care.
 _SHARED = (getattr(random.random, "__self__", None), getattr(np.random.rand, "__self__", None))
-# Whose functions loops replace for a while, and functions as they stand there.
-_PATCHABLE = (torch, torch.Tensor, nn.functional, nn.init, math, np)
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, np.ufunc)
 # Values, at most, of one container with all that lies in it: a longer one is compared as a whole, up to the second
 # number, and is not walked through. What stands beside it is.
 MOST, LONGEST = 50_000, 1_000_000
@@ -85,7 +82,7 @@ def _walked(model: nn.Module, loss: Any, ran: Names | None) -> Walk:
     for name in _OF_ALL_MODULES:
         walk.table(vars(nn.modules.module)[name], f"torch.nn.modules.module.{name}")
     if ran is not None:
-        walk.patched(ran)
+        walk.standing(ran)
     walk.trainers()
     return walk
 
@@ -130,21 +127,21 @@ class Walk:
         self.named: Counter[str] = Counter()  # of tensors
         self.made: set[str] = set()  # names that an object asks by, and no code: ``attrgetter("beta")``
 
-    def patched(self, ran: Names) -> None:
-        """Functions of libraries by the names that ran: somebody may put another one in the place of ``F.gelu``."""
-        for module in _PATCHABLE:
-            name = module.__name__
-            table = OfClass(module) if isinstance(module, type) else vars(module)
-            for key in sorted(ran.names):
-                if key in table and isinstance(table[key], _FUNCTIONS) and not key.startswith("__"):
-                    held, file = (
-                        table[key],
-                        getattr(getattr(table[key], "__code__", None), "co_filename", None),
-                    )
-                    if in_library(file):  # a function in C has none
-                        self.found.slots.append((table, key, held, f"{name}.{key}"))
-                    else:
-                        self._slot(table, key, held, f"{name}.{key}")
+    def standing(self, ran: Names) -> None:
+        """What stands where the code that ran found it, in libraries and by names that no function in reach has. Where
+        such a place was reached by another way it is looked at once."""
+        standing = Standing(ran.places, ran.names)
+        seen, known = 0, set[tuple[int, Any]]()
+        for row in sorted(standing.rows, key=lambda row: not row.deep):
+            known.update((_table_of(table), key) for table, key, *_ in self.found.slots[seen:])
+            seen = len(self.found.slots)
+            if (_table_of(row.table), row.key) in known:
+                continue
+            self.found.slots.append((row.table, row.key, row.value, row.name))
+            if row.deep:
+                self.value(row.value, row.name)
+        for table, name in standing.tables:
+            self._size(table, name, functools.partial(_holds_users, table))
 
     def table(self, table: dict[Any, Any], name: str) -> None:
         """A dictionary: its size, and each of its values."""
@@ -515,6 +512,15 @@ def _fields(kind: type) -> frozenset[str]:
         for name in (field if isinstance(field, str) else getattr(field, "name", None) for field in fields)
         if isinstance(name, str)
     )
+
+
+def _table_of(table: Any) -> int:
+    """Which table it is, whoever shows it."""
+    return id(table.owner if isinstance(table, OfClass) else table)
+
+
+def _holds_users(table: Any, key: Any) -> bool:
+    return users(table[key])
 
 
 def _length(value: Any) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from detente.bridge.cache import entry as cached
+from detente.bridge.cache.beside import Beside
 from detente.bridge.cache.describe import Unknown, content
 from detente.bridge.cache.entry import Stored
 from detente.bridge.capture.ahead import Ahead
@@ -72,6 +73,7 @@ class Variant:
     cached: bool = False
     export_seconds: float = 0.0
     name: str | None = None  # of its file in the persistent cache
+    beside: Beside | None = None  # what it depends on beside that name
     stored: Stored = field(default_factory=Stored)
     later: Later[Chosen[Compiled]] | None = None
 
@@ -86,6 +88,10 @@ class Variant:
     @property
     def seconds(self) -> dict[str, float]:
         return {"export": self.export_seconds, **self.compiled.seconds}
+
+
+def _undescribed(reason: Unknown) -> str:
+    return f"it holds {reason}, which has no description that is the same in every process"
 
 
 class Variants:
@@ -305,7 +311,7 @@ class Variants:
         self, key: Any, placed: Placed, rule: Any, hyper: Any, held: Weights, state: State
     ) -> Variant:
         """From the persistent cache, or made and put there."""
-        name, told, uncached = None, None, "the cache is off"
+        name, told, beside, uncached = None, None, None, "the cache is off"
         if self.numbers:
             uncached = "numbers of Python's are inputs of it"
         elif rule.together:
@@ -329,9 +335,9 @@ class Variants:
                     told = cached.key(*parts)
                 name, uncached = told.text, ""
             except Unknown as reason:
-                uncached = f"it holds {reason}, which has no description that is the same in every process"
-        if name is not None and self.folder is not None:
-            entry = cached.load(self.folder, name, held, rule)
+                uncached = _undescribed(reason)
+        if told is not None and self.folder is not None:
+            entry = cached.load(self.folder, told, held, rule)
             if entry is not None and not self.keeping.fills_all(entry.captured):
                 entry = None  # it may read one of the places
             if entry is not None and not self._outdated(entry, rule):
@@ -344,7 +350,7 @@ class Variants:
                 self._fills(entry.captured)
                 self.captured[key] = (entry.captured, 0.0)
                 parts = (entry.captured, entry.compiled, entry.choice, entry.stacks)
-                return Variant(*parts, True, name=name, stored=Stored(entry.digest))
+                return Variant(*parts, True, name=name, beside=entry.beside, stored=Stored(entry.digest))
         captured, seconds = self._captured(key, placed, held)
         self.adopt(captured.outside)
         made = self._compile(captured, seconds, placed.arrays, rule, hyper, state)
@@ -352,13 +358,17 @@ class Variants:
             name, uncached = None, f"forward writes {captured.writes[0].name}"
         if strays := [kept.name for kept in captured.kept if kept.path is None]:
             name, uncached = None, f"forward keeps a tensor in {strays[0]}"
-        if name is not None and told is not None and (beside := cached.unnamed(captured, told)):
-            name, uncached = None, beside
-        stored = Stored(uncached=uncached)
-        if name is not None and self.folder is not None:
-            entry = cached.Entry(captured, made.compiled, made.choice, made.stacks)
-            stored = Stored.of(self.folder, name, entry)
-        return replace(made, name=name, stored=stored)
+        if name is not None and told is not None:
+            try:
+                beside = Beside.of(captured.ran, told.writer)
+                uncached = cached.untold(captured, beside)
+            except Unknown as reason:
+                uncached = _undescribed(reason)
+        if uncached or name is None or beside is None or self.folder is None:
+            return replace(made, stored=Stored(uncached=uncached))
+        entry = cached.Entry(captured, made.compiled, made.choice, made.stacks, beside)
+        stored = Stored.of(self.folder, name, entry)
+        return replace(made, name=name, beside=beside, stored=stored)
 
     def beside(self, variant: Variant, seconds: Mapping[str, float], rule: Any) -> None:
         """What PyTorch's own step takes beside this program becomes part of its choice, here and where it is
@@ -377,9 +387,10 @@ class Variants:
             )
         another = made.compiled is not variant.compiled
         settled = made.choice.measured or made.choice.beside or not unseen(made.choice)
-        if settled and made.name is not None and self.folder is not None:
+        if settled and made.name is not None and made.beside is not None and self.folder is not None:
             kept = "" if another else made.stored.digest
-            entry = cached.Entry(made.captured, made.compiled, made.choice, made.stacks, kept)
+            parts = (made.captured, made.compiled, made.choice, made.stacks, made.beside)
+            entry = cached.Entry(*parts, kept)
             stored = Stored.of(self.folder, made.name, entry)
             made = replace(made, stored=stored) if another else made
         self.made[key] = made
