@@ -47,8 +47,8 @@ class PartRow:
 class PartTable:
     """``of_operations``, as written, and ``of_time``: the shares whose part is known by name, by dataflow, by a guess,
     or not at all; a guess is no knowledge. ``shared_s``: seconds of kernels that hold operations of several parts; each
-    is counted with one (parts.py, Kernel). ``step_s``: all that was profiled, threads added up. ``executables``: how many
-    programs a step was handed over in; of more than one the first alone is divided."""
+    is counted with one (parts.py, Kernel). ``step_s``: all that was profiled, threads added up. ``executables``: how
+    many programs a step was handed over in; of more than one the first alone is divided."""
 
     rows: tuple[PartRow, ...]
     of_operations: Mapping[How, float]

@@ -1,8 +1,8 @@
 """The references of a session stay what they were when it first used them.
 
-Every worker may write to the folder that its proof rests on, and what stands there is believed in this session and in all
-later ones: an error of the reference's own, made a million times as large, lets anything pass. So the parent remembers
-the digests of what it saw, and asks again behind each process.
+Every worker may write to the folder that its proof rests on, and what stands there is believed in this session and in
+all later ones: an error of the reference's own, made a million times as large, lets anything pass. So the parent
+remembers the digests of what it saw, and asks again behind each process.
 """
 
 from __future__ import annotations

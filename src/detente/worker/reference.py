@@ -243,7 +243,9 @@ def digests(folder: Path, contract: Contract) -> tuple[str, ...]:
     """What tells this contract's two references from any others; empty where one is not whole."""
     if not has_reference(folder, contract):
         return ()
-    return tuple(_digest_of(_told(folder, stem)) for stem in (reference_name(contract), window_name(contract)))
+    return tuple(
+        _digest_of(_told(folder, stem)) for stem in (reference_name(contract), window_name(contract))
+    )
 
 
 def map_reference(folder: Path, stem: str) -> Reference:

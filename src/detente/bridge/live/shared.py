@@ -1,11 +1,9 @@
 """Tensors in memory that other processes have as well: ``share_memory_()``, what was sent to a process, a file that is
 mapped, ``multiprocessing.shared_memory``. Who reads and writes there is in another process, and asks nobody.
 
-The system is asked where it tells (Linux: the process's map of its memory). torch says ``is_shared()`` of a file that is
-mapped for this process alone, too (``UntypedStorage.from_file``), and not of a buffer of Python's; elsewhere it is what
-there is.
-
-How it can fail: a driver maps its pinned memory as shared, too, and is left out by name.
+The system is asked where it tells (Linux: the process's map of its memory). torch says ``is_shared()`` of a file that
+is mapped for this process alone, too (``UntypedStorage.from_file``), and not of a buffer of Python's; elsewhere it is
+what there is.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class Exchange(Attending):
         self._rewritten = self._rewritten or moments
 
     def _show_loaded(self) -> None:
-        """The state is another one at once, and who reads without a question is shown it, as eager's own loading does."""
+        """The state is another one at once: who reads without a question is shown it, as by eager's own loading."""
         self._meeting.forget()
         if self._guard.unasked or self._moments.unasked:
             with self._away():
