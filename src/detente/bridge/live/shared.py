@@ -4,6 +4,8 @@ mapped, ``multiprocessing.shared_memory``. Who reads and writes there is in anot
 The system is asked where it tells (Linux: the process's map of its memory). torch says ``is_shared()`` of a file that
 is mapped for this process alone, too (``UntypedStorage.from_file``), and not of a buffer of Python's; elsewhere it is
 what there is.
+
+How it can fail: a driver maps its pinned memory as shared, too, and is left out by name.
 """
 
 from __future__ import annotations
