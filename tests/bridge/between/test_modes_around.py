@@ -173,3 +173,37 @@ def test_a_certificate_knows_nothing_of_what_is_on_around_who_reads(name: str) -
         made.append((rows, read.clone(), float(step(batches()[1]))))
     assert made[0][0] == made[1][0]
     assert torch.equal(made[0][1], made[1][1]) and made[0][2] == made[1][2]
+
+
+def test_moments_that_are_read_in_inference_mode_are_written_by_eagers_next_step() -> None:
+    def trained(bridged: bool) -> list[float]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        x = torch.linspace(-1, 1, 30).reshape(5, 6)
+
+        def loss(m: Any, batch: Any) -> torch.Tensor:
+            return m(batch).square().mean()
+
+        def eager(batch: Any) -> torch.Tensor:
+            optimizer.zero_grad()
+            value = loss(model, batch)
+            value.backward()
+            optimizer.step()
+            return value.detach()
+
+        options = {"example_batch": x, "quiet": True, "cache": False}
+        step = detente.compile(model, loss, optimizer, **options) if bridged else eager
+        found = []
+        for i in range(5):
+            found.append(float(step(x)))
+            if i % 2 == 0:
+                with torch.inference_mode():
+                    saved = optimizer.state_dict()["state"]
+                    found += [float(entry["exp_avg"].norm()) for entry in saved.values()]
+                    found.append(float(model(x).norm()))
+        with torch.inference_mode():
+            del step  # it writes back here what it trained
+        return found + [float(eager(x)) for _ in range(3)]
+
+    assert trained(True) == pytest.approx(trained(False), rel=1e-5)

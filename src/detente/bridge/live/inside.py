@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+import torch
+
 from detente.bridge.live.forks import not_in_child
 from detente.bridge.live.interrupts import held_back
 
@@ -71,9 +73,12 @@ class Away:
     and a guard that stays blind loses every later write. A frame that no longer runs counts no more, whatever ended it.
     Ctrl-C is held back meanwhile, and every other thread that reads or writes what a step watches waits: half of the
     values would be of another step, and what it is told to write back would be gone. Raises Refused in a forked child.
+
+    Whoever reads may be under ``torch.inference_mode``: what is made for them there (an optimizer's moments) would be
+    inference tensors for good, which eager's next step may not write.
     """
 
-    __slots__ = ("_calls", "_frame", "_held")
+    __slots__ = ("_calls", "_frame", "_held", "_ordinary")
 
     def __init__(self, *guards: Guard) -> None:
         not_in_child()
@@ -83,6 +88,9 @@ class Away:
     def __enter__(self) -> None:
         self._held.__enter__()
         ONE.acquire()
+        self._ordinary = torch.inference_mode(False) if torch.is_inference_mode_enabled() else None
+        if self._ordinary is not None:
+            self._ordinary.__enter__()
         self._frame = sys._getframe(1)
         for calls in self._calls:
             calls.append(self._frame)
@@ -92,6 +100,8 @@ class Away:
             if calls and calls[-1] is self._frame:
                 calls.pop()
         del self._frame
+        if self._ordinary is not None:
+            self._ordinary.__exit__(None, None, None)
         ONE.release()
         while _LEAVING and not running(INSIDE):
             _LEAVING.pop()()
