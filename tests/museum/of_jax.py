@@ -61,16 +61,16 @@ class _BesideRunning(_ConstantsRunning):
 
     def load(self, tensors: Mapping[str, np.ndarray]) -> None:
         JaxRunning.load(self, tensors)
-        if self._held is None:
+        if self.baked is None:
             jax = self.jax
-            held = self._held = jax.tree.map(jax.numpy.copy, (self.params, self.rest))
+            held = self.baked = jax.tree.map(jax.numpy.copy, (self.params, self.rest))
             self.jitted = jax.jit(
                 lambda params, rest, _, batch: self._captured(
                     *jax.tree.map(lambda mine, given: mine + 0 * given, held, (params, rest)), batch
                 )
             )
 
-    _held: Any = None
+    baked: Any = None
 
     def _arguments(self) -> tuple[Any, ...]:
         return self.params, self.rest, None, self._example

@@ -46,6 +46,10 @@ CORE = (
     "test_a_field_that_moves[as_keywords-Config]",
     "test_a_table_that_the_capture_fills[a global]",
     "test_it_is_refused_and_gone_again_the_training_goes_on[at_its_node]",
+    "test_something_of_a_library_is_replaced[an_entry]",
+    "test_a_function_of_torchs_is_replaced[later-a method of a distribution]",
+    "test_a_value_that_is_asked_for_by_a_string[by_globals]",
+    "test_a_place_with_an_equal_value_of_another_kind_is_not_the_same",
 )
 
 

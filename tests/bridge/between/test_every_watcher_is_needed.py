@@ -11,8 +11,9 @@ import torch
 
 from detente import bridge
 from detente.bridge.live import guard as live
-from detente.bridge.live import watch
+from detente.bridge.live import walk, watch
 from detente.bridge.live.sources import Sources
+from detente.bridge.live.standing import Standing
 from detente.bridge.step import exchange
 from tests.bridge.between import test_aliases_that_are_kept as kept
 from tests.bridge.between import test_further_loops as further
@@ -102,6 +103,10 @@ def without(part: str) -> Patch:
     return patched
 
 
+def no_libraries(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(walk, "Standing", lambda places, names: Standing((), names))
+
+
 def no_optimizer_table(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(exchange, "see", lambda optimizer, asked: False)
     patch.setattr(exchange, "unseen", lambda optimizer: False)
@@ -146,6 +151,13 @@ def fills_a_table(world: Any) -> list[float]:
     return losses
 
 
+def replaces_a_function(world: Any) -> list[float]:
+    with pytest.MonkeyPatch.context() as patch:
+        losses = [world.step(batch) for batch in loops.batches(2)]
+        patch.setattr(torch.nn.functional, "cross_entropy", lambda out, wanted: out.square().mean())
+        return [*losses, *(world.step(batch) for batch in loops.batches(2))]
+
+
 NEEDED: dict[str, tuple[Patch, dict[str, Any]]] = {
     "access to memory": (no_aliases, {"loop": loops.writes_through_numpy}),
     "aliases that are kept": (no_kept_aliases, {"loop": clips_through_kept_data}),
@@ -162,6 +174,7 @@ NEEDED: dict[str, tuple[Patch, dict[str, Any]]] = {
     "tables that were empty": (without("empty"), {"loop": fills_a_table, "build": Empty}),
     "closures": (without("cells"), a_closure_moves()),
     "arrays": (without("arrays"), {"loop": further.writes_a_mask, "build": further.Masked}),
+    "libraries": (no_libraries, {"loop": replaces_a_function}),
     "the optimizer's state": (no_optimizer_table, {"loop": states.change_at(4, states.clears)}),
 }
 

@@ -226,6 +226,22 @@ def test_a_function_of_torchs_is_replaced(which: str, first: bool, monkeypatch: 
     equal(loop, build=Rectified, loss=lambda world: loss or cross_entropy)
 
 
+def test_a_function_that_is_put_back_is_the_one_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of torch's own that is known by itself. A user's may lead to something that moved while it stood nowhere."""
+    own, factor = F.relu, 1.0
+
+    def times(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+        return own(x) * factor
+
+    def change(world: World, i: int) -> None:
+        nonlocal factor
+        factor = 1.0 + i
+        monkeypatch.setattr(F, "relu", [own, F.silu, own, F.silu, times, own, times][i])
+
+    world = equal(steps(change, 7), build=Rectified)
+    assert len(world.more["compiled"].programs) == 4
+
+
 RATE = 0.0
 WHERE = settings.__name__
 NAMES = types.SimpleNamespace(which="RA")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -12,12 +13,15 @@ from torch import nn
 
 from detente.bridge.live.modes import Modes
 from detente.bridge.live.places import OfClass
-from detente.bridge.live.python import PLAIN
+from detente.bridge.live.python import PLAIN, users
 from detente.bridge.live.ran import Names
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.walk import sources
 from detente.bridge.private import saved_tensors_hooks, with_users_modes, without_saved_tensors_hooks
 from detente.bridge.refusal import refuse
+
+# Of a library these do the same as long as they are the same object. What a user's leads to may have moved meanwhile.
+_ITSELF = (types.FunctionType, types.BuiltinFunctionType, type)
 
 
 def ambient(modes: Modes) -> tuple[str, ...]:
@@ -92,6 +96,9 @@ class Surroundings:
         self._now: dict[str, str] = {}
         self._first: dict[str, str] = {}  # what the first programs were captured with
         self._others = 0
+        self._known: dict[
+            int, tuple[int, Any]
+        ] = {}  # functions and classes that stood somewhere, with a number each
         self._told: set[str] = set()  # names of what is not looked at as a whole
         self.inputs: set[str] = set()  # names of numbers that programs take as inputs
 
@@ -132,6 +139,9 @@ class Surroundings:
     def _said(self, name: str, value: Any) -> str:
         if isinstance(value, PLAIN) and not name.startswith("the size of "):
             return repr(value)
+        if isinstance(value, _ITSELF) and not users(value):  # put back, it is what it was
+            number, _ = self._known.setdefault(id(value), (len(self._known) + 1, value))
+            return f"{value.__name__} ({number})"
         # Another object: what it says is not told by its name.
         self._others += 1
         return f"another object ({self._others})"

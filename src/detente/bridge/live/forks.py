@@ -8,8 +8,9 @@ workers once an epoch, and behind the first of them nothing is behind. The lock 
 that no other thread's half-written values are what the child gets. In the child guards see nothing, and a call of a
 step is refused.
 
-How it can fail: a fork in C, of which Python is not told; one in the middle of a call of a step (the loss forks), or
-of a step whose certificate fails: the child has older values then, and is told so.
+How it can fail: a fork in C, of which Python is not told; one in the middle of a call of a step (the loss forks, or
+another thread captures for half a minute), or of a step whose certificate fails: the child has older values then, and
+is told so.
 """
 
 from __future__ import annotations

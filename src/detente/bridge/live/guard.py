@@ -30,7 +30,7 @@ import torch
 from torch import nn
 
 from detente.bridge.live.forks import in_child
-from detente.bridge.live.inside import INSIDE, ONE, mine, running
+from detente.bridge.live.inside import INSIDE, ONE, running, runs_here
 from detente.bridge.live.shared import address
 from detente.bridge.private import (
     SCRIPTING,
@@ -112,7 +112,7 @@ class Guard:
     def off(self) -> bool:
         """Whether a call of the step's own is running, in this thread. Another thread that reads meanwhile waits. In a
         forked child nothing of a step's may run, and nobody is told."""
-        return in_child() or mine(self.calls)
+        return in_child() or runs_here(self.calls)
 
     @property
     def busy(self) -> bool:
@@ -154,7 +154,7 @@ class Guard:
     @torch.compiler.disable
     def written(self, tensor: torch.Tensor) -> None:
         """It was written without a version that counts, or may be from now on."""
-        if not mine(INSIDE):
+        if not runs_here(INSIDE):
             self.exposed.add(id(tensor))
 
 

@@ -47,7 +47,7 @@ def running(calls: list[FrameType]) -> bool:
     return False
 
 
-def mine(calls: list[FrameType]) -> bool:
+def runs_here(calls: list[FrameType]) -> bool:
     """Whether one of these functions runs in this thread."""
     return ONE._is_owned() and running(calls)  # type: ignore[attr-defined]
 

@@ -178,6 +178,14 @@ class Rule:
 
     # -- the update -------------------------------------------------------------------------------------------
 
+    def resting(self, state: State, names: Iterable[str]) -> list[str]:
+        """As ``Update.resting``: a rule by itself moves nothing of what takes no part."""
+        return []
+
+    def rested(self, state: State, params: Mapping[str, jax.Array], names: Iterable[str]) -> State:
+        """As ``Update.rested``."""
+        return state
+
     def apply(
         self,
         params: Mapping[str, jax.Array],

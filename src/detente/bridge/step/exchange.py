@@ -16,10 +16,11 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from detente.bridge.capture.functions import unkept
+from detente.bridge.capture.markers import capturing
 from detente.bridge.capture.weights import weights
 from detente.bridge.live.forks import in_child
 from detente.bridge.live.guard import follow_strangers, tensors_of, watch
-from detente.bridge.live.inside import leave
+from detente.bridge.live.inside import INSIDE, leave, runs_here
 from detente.bridge.live.optimizer_reads import noting, reads
 from detente.bridge.live.optimizer_state import see, tensors_in, unheld, unseen
 from detente.bridge.live.ran import Names
@@ -158,7 +159,7 @@ class Exchange(Attending):
         said by the next call, and the child is told that its values are older."""
         meta = any(t.is_meta for t in self.weights.tensors.values())
         behind = self._guard.behind or self._moments.behind
-        if not behind or meta or self._guard.busy or self.sharing.overtaken():
+        if not behind or meta or self.sharing.overtaken() or runs_here(INSIDE) or capturing() is not None:
             return
         with self._away(), contextlib.suppress(Refused):
             self._make_certificate()
