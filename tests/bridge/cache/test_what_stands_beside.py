@@ -72,7 +72,7 @@ OTHERS: dict[str, tuple[Any, str, Any, Any]] = {
     "a partial": (F, "cross_entropy", functools.partial(PLAIN, label_smoothing=0.4), entropy),
     "an object that is called": (F, "cross_entropy", Smooth(), entropy),
     "a wrapper with its name": (
-        F, "cross_entropy", functools.wraps(PLAIN)(lambda *a, **k: 2 * PLAIN(*a, **k)), entropy,
+        F, "cross_entropy", functools.wraps(PLAIN)(lambda *a, **k: PLAIN(*a, **{**k, "label_smoothing": 0.3})), entropy,
     ),
     "another of torch's": (F, "relu", F.silu, entropy),
     "a method of a distribution": (
