@@ -11,6 +11,7 @@ from torch import nn
 from detente import bridge
 from detente.bridge.certify.eager import eager_step
 from detente.bridge.random import twin
+from tests.bridge.conftest import Double
 
 Pair = namedtuple("Pair", "left right")
 
@@ -42,9 +43,10 @@ def test_nested_batch_and_aux(same_function):
         return value, {"y": y, "name": "kept", "list": [y.sum(0)]}
 
     step = same_function(Model(), loss, batch)
-    value, aux = step(
-        {"pair": Pair(torch.ones(2, 4).double(), [torch.zeros(2, 4).double(), 3.0]), "mode": "sum"}
-    )
+    with Double():  # the mode that it was compiled in
+        value, aux = step(
+            {"pair": Pair(torch.ones(2, 4).double(), [torch.zeros(2, 4).double(), 3.0]), "mode": "sum"}
+        )
     assert aux["name"] == "kept" and aux["y"].shape == (2, 4) and len(aux["list"]) == 1
     assert float(aux["y"].sum()) == pytest.approx(float(value))
 
