@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from detente.programs.probe import program_probe
 from detente.records.cell import Cell
 from detente.records.contract import CONTRACTS
 from detente.worker.probes.compiled import probe
-from detente.worker.probes.program import probe as program_probe
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
@@ -64,4 +64,5 @@ def test_the_gradient_of_a_broadcast_is_a_narrow_sum_and_a_sum_is_not(
     wide: bool, found: dict[str, int]
 ) -> None:
     """``.sum()`` stands in both programs: JAX widens it."""
-    assert program_probe(opened("bf16", bias(640, wide)), ())["program"]["narrow_sums"] == found
+    captured = next(c for c in opened("bf16", bias(640, wide)).captures if c.form == "hlo")
+    assert program_probe(captured.data, captured.form)["narrow_sums"] == found
