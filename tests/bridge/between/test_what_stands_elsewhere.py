@@ -226,17 +226,22 @@ def test_a_function_of_torchs_is_replaced(which: str, first: bool, monkeypatch: 
     equal(loop, build=Rectified, loss=lambda world: loss or cross_entropy)
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="open (docs/design/attacks.md): a user's function that comes back is refused by its certificate",
+)
 def test_a_function_that_is_put_back_is_the_one_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of torch's own that is known by itself. A user's may lead to something that moved while it stood nowhere."""
-    own, factor = F.relu, 1.0
+    own, factor = F.relu, 0.1
 
-    def times(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
-        return own(x) * factor
+    def capped(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+        # once or twice is the same: a capture hands its modes whatever stands under the name (docs/design/attacks.md)
+        return own(x).clamp(max=factor)
 
     def change(world: World, i: int) -> None:
         nonlocal factor
-        factor = 1.0 + i
-        monkeypatch.setattr(F, "relu", [own, F.silu, own, F.silu, times, own, times][i])
+        factor = 0.1 + 0.05 * i
+        monkeypatch.setattr(F, "relu", [own, F.silu, own, F.silu, capped, own, capped][i])
 
     world = equal(steps(change, 7), build=Rectified)
     assert len(world.more["compiled"].programs) == 4
