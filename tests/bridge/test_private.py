@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from detente import bridge
 from detente.bridge import private
@@ -179,7 +180,7 @@ def test_modes_of_the_users_are_told_from_torchs_and_can_be_left() -> None:
                 assert private.users_modes() == [mine]
         assert private.users_modes() == [mine, below]
     assert private.users_modes() == []
-    with torch.utils.flop_counter.FlopCounterMode(display=False):
+    with FlopCounterMode(display=False):
         assert len(private.users_modes()) == 1
 
 
