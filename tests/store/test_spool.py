@@ -250,3 +250,36 @@ def test_nesting_without_end_is_a_fault(tmp_path):
     path.write_bytes(b'{"schema":"detente/session/1","id":' + b"[" * 100_000 + b"\n")
     with pytest.raises(StoreFault):
         read_spool(path)
+
+
+def test_what_somebody_else_writes_into_it_ends_the_session(tmp_path):
+    """A row's own process made its rival's times three times as long, in a line as long as it was."""
+    whole = make_session(blocks=2)
+    with Spool.create(tmp_path, replace(whole, processes=whole.processes[:-1])) as spool:
+        data = spool.path.read_bytes()
+        with spool.path.open("r+b") as file:
+            file.seek(len(data) - 40)
+            file.write(bytes([data[-40] ^ 1]))
+        with pytest.raises(StoreFault, match="was changed while its session ran"):
+            spool.append(whole.processes[-1])
+        with spool.path.open("r+b") as file:
+            file.write(data)
+        spool.append(whole.processes[-1])
+        kept = spool.path.read_bytes()
+        spool.path.unlink()
+        with pytest.raises(StoreFault, match="taken away"):
+            spool.amend(note="done")
+        spool.path.write_bytes(kept)
+        with pytest.raises(StoreFault, match="another file put in its place"):
+            spool.amend(note="done")
+
+
+def test_it_is_known_whole_where_it_is_continued(tmp_path):
+    whole = make_session(blocks=2)
+    path = Spool.create(tmp_path, replace(whole, processes=whole.processes[:-1])).path
+    spool, _ = Spool.open(path)
+    with spool:
+        spool.append(whole.processes[-1])
+        path.write_bytes(path.read_bytes().replace(b"time", b"tima", 1))
+        with pytest.raises(StoreFault, match="was changed"):
+            spool.amend(note="done")

@@ -151,7 +151,10 @@ def parse_lines(lines: Iterable[bytes], source: str) -> Parsed:
             raise StoreFault(f"{where}: {said}", "the file was changed by hand, or is not ours") from None
         good += len(line)
     if session is None:
-        raise StoreFault(f"{source} holds no session: {'its only line is torn' if torn else 'it is empty'}")
+        raise StoreFault(
+            f"{source} holds no session: {'its only line is torn' if torn else 'it is empty'}",
+            "`detente export` writes a file that can be imported; copy it once more",
+        )
     return Parsed(replace(session, processes=tuple(processes)), good, torn)
 
 

@@ -3,6 +3,9 @@
 A session is measured on machines where nothing but the core is installed, and must outlive a killed parent,
 a full disk and a broken database. So this file is written first, line by line with fsync, and is kept: the
 database is an index that can be made again from it.
+
+What stands in it was measured: before every line what was written before it is read again, since a row's own process
+could write there, too. Behind the last line nobody looks.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import stat
@@ -61,6 +65,7 @@ class Spool:
 
     def __init__(self, path: Path, file: BinaryIO, length: int) -> None:
         self.path, self._file, self._length = path, file, length
+        self._written = hashlib.sha256()  # what stands in the file
         self.torn = ""
 
     @classmethod
@@ -78,7 +83,7 @@ class Spool:
         except OSError as error:
             raise disk_fault("make the folder", path.parent, error) from error
         try:
-            file = open(path, "xb", buffering=0)  # noqa: SIM115 - the spool owns it until close
+            file = open(path, "x+b", buffering=0)  # noqa: SIM115 - the spool owns it until close
         except FileExistsError:
             raise StoreFault(
                 f"{path} is there already", "a session's id must be new; --resume continues one"
@@ -117,8 +122,10 @@ class Spool:
             lines = file.readlines()
             parsed = parse_lines(lines, str(path))
             spool._length, spool.torn = parsed.length, parsed.torn
+            whole = b"".join(lines)[: spool._length]
+            spool._written.update(whole)
             spool._cut()
-            if not b"".join(lines)[: spool._length].endswith(b"\n"):
+            if not whole.endswith(b"\n"):
                 spool._write(b"\n")
         except OSError as error:
             spool.close()
@@ -158,6 +165,7 @@ class Spool:
 
     def _write(self, line: bytes) -> None:
         try:
+            self._check()
             self._cut()
             rest = memoryview(line)
             while rest:
@@ -170,6 +178,30 @@ class Spool:
                 self._cut()
             raise disk_fault("write to", self.path, error) from error
         self._length += len(line)
+        self._written.update(line)
+
+    def _check(self) -> None:
+        """Raises StoreFault where the file is another one than was written."""
+        found, left = hashlib.sha256(), self._length
+        self._file.seek(0)
+        while left and (part := self._file.read(min(left, 1 << 20))):
+            found.update(part)
+            left -= len(part)
+        here = os.fstat(self._file.fileno())
+        try:
+            named = os.stat(self.path)
+        except FileNotFoundError:
+            named = None
+        if named is None or (named.st_dev, named.st_ino) != (here.st_dev, here.st_ino):
+            what = "was taken away, or another file put in its place,"
+        elif found.digest() != self._written.digest():
+            what = "was changed"
+        else:
+            return
+        raise StoreFault(
+            f"{self.path} {what} while its session ran: what is in it was not measured by this session",
+            "a row's own process can do that: read its stack's file; nothing that was written here is to be believed",
+        )
 
     def _cut(self) -> None:
         self._file.truncate(self._length)
