@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -188,3 +189,23 @@ def test_time_that_a_file_patches_at_import_is_not_the_parents(tmp_path: Path) -
         HEAD + "import time\ntime.monotonic = lambda: 0.0\nMine = type('Mine', (TorchEager,), {})\n", tmp_path
     )
     assert time.monotonic is before and "mine" not in sys.modules
+
+
+def test_a_file_in_the_current_folder_takes_the_place_of_no_library(home: Path, tmp_path: Path) -> None:
+    """A row left a torch.py there, and every later process of its rivals ran it. A module of the user's is found."""
+    for name in ("torch", "numpy", "statistics"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the file in the current folder ran')\n")
+    (tmp_path / "mine_alone.py").write_text("from detente.stacks.torch_eager import TorchEager as Known\n")
+    (tmp_path / "below").mkdir()
+    name = write(tmp_path / "below" / "mine.py", "from mine_alone import Known\n\nclass Mine(Known): pass\n")
+    ran = subprocess.run(
+        [sys.executable, "-P", "-m", "detente", "compare", "gemm", "--stacks", f"torch-eager,{name}", *QUICK],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")},
+        check=False,
+    )
+    cells = json.loads(ran.stdout)["cells"]
+    assert [cell["status"] for cell in cells] == ["ok", "ok"], ran.stderr

@@ -133,7 +133,8 @@ def spawn(
     memory = MemoryWatch()
     with orphans.worker(), log.open("wb") as output:
         child = subprocess.Popen(
-            [str(python), "-m", "detente.worker", str(job_file)],
+            # -P: a torch.py in the current folder, left there by another row's process or a user's own, is not torch.
+            [str(python), "-P", "-m", "detente.worker", str(job_file)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

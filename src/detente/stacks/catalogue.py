@@ -13,6 +13,7 @@ from typing import Literal
 
 from detente.records.fault import UsageFault
 from detente.records.nearest import did_you_mean
+from detente.records.users_path import let_import
 from detente.stacks.protocol import Stack
 from detente.workloads.workload import Workload
 
@@ -235,6 +236,7 @@ def load_class(target: str) -> type:
     path = Path(file)
     if not path.is_file():
         raise UsageFault(f"no such file: {file}", "a stack of your own is named path/to/file.py:ClassName")
+    let_import(path)
     spec = importlib.util.spec_from_file_location(f"detente_user_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -173,6 +173,8 @@ class _Read:
         return isinstance(node, ast.Name) and self.imported.get(node.id) == target
 
 
+# What the current folder would otherwise be needed for.
+_ABOVE = str(Path(__file__).resolve().parents[2])
 _OURS: Mapping[str, StackEntry] = {e.target: e for e in STACKS.values()}
 
 
@@ -189,7 +191,11 @@ def _ask(file: str, cls: str, shown: str, content: int) -> StackEntry:
     read, write = os.pipe()
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(
-            [sys.executable, "-m", "detente.stacks.own_entry", file, cls, str(write)],
+            [sys.executable, "-P", "-m", "detente.stacks.own_entry", file, cls, str(write)],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, (_ABOVE, os.environ.get("PYTHONPATH")))),
+            },
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from detente.records.fault import UsageFault
+from detente.records.users_path import let_import
 from detente.workloads.own.reached import DIMENSIONS
 
 
@@ -43,9 +44,7 @@ def load_file(path: Path) -> ModuleType:
     module = sys.modules.get(key)
     if module is not None and getattr(module, "__file__", None) == str(path):
         return module
-    # Behind everything else, so that a neighbour called random.py does not replace the library's.
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
+    let_import(path)
     spec = importlib.util.spec_from_file_location(key, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
