@@ -493,3 +493,46 @@ def test_beside_others_messages_are_late_and_samples_wait() -> None:
     for change, rule in ((late, "clock-not-covering"), (turn, "handout-is-a-tell")):
         assert loud(judge(make_session(plant={"jax": change}, foreign=0.01)), "jax")[rule].severity == "void"
         assert rule not in loud(judge(make_session(plant={"jax": change}, foreign=0.9)), "jax")
+
+
+def in_turns(seen: Sample, fresh: Sample, steps: int = 12, place: int = 20_000) -> Change:
+    """Single steps on seen and on fresh batches, by their medians."""
+
+    def change(evidence: Evidence) -> Evidence:
+        assert evidence.window is not None
+        many = Sample(fresh.wall_ns * steps, steps, fresh.cpu_ns * steps)
+        window = replace(
+            evidence.window, fresh=many, seen=(many,), singly=(seen, fresh), fresh_place_ns=place, seen_place_ns=20_000,
+            fresh_place_cpu_ns=place, seen_place_cpu_ns=20_000,
+        )  # fmt: skip
+        return covered(replace(evidence, window=window))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "void"),
+    [
+        (in_turns(Sample(1_000_000, 1, 1_000_000), Sample(3_000_000, 1, 3_000_000)), True),
+        (in_turns(Sample(1_000_000, 1, 1_000_000), Sample(1_500_000, 1, 1_500_000)), False),
+        # A neighbour's turns are no work of a step's.
+        (in_turns(Sample(1_000_000, 1, 1_000_000), Sample(5_000_000, 1, 1_100_000)), False),
+        # Of two long steps no median is to be had: the difference is more than turns.
+        (in_turns(Sample(300_000_000, 1, 300_000_000), Sample(900_000_000, 1, 900_000_000), 1), True),
+        (in_turns(Sample(9_000_000, 1, 9_000_000), Sample(30_000_000, 1, 30_000_000), 2), False),
+        # A program is made where a batch is placed.
+        (in_turns(*(Sample(1_000_000, 1, 1_000_000),) * 2, place=40_000_000), True),
+        (in_turns(*(Sample(1_000_000, 1, 1_000_000),) * 2, place=900_000), False),
+    ],
+    ids=[
+        "a part is kept",
+        "colder memory",
+        "a neighbour",
+        "long steps",
+        "two steps",
+        "placed",
+        "a turn in placing",
+    ],
+)
+def test_what_is_kept_of_a_train_steps_batch_is_seen_in_turns(change: Change, void: bool) -> None:
+    assert ("remembered-results" in loud(judge(make_session(plant={"jax": change})), "jax")) == void

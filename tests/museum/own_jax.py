@@ -64,3 +64,19 @@ def ranks(batch: int = 4) -> Any:
         "expert": np.random.randint(0, EXPERTS, (batch, TOKENS)),
     }
     return params, _ranks_loss, rows
+
+
+def _encoded_loss(params: Any, batch: Any) -> Any:
+    waves = [f(batch["x"] * 2.0**k) for k in range(8) for f in (jnp.sin, jnp.cos)]
+    hidden = jax.nn.gelu(jnp.concatenate([batch["x"], *waves], axis=-1) @ params["up"])
+    return jnp.mean((hidden @ params["down"] - batch["y"]) ** 2)
+
+
+def encoded(batch: int = 1024) -> Any:
+    """A radiance field in small: much of the step is an encoding of the inputs, which no weight is in."""
+    params = {"up": _drawn(3 * 17, WIDTH), "down": _drawn(WIDTH, 4)}
+    rows = {
+        "x": (2 * np.random.rand(batch, 3) - 1).astype("float32"),
+        "y": np.random.rand(batch, 4).astype("float32"),
+    }
+    return params, _encoded_loss, rows

@@ -40,3 +40,23 @@ def masked(batch: int = 16) -> Any:
         return torch.nn.functional.cross_entropy(logits, batch["y"]), {"logits": logits}
 
     return Masked(), loss, {"x": torch.randn(batch, 32), "y": torch.randint(0, 7, (batch,))}
+
+
+class Probe(torch.nn.Module):
+    """A head on a backbone that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [part for _ in range(12) for part in (torch.nn.Linear(64, 64), torch.nn.GELU())]
+        self.backbone = torch.nn.Sequential(*layers).requires_grad_(False)
+        self.head = torch.nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.backbone(x))
+
+
+def frozen(batch: int = 64) -> Any:
+    def loss(model: Any, batch: Any) -> Any:
+        return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+    return Probe(), loss, {"x": 4 * torch.randn(batch, 64), "y": torch.randint(0, 10, (batch,))}

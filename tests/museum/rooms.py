@@ -215,6 +215,21 @@ ROOMS: dict[str, Room] = {
         {"Stale": Planted("void", "not-the-same-function", TORCH, NEVER_MOVED | WINDOW)},
         size="",
     ),
+    # What no weight of the optimizer's is in is kept for each batch, or is a constant of its program.
+    "own-frozen": Room(
+        OWN + "frozen",
+        "train-step",
+        ("torch-eager", "detente"),
+        {"KeepsItsBackbone": Planted("void", "remembered-results", TORCH_WINDOW, WINDOW)},
+        size="",
+    ),
+    "own-encoded": Room(
+        OWN_JAX + "encoded",
+        "train-step",
+        ("jax",),
+        {"InputsBakedIn": Planted("void", "remembered-results", JAX_WINDOW, WINDOW)},
+        size="",
+    ),
     "own-masked": Room(
         OWN + "masked",
         "forward",

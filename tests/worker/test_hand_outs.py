@@ -89,6 +89,36 @@ def taken(running: Any, moves: bool = True) -> Any:
     return taking.of_state(3)
 
 
+def test_steps_on_fresh_batches_lie_between_two_stretches_and_in_turns_with_seen_ones() -> None:
+    class Noting(Steps):
+        def __init__(self) -> None:
+            super().__init__(lambda a: a)
+            self.batches: list[Any] = []
+
+        def place(self, batch: Any) -> Any:
+            return batch
+
+        def step(self, batch: Any) -> Any:
+            self.batches.append(batch)
+            return super().step(batch)
+
+    for _ in range(5):
+        running = Noting()
+        taking = Window(running, Rotation([0, 1, 2, 3]), 8, 5e-4, SAMPLING, (lambda: None, lambda: None))
+        taking.make_room(hold=True)
+        fresh: Any = ["a", "b", "c"]
+        found = taking.of_state(3, fresh, [0, 1, 2, 3])
+        first = running.batches.index("a")
+        turns = running.batches[first - 1 : first + 5]
+        assert turns[1::2] == fresh and set(turns[::2]) <= {0, 1, 2, 3}
+        assert [b for b in running.batches if isinstance(b, str)] == fresh
+        assert found.fresh is not None and found.fresh.steps == 3 and sum(s.steps for s in found.seen) == 3
+        assert found.singly is not None and all(one.steps == 1 for one in found.singly)
+        # No stretch holds one of them: from its state before to the one behind it are its own steps.
+        for stretch in found.stretches:
+            assert stretch.after["x"][0] - stretch.before["x"][0] == stretch.steps
+
+
 @pytest.mark.parametrize("moves", [True, False])
 def test_what_is_computed_in_the_copy_is_no_copying(moves: bool) -> None:
     """It was subtracted twenty times, so that any work was allowed there."""

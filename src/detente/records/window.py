@@ -63,13 +63,14 @@ class Window:
     errors     what was compared then; ``err_ref`` is the larger error of two eager runs
     loss       of the last of these steps; None where there is no state, and in older sessions
     hand_outs  in order
-    fresh      a queue of batches that no step had seen (regions without state), and ``seen``: queues of as many that
-               had been seen, right before and after it
+    fresh      a queue of batches that no step had seen, and ``seen``: queues of as many that had been seen, right
+               before and after it. Where a state moves, both are single steps in turns, added up, and ``singly`` the
+               median step on a seen batch and on a fresh one
     parent_wall_ns, parent_cpu_ns
                the same window by the parent's own clock and by the kernel's account of the process: from the message
                that it begins to the message that it is over. 0 where nobody looked
     fresh_place_ns, seen_place_ns
-               what placing a fresh batch took, and one that had been placed before (regions without state), and
+               what placing a fresh batch took, and one that had been placed before, and
                ``fresh_place_cpu_ns``, ``seen_place_cpu_ns`` of processor time
     placing_ns, placing_cpu_ns
                all of that placing, where it was part of the window: fresh batches are placed right before their queue
@@ -90,6 +91,7 @@ class Window:
     replays: tuple[Replay, ...] = ()
     fresh: Sample | None = None
     seen: tuple[Sample, ...] = ()
+    singly: tuple[Sample, ...] = ()
     fresh_place_ns: int = 0
     seen_place_ns: int = 0
     fresh_place_cpu_ns: int = 0

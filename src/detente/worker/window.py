@@ -7,7 +7,8 @@ like everything else: a stack that is honest only where it is looked at publishe
 
 Where a region has no state to hand out (``forward``, ``gradient``), what steps return is handed out instead, of the
 rotating batches and of fresh ones that no step has seen: a result that is remembered by its batch is as fast as ever
-for the first and cannot be for the second.
+for the first and cannot be for the second. Where a state moves, a part of a step may be remembered, of a backbone that
+is frozen or of what hangs on the batch alone: steps on fresh batches are timed there in turns with steps on seen ones.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -37,8 +39,10 @@ MOST_REPLAYED = 32
 SLOW_S = 0.25
 # A sample may become so many times as long as the one before it: one reading is no ground for more.
 LONGEST = 64
-# Fresh batches of a region without state, at most: each is placed, and seen once.
+# Fresh batches, at most: each is placed, and seen once.
 FRESH = 32
+# Seconds of steps on fresh batches where a state moves.
+FRESH_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class Taken:
     stretches  one of them is taken again; which is drawn behind the window
     outputs    of regions without state
     fresh      a queue of fresh batches, and ``seen``: queues of as many that rotate, before and after it;
-               ``placing``: what placing the fresh ones took
+               ``placing``: what placing the fresh ones took. Where a state moves, both are single steps in turns, and
+               ``singly`` the median of either
     newest     the handle of one of the last steps
     collector  whether Python's collector was on at the end: the harness turned it off, a stack may turn it on again
     """
@@ -90,6 +95,7 @@ class Taken:
     loss: float = math.nan
     given: set[Part] = field(default_factory=set)
     placing: Placing = Placing()
+    singly: tuple[Sample, Sample] | None = None
     newest: Any = None
     collector: bool = False
 
@@ -110,6 +116,11 @@ class Rotation:
     def __call__(self) -> Any:
         number, self.next = self.next, (self.next + 1) % self.count
         return self._batches[number] if self._read is None else self._read()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody else says which batch is next."""
+        return self._read is not None
 
     def turn(self) -> None:
         """Go on at a batch that is drawn now."""
@@ -157,6 +168,11 @@ def draw_stretch(taken: Taken) -> Stretch | None:
     return _DRAW.choice(taken.stretches) if taken.stretches else None
 
 
+def fresh_steps(step_s: float) -> int:
+    """Fresh batches where a state moves, of steps of so many seconds."""
+    return max(1, min(FRESH, int(FRESH_S / max(step_s, 1e-9))))
+
+
 def fresh_seed() -> int:
     """A seed for batches that nobody has seen."""
     return _DRAW.getrandbits(48)
@@ -196,9 +212,9 @@ class Window:
         # How long reading a state may take is a matter of its size, and not of what a stack makes of the copying.
         self._copy_ns = self._buffers.copy_ns()
 
-    def of_state(self, rest: int) -> Taken:
+    def of_state(self, rest: int, fresh: Sequence[Batch] = (), seen: Sequence[Batch] = ()) -> Taken:
         """A window over a state that moves, behind ``make_room``: ``rest`` steps until it is handed out the first time,
-        stretches behind."""
+        stretches behind, and steps on ``fresh`` batches behind one of these (no reference goes that way)."""
         taken, queued, hold, first = self.taken, self.queued, self._hold, Sample(0, 0)
         with without_collector():
             self.begin()
@@ -213,7 +229,9 @@ class Window:
             each = max(first.wall_ns / first.steps * queued / 1e9, self.each_s if queued > 1 else 0.0)
             count = behind(each, self.sampling)
             at = 0
-            for start, length in lay_stretches(_DRAW, count, queued, each):
+            laid = lay_stretches(_DRAW, count, queued, each)
+            when = _DRAW.randrange(len(laid)) if fresh else -1
+            for i, (start, length) in enumerate(laid):
                 self._samples(start - at)
                 before = self._hand_out(hold) if start else taken.state
                 begun = len(taken.samples)
@@ -224,6 +242,8 @@ class Window:
                         Stretch(begun, len(batches), batches, before, after, looked, self._loss)
                     )
                 at = start + length
+                if i == when:
+                    self._in_turns(fresh, seen)
             self._samples(count - at)
             self._over()
         return taken
@@ -261,6 +281,20 @@ class Window:
         taken.fresh, self._newest = sample(self.running, lambda: next(batches), len(fresh), keep)
         self._returned(keep, fresh=True)
         taken.seen.append(sample(self.running, self.feed, len(fresh))[0])
+
+    def _in_turns(self, fresh: Sequence[Batch], seen: Sequence[Batch]) -> None:
+        """Single steps on a seen batch and on a fresh one, in turns: a neighbour's turn is in one of them, and the
+        median of each is of the work."""
+        taken = self.taken
+        placed, taken.placing = place_fresh(self.running, seen, fresh)
+        known, new = [], []
+        for batch in placed:
+            known.append(sample(self.running, self.feed, 1)[0])
+            found, self._newest = sample(self.running, lambda batch=batch: batch, 1)
+            new.append(found)
+        taken.seen.append(_together(known))
+        taken.fresh = _together(new)
+        taken.singly = _median(known), _median(new)
 
     def _samples(self, count: int) -> list[int]:
         """Take so many; the numbers of their batches."""
@@ -335,3 +369,12 @@ class Window:
         self.taken.hand_outs.append(
             HandOut(len(self.taken.samples), wall_now - wall, cpu_now - cpu, copy, tensors)
         )
+
+
+def _together(steps: Sequence[Sample]) -> Sample:
+    return Sample(sum(s.wall_ns for s in steps), len(steps), sum(s.cpu_ns for s in steps))
+
+
+def _median(steps: Sequence[Sample]) -> Sample:
+    """Of single steps, each number by itself."""
+    return Sample(int(median(s.wall_ns for s in steps)), 1, int(median(s.cpu_ns for s in steps)))

@@ -1,11 +1,11 @@
-"""Where no state moves, a result may be remembered by its batch: fresh ones beside seen ones."""
+"""A result, or a part of a step, may be remembered by its batch: fresh ones beside seen ones."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
 
-from detente.judge.rules.rule import Group, Row, Rule, each
+from detente.judge.rules.rule import Group, Row, Rule, each, on_gpu
 from detente.judge.rules.window import shared, windows
 from detente.records.sample import Sample
 from detente.records.session import Process
@@ -14,6 +14,11 @@ from detente.records.window import Window
 # A queue of fresh batches may take so many times as long as one of batches that were seen: they come from memory, the
 # others from a cache. What is remembered takes thousands of times less.
 REMEMBERED = 3.0
+# Of a step that moves a state a part is remembered, and the rest of it is computed: single steps in turns, by the clock
+# and by processor time. Fair rows lie within a quarter of 1.
+REMEMBERED_IN_PART = 2.0
+# Steps of either kind that have a median; of fewer the difference is longer than a neighbour's turns.
+LEAST_IN_TURNS = 8
 # Turns of a neighbour, 4 ms each, that a queue of batches may wait for.
 TURNS_NS = 100_000_000
 
@@ -56,7 +61,24 @@ def _places_a_step(p: Process, window: Window, fresh: Sample) -> bool:
     return wall > 0.5 * fresh.wall_ns / fresh.steps and (not asked or cpu > 0.5 * fresh.cpu_ns / fresh.steps)
 
 
+def _in_turns(row: Row, window: Window) -> float | None:
+    """How many times as long as a step on a seen batch one on a fresh batch takes; None where nobody could tell. By the
+    clock and by processor time, whichever says less: a neighbour's turn is no work, and what waits for a device uses no
+    processor."""
+    if window.fresh is None or len(window.singly) != 2:
+        return None
+    seen, fresh = window.singly
+    more = (fresh.wall_ns - seen.wall_ns) * window.fresh.steps
+    if window.fresh.steps < LEAST_IN_TURNS and more < TURNS_NS:
+        return None
+    wall = fresh.wall_ns / max(seen.wall_ns, 1)
+    return wall if on_gpu(row) else min(wall, fresh.cpu_ns / max(seen.cpu_ns, 1))
+
+
 def _remembered(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
+    if row.cell.contract.region == "train-step":
+        yield from _remembered_in_part(row)
+        return
     ratios = [
         max(_fresh_over_seen(w.fresh, seen, shared(p.foreign)) for seen in (w.seen, _published(p)) if seen)
         for p, w in windows(row)
@@ -78,6 +100,31 @@ def _remembered(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         )
 
 
+def _remembered_in_part(row: Row) -> Iterator[tuple[str, dict]]:
+    ratios = [ratio for _, w in windows(row) if (ratio := _in_turns(row, w)) is not None]
+    if ratios and statistics.median(ratios) > REMEMBERED_IN_PART:
+        yield (
+            f"a step on a batch that no step has seen takes {statistics.median(ratios):.3g} times as long as one on a "
+            "batch that was seen: what hangs on the batch alone is not computed again, or a program is made for each",
+            {"ratios": ratios},
+        )
+        return
+    told = [(p, w, w.fresh) for p, w in windows(row) if w.fresh is not None and w.singly]
+    more = [(w.fresh_place_ns - w.seen_place_ns) * fresh.steps for _, w, fresh in told]
+    placed = [w.fresh_place_ns / max(w.seen_place_ns, 1) for _, w, _ in told]
+    if (
+        placed
+        and statistics.median(placed) > REMEMBERED
+        and min(more) > TURNS_NS
+        and all(_places_a_step(*one) for one in told)
+    ):
+        yield (
+            f"placing a batch that was not seen before takes {statistics.median(placed):.3g} times as long as placing "
+            "one that was: the step's work is done there, or a program is made for each batch",
+            {"placed": placed},
+        )
+
+
 RULES = (
     Rule(
         code="remembered-results",
@@ -85,18 +132,19 @@ RULES = (
         family="computed",
         severity="void",
         title="Results are remembered by their batch",
-        what="A step on a batch that was seen before returns what was computed then.",
+        what="A step on a batch that was seen before returns, or goes on from, what was computed then.",
         why="Where no state moves, four rotating batches are four results: a dictionary answers in 0.3 us, and every "
-        "value is right.",
+        "value is right. Where one does, what no weight of the optimizer's is in (a frozen backbone, an encoding of "
+        "the inputs) can be kept for each batch, or be a constant of a program for each.",
         evidence=("window",),
         detected="A queue of fresh batches, which are placed right before it, between two queues of as many that "
         "rotate: over three times as long as these, or as what is published, in most processes; placing a fresh batch "
-        "likewise.",
+        "likewise. Of a train step single steps on fresh batches in turns with steps on seen ones: over twice as long, "
+        "by the clock and by processor time, in most processes; of placing 100 ms more.",
         fix="Compute every step.",
         waive="Never for a rate.",
         example="@functools.lru_cache\ndef forward(batch): ...",
         cpu=True,
         check=each(_remembered),
-        applies=lambda row: row.cell.contract.region != "train-step",
     ),
 )

@@ -35,7 +35,7 @@ from detente.worker.reference import (
     window_name,
 )
 from detente.worker.three_steps import ThreeSteps, three_steps
-from detente.worker.window import FRESH, Taken, draw_stretch, fresh_seed, states
+from detente.worker.window import FRESH, FRESH_S, Taken, draw_stretch, fresh_seed, fresh_steps, states
 from detente.worker.window import Window as Taking
 
 # What a disk says that holds no more. Any other refusal (a folder in a file's place) may be the stack's doing.
@@ -64,14 +64,17 @@ def run(job: Job, events: Events) -> Evidence:
     referenced = has_reference(folder, contract)
     reference = map_reference(folder, window_name(contract)) if referenced else _NOTHING
     taking, rest, held = _ready(opened, steps, events, reference)
-    fresh = _fresh(opened, taking.queued) if region != "train-step" else []
+    fresh = _fresh(opened, taking, region)
     # Asked before the window: nothing of the stack's runs between its last reading and what is made of it.
     names = running.parameter_names()
     if region == "train-step":
         events.phase("memory")  # of what is handed out, until the window says that it begins
         taking.make_room(held)
     before, began = running.compiled().events, take_state()
-    taken = taking.of_state(rest) if region == "train-step" else taking.of_outputs(fresh, opened.batches)
+    if region == "train-step":
+        taken = taking.of_state(rest, fresh, opened.batches)
+    else:
+        taken = taking.of_outputs(fresh, opened.batches)
     opened.window = (began, take_state())
     opened.done, opened.collector, opened.first_loss = taken.newest, taken.collector, steps.losses[0]
     window = _window(job, taken, reference, opened.weights, names)
@@ -143,14 +146,20 @@ def _ready(
     return taking, reference.steps - done, held
 
 
-def _fresh(opened: Opened, queued: int) -> list[dict[str, np.ndarray]]:
-    """Batches that no step has seen; none where a workload's batches differ in shape, and a new one would compile."""
+def _fresh(opened: Opened, taking: Taking, region: str) -> list[dict[str, np.ndarray]]:
+    """Batches that no step has seen; none where a workload's batches differ in shape, and a new one would compile, or
+    come from a loader. Of a step that is long and moves a state one, in the first process of a row."""
     from detente.workloads.catalogue import find_size
 
     job, workload = opened.job, opened.workload
+    count, step_s = max(2, min(taking.queued, FRESH)), taking.each_s / taking.queued
+    if region == "train-step":
+        count = fresh_steps(step_s)
+        if taking.feed.is_read or (step_s > FRESH_S and not job.full_proof):
+            return []
     size = find_size(workload, job.cell.size)
     generator = np.random.default_rng(fresh_seed())
-    found = [workload.batch(size, generator) for _ in range(max(2, min(queued, FRESH)))]
+    found = [workload.batch(size, generator) for _ in range(count)]
     shapes = {
         tuple(sorted((n, a.shape, a.dtype.str) for n, a in b.items())) for b in [*opened.batches, *found]
     }
@@ -180,6 +189,7 @@ def _window(job: Job, taken: Taken, reference: Reference, weights: Any, names: f
         hand_outs=tuple(taken.hand_outs),
         fresh=taken.fresh,
         seen=tuple(taken.seen),
+        singly=taken.singly or (),
         fresh_place_ns=placing.fresh_ns,
         seen_place_ns=placing.seen_ns,
         fresh_place_cpu_ns=placing.fresh_cpu_ns,
