@@ -19,6 +19,7 @@ from detente.stacks.jax_form import OF_THE_BRIDGE, form_of
 from detente.stacks.jax_jit import JaxJit
 from detente.stacks.jax_profile import profiled
 from detente.stacks.jax_running import captures_of
+from detente.stacks.moments import by_name
 from detente.stacks.process_memory import keeps_freed, resident_beside
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import optimizer_for
@@ -135,17 +136,8 @@ class DetenteRunning:
             return self.tensors()
         values, moments = self.region.on_host()
         found = {n: of_numpy(values[n]) for n, _ in self._named()}
-        counts: dict[str, set[float]] = {}
-        for name, kept in moments.items():
-            for key, array in kept.items():
-                if array.ndim:
-                    found[f"{key}:{name}"] = self._widened(array)
-                else:
-                    counts.setdefault(key, set()).add(float(array))
-        # One count where all agree, as every stack has it.
-        return found | {
-            key: np.array(next(iter(values))) for key, values in counts.items() if len(values) == 1
-        }
+        kept = {n: {key: self._widened(a) for key, a in own.items()} for n, own in moments.items()}
+        return found | by_name(kept, {n: np.shape(values[n]) for n in kept})
 
     def parameter_names(self) -> frozenset[str]:
         return frozenset(n for n, p in self.module.named_parameters() if p.requires_grad)

@@ -15,6 +15,7 @@ from detente.records.precision import PRECISIONS
 from detente.stacks.best_seconds import best_seconds
 from detente.stacks.brought_along import by_torch
 from detente.stacks.installed_versions import installed_versions
+from detente.stacks.moments import by_name, is_count
 from detente.stacks.process_memory import forget_peak, keeps_freed, resident
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_trace import operators_of
@@ -204,20 +205,15 @@ class TorchRunning:
     def _moments(self) -> dict[str, np.ndarray]:
         """The optimizer's tensors by torch's key and parameter; its counts of steps as one, where they agree."""
         names = {p: n for n, p in self.module.named_parameters()}
-        found: dict[str, np.ndarray] = {}
-        counts: dict[str, dict[str, float]] = {}
+        kept: dict[str, dict[str, np.ndarray]] = {}
         for parameter, state in self.optimizer.state.items() if self.optimizer is not None else ():
+            own = kept.setdefault(names[parameter], {})
             for key, value in state.items():
-                if isinstance(value, self.torch.Tensor) and value.shape == parameter.shape and value.dim():
-                    found[f"{key}:{names[parameter]}"] = self._widened(value)
+                if isinstance(value, self.torch.Tensor) and value.shape == parameter.shape:
+                    own[key] = self._widened(value)
                 elif isinstance(value, self.torch.Tensor | float | int) and not isinstance(value, bool):
-                    counts.setdefault(key, {})[names[parameter]] = float(value)
-        for key, by_name in counts.items():
-            if len(set(by_name.values())) == 1:
-                found[key] = np.array(next(iter(by_name.values())))
-            else:
-                found |= {f"{key}:{n}": np.array(v) for n, v in by_name.items()}
-        return found
+                    own[key] = np.array(float(value))
+        return by_name(kept, {n: tuple(p.shape) for p, n in names.items()})
 
     def adopt(self, state: Arrays) -> None:
         """Go on from a state that any stack handed out (``state``): the reference takes a stretch of a window again.
@@ -239,7 +235,7 @@ class TorchRunning:
                 for key in kept.get(name, ()):
                     array = to_torch(torch, state[f"{key}:{name}"])
                     mine[key] = array.to(self.stack.device).to(
-                        parameter.dtype if array.dim() else torch.get_default_dtype()
+                        parameter.dtype if array.dim() or not is_count(key) else torch.get_default_dtype()
                     )
                 if mine and "step" in state:
                     # The count's own dtype is torch's default at the time the state was made.

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from detente.records.contract import Contract
 from detente.records.job import Job
@@ -100,11 +101,15 @@ class TorchMaker:
 
     @contextmanager
     def gradients(self, running: TorchRunning, batch: Any) -> Iterator[dict[str, np.ndarray]]:
-        """Those of the step itself, before its update: a backward pass of their own would cost a fourth step."""
+        """Those of the step itself, before its update: a backward pass of their own would cost a fourth step. And
+        before the hooks of the optimizer's own, in which a user may clip them."""
         found: dict[str, np.ndarray] = {}
-        hook = running.optimizer.register_step_pre_hook(
-            lambda *_: found.update(found or running.held_gradients())
-        )
+
+        def hold(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            if optimizer is running.optimizer:
+                found.update(found or running.held_gradients())
+
+        hook = register_optimizer_step_pre_hook(hold)
         try:
             yield found
         finally:

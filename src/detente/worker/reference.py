@@ -117,20 +117,21 @@ class Reference:
         self, trace: Trace | Sketched, whole: frozenset[Kind] = frozenset()
     ) -> tuple[TensorError, ...]:
         """The error of every tensor of a run. A tensor that the reference has and the run lacks is infinitely wrong,
-        unless the whole kind was not proved in this process; kinds of ``whole`` always are. A moment of zeros is what
-        torch has none of: of a parameter that no gradient reaches, and of its size."""
+        unless the whole kind was not proved in this process; kinds of ``whole`` always are. A gradient or a moment of
+        zeros is what torch has none of: of a parameter that no gradient reaches, and of its size."""
         found: list[TensorError] = []
         seen: set[str] = set()
+        kinds = set(whole)
         for kind, name, count, sketched in trace.sketches():
+            kinds.add(kind)
             key = f"{kind}|{name}"
             elements, size, err_ref = self.entries.get(key, (count, 0.0, 0.0))
             right = key in self.entries and elements == count
-            if kind == "moment" and self._unreached(name, count) and not np.any(sketched):
+            if self._of_none(kind, name, count) and not np.any(sketched):
                 continue
             error = rms(sketched - self.sketches[key], elements) if right else float("inf")
             found.append(TensorError(kind, name, error, err_ref, size, elements, elements > WHOLE))
             seen.add(key)
-        kinds = {e.kind for e in found} | whole
         for key, (elements, size, err_ref) in self.entries.items():
             kind, _, name = key.partition("|")
             if key not in seen and kind in kinds:
@@ -160,6 +161,12 @@ class Reference:
     def _has(self, name: str, elements: int) -> bool:
         kinds = ("moment",) if _kind(name) == "moment" else ("update", "buffer")
         return any(self.entries.get(f"{kind}|{name}", (-1,))[0] == elements for kind in kinds)
+
+    def _of_none(self, kind: Kind, name: str, elements: int) -> bool:
+        """Whether torch has none of this, as no gradient reaches its parameter."""
+        if kind == "gradient":
+            return f"gradient|{name}" not in self.entries and self._has(name, elements)
+        return kind == "moment" and self._unreached(name, elements)
 
     def _unreached(self, name: str, elements: int) -> bool:
         """Whether this may be a moment of a parameter that no gradient reaches."""
