@@ -5,8 +5,9 @@ Importing this package imports no framework; the public names are resolved when 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from detente.still import import_still
 
 __version__ = "0.1.0"
 
@@ -32,7 +33,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'detente' has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
     module, attribute = _PUBLIC[name]
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(import_still(module), attribute)
 
 
 def __dir__() -> list[str]:

@@ -6,8 +6,9 @@ framework.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from detente.still import import_still
 
 # What an editor and a type checker see; at run time the table below imports them one by one.
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+        value = getattr(import_still(_PUBLIC[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
