@@ -65,3 +65,11 @@ def test_the_command_says_so_and_writes_nothing(environ: dict[str, str], tmp_pat
     )
     assert done.returncode == 3 and "set DETENTE_HOME" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [("~", "/there"), ("~/x", "/there/x"), ("~x", "~x"), ("/a", "/a")]
+)
+def test_a_home_that_no_shell_expanded_is_the_users(given: str, found: str) -> None:
+    """It made a folder that is called ~ in the current one."""
+    assert data_folder({"DETENTE_HOME": given, "HOME": "/there"}) == Path(found) / "data"

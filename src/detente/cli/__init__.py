@@ -108,7 +108,8 @@ def _run(arguments: list[str]) -> int:
     except click.Abort:
         return _tell(arguments, "interrupted", "interrupted", "", 130)
     except click.ClickException as error:
-        hint = error.ctx.get_usage() if isinstance(error, click.UsageError) and error.ctx else ""
+        known = isinstance(error, click.UsageError) and error.ctx
+        hint = error.ctx.get_usage() if known else _help(arguments)  # type: ignore[attr-defined, union-attr]
         return _tell(arguments, "usage", error.format_message(), hint, 2)
     except Fault as error:
         return _tell(arguments, error.code, error.message, error.hint, error.exit_code)
@@ -123,6 +124,11 @@ def _run(arguments: list[str]) -> int:
         return _bug(arguments, error)
     except Exception as error:
         return _bug(arguments, error)
+
+
+def _help(arguments: list[str]) -> str:
+    named = " ".join(["detente", *(a for a in arguments[:1] if a in COMMANDS)])
+    return f"`{named} --help` says what it takes"
 
 
 def _bug(arguments: list[str], error: Exception) -> int:

@@ -15,7 +15,9 @@ from detente.records.fault import MachineFault
 def _folder(environ: Mapping[str, str], variable: str, fallback: str, part: str) -> Path:
     own = environ.get("DETENTE_HOME")
     if own:
-        return Path(own) / part
+        # No shell has expanded what stands in an env file or in quotes.
+        tilde = own == "~" or own.startswith("~/")
+        return (_home(environ) / own[2:] if tilde else Path(own)) / part
     root = environ.get(variable, "")
     # "If an implementation encounters a relative path in any of these variables it should consider the path invalid and
     # ignore it" (XDG Base Directory Specification).
