@@ -253,6 +253,33 @@ def test_a_change_of_structure_is_noticed(change):
         rule.hyper(optimizer)
 
 
+@pytest.mark.parametrize(
+    "kind", [np.float32, np.float64, np.array, torch.tensor], ids=lambda kind: kind.__name__
+)
+def test_a_schedule_of_another_kind_of_number_is_no_other_structure(kind):
+    params = parameters(SHAPES, torch.float32)
+    optimizer = torch.optim.AdamW(params.values(), lr=0.01)
+    rule = trace(optimizer, params.items())
+    for at in (0.02, 0.03):
+        optimizer.param_groups[0].update(lr=kind(at), weight_decay=kind(at), betas=(kind(0.9), kind(at)))
+        row = np.asarray(rule.hyper(optimizer)[0], np.float64).sum(-1)
+        wanted = (*(float(kind(v)) for v in (at, 0.9, at)), 1e-8, float(kind(at)))
+        assert sorted(row) == sorted(wanted)
+
+
+def test_numbers_of_numpy_when_it_is_traced_update_as_pythons_do():
+    own = {"lr": np.float32(0.01), "weight_decay": np.float32(0.1), "eps": np.float32(1e-8)}
+    pythons = {key: float(value) for key, value in own.items()}
+    results = []
+    for how in (own, pythons):
+        params = parameters(SHAPES, torch.float32)
+        optimizer = torch.optim.AdamW(params.values(), **how)
+        rule = trace(optimizer, params.items())
+        results.append(run_bridge(rule, optimizer, params, SHAPES, torch.float32, range(3))[0])
+    for name in SHAPES:
+        np.testing.assert_array_equal(results[0][name], results[1][name])
+
+
 def refused(optimizer, params):
     with pytest.raises(Refused) as caught:
         trace(optimizer, params.items())

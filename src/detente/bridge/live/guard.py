@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 from detente.bridge.live.forks import in_child
+from detente.bridge.live.gradients_asked import tell_once, wants_values
 from detente.bridge.live.inside import INSIDE, ONE, running, runs_here
 from detente.bridge.live.shared import address
 from detente.bridge.private import (
@@ -87,10 +88,13 @@ class Guard:
     in_c     something of C's reads and writes the live tensors from now on, and asks nobody
     swapped  one of the tensors was given what another object was, and is watched no more
     graphs   somebody may have made a graph of the tensors, whose backward() leaves gradients, or set one
+    bare     a step ran, which leaves no gradients; None when somebody who asked for them was told so
     arrays   of numpy, weakly, which do so for as long as they live
     """
 
-    __slots__ = ("__weakref__", "arrays", "behind", "calls", "exposed", "graphs", "in_c", "read", "swapped")
+    __slots__ = (
+        "__weakref__", "arrays", "bare", "behind", "calls", "exposed", "graphs", "in_c", "read", "swapped",
+    )  # fmt: skip
 
     def __init__(self, read: Callable[[], None]) -> None:
         self.read: Callable[[], Callable[[], None] | None] = weakref.WeakMethod(read)  # type: ignore[arg-type]
@@ -99,6 +103,7 @@ class Guard:
         self.exposed: set[int] = set()
         self.in_c = False
         self.swapped = self.graphs = False
+        self.bare: bool | None = False
         self.arrays: list[weakref.ref[np.ndarray]] = []
 
     @property
@@ -139,6 +144,12 @@ class Guard:
             # Behind the read, which begins a new account. What another step's own code does writes nothing.
             if name in ALIASES:
                 self.written(tensor)
+
+    def no_gradient(self, frame: FrameType) -> None:
+        """Code in this frame was given None for a gradient."""
+        if self.bare and not in_child() and not self.off and wants_values(frame):
+            self.bare = None
+            tell_once(frame)
 
     def _asked_in_child(self) -> None:
         """The live values could not be filled before the fork, and cannot be here: told once."""
@@ -280,7 +291,11 @@ def _seen(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -
         if name == "set:grad":
             for guard, _ in _told(args[0]):
                 guard.graphs = True
-        return plainly(func, *args, **kwargs)
+        found = plainly(func, *args, **kwargs)
+        if found is None and name == "grad":
+            for guard, _ in _told(args[0]):
+                guard.no_gradient(sys._getframe(1))
+        return found
     given = list(_watched((*args, *kwargs.values())))
     _tell(given, name)
     # ``p.data`` has a version of its own, which the step never asks for.

@@ -39,7 +39,7 @@ def numbers(group: Mapping[str, Any], written: Collection[str] = ()) -> dict[str
             continue
         if isinstance(value, tuple | list):
             out.update({f"{key}.{i}": float(v) for i, v in enumerate(value) if _is_float(v)})
-        elif _is_float(value) or (key == "lr" and isinstance(value, int)):
+        elif _is_float(value) or (key == "lr" and isinstance(value, int | np.integer)):
             out[key] = float(value)
     return out
 
@@ -80,11 +80,18 @@ def traced_groups(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) ->
     library's ``foreach`` may round where its loop does not (LaProp of pytorch-optimizer has its step sizes in a
     float32 tensor), so the path that eager takes comes first.
     """
-    plain = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in group.items()}
+    plain = {k: _plain(v) for k, v in group.items()}
     default = {**plain, **{k: v for k, v in PATH.items() if k in group}}
     if torchs_step(type(optimizer)) or "foreach" not in group or group["foreach"] is False:
         return [default]
     return [{**default, "foreach": group["foreach"]}, default]
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in (tuple, list):
+        return type(value)(map(_plain, value))
+    one = isinstance(value, torch.Tensor) and value.numel() == 1
+    return value.item() if one or (_is_float(value) and not isinstance(value, float)) else value
 
 
 def encode(values: Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
@@ -102,6 +109,9 @@ def encode(values: Mapping[str, float], names: tuple[str, ...]) -> np.ndarray:
 
 
 def _is_float(value: Any) -> bool:
-    return isinstance(value, float) or (
-        isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_floating_point()
-    )
+    """A number of numpy's (``lr = schedule[i]``) is one as well."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and value.is_floating_point()
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0 and value.dtype.kind == "f"
+    return isinstance(value, float | np.floating)
