@@ -22,7 +22,7 @@ from detente.bridge.capture.data import keep_data
 from detente.bridge.capture.derivative import Derivatives, keep_derivatives
 from detente.bridge.capture.functional import functional
 from detente.bridge.capture.functions import keep_functions, unkept
-from detente.bridge.capture.generators import Generators, of_the_system
+from detente.bridge.capture.generators import Counted, Drawn, Generators, common, of_the_system
 from detente.bridge.capture.held import Held, Left, left_in_python, noting_reads, read_of, standing_in
 from detente.bridge.capture.hooks import keep_hooks, rewire
 from detente.bridge.capture.kept import ROOM, Kept, Leaving, apart, keeping, offered
@@ -36,7 +36,18 @@ from detente.bridge.capture.provenance import tag
 from detente.bridge.capture.quiet import without_torchs_log
 from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
 from detente.bridge.capture.seeds import keep_seeds
-from detente.bridge.capture.settled import Answers, Given, answers, is_check, settled, tried, unsettled
+from detente.bridge.capture.settled import (
+    Answers,
+    Given,
+    OfTheLoss,
+    answers,
+    eagers_own,
+    is_check,
+    may_be_eagers,
+    settled,
+    tried,
+    unsettled,
+)
 from detente.bridge.capture.statistics import keep_statistics
 from detente.bridge.capture.torchs_code import without_torchs_code
 from detente.bridge.capture.torchs_words import refusal_of
@@ -70,7 +81,8 @@ class Captured:
     ``lasting`` are results beside the loss that are the module's own tensors. ``asked`` is what the user's code asked
     for outside of Python (a file), and ``again`` what it asks for whenever it runs. ``codes`` are those of the user's
     functions that ran. ``kept`` are tensors that forward leaves in Python, for who looks at them behind the step, and
-    ``unkept`` the names of those places that no step fills."""
+    ``unkept`` the names of those places that no step fills. ``drawn`` is how far forward moves generators of Python's
+    and numpy's whose numbers decide nothing."""
 
     graph: Graph
     batch: batches.Layout
@@ -86,6 +98,7 @@ class Captured:
     codes: frozenset[CodeType] = field(default=frozenset(), compare=False)
     kept: tuple[Kept, ...] = ()
     unkept: tuple[str, ...] = ()
+    drawn: Drawn = ()
 
 
 class _Told:
@@ -98,6 +111,7 @@ class _Told:
     read: frozenset[int] = frozenset()
     writes: Sequence[Write] = ()
     unreached: frozenset[str] = frozenset()
+    drawn: Drawn = ()
 
 
 class _Program(nn.Module):
@@ -135,6 +149,7 @@ class _Program(nn.Module):
         told, ran = self.__dict__["told"], self.__dict__["ran"]
         # Before the loss, which may bind another tensor to a name: what it gives back of that is of this step.
         own = (*self.model.named_parameters(), *self.model.named_buffers())
+        counted = Counted(self.__dict__["before"])
         try:
             with (
                 nullcontext() if given is None else given,
@@ -154,6 +169,7 @@ class _Program(nn.Module):
         except BaseException:
             held.put_back()
             raise
+        told.drawn = counted.words()
         told.writes, changed = self.__dict__["before"].written()
         if changed:
             raise refuse(
@@ -188,12 +204,14 @@ def capture(
     inputs: bool = False,
     again: Again = None,
     keep: bool = False,
+    own: bool = False,
 ) -> Captured:
     """The step's forward and loss as a neutral graph. ``model`` is read, never changed. ``settle``: what Python asks of
     values is answered by this batch, and checked in every step; else it is refused. ``inputs``: tensors that the loss
     holds are inputs of the program (``outside``), where they are constants else. ``again``: for a caller that captures
     again when a buffer gives another answer; called before the module is asked, so that it holds the values of now.
-    ``keep``: what forward leaves in Python's places is among the results (``kept``).
+    ``keep``: what forward leaves in Python's places is among the results (``kept``). ``own``: where eager torch itself
+    raises in this loss (ValueError of a batch norm that is given one row), so does this.
 
     Raises Refused with every reason that could be found in one pass.
     """
@@ -209,6 +227,10 @@ def capture(
                 before,
                 ran,
             )
+    except OfTheLoss as raised:
+        assert raised.refused is not None
+        error = raised.error if own else raised.refused
+        raise error from error.__cause__
     finally:
         before.put_back()
     if not keep and (captured.kept or captured.unkept):
@@ -284,6 +306,13 @@ def _settled_draws(run: Callable[[], Captured], before: Sources, ran: Ran) -> Ca
     """The program, and again where Python's or numpy's generators moved, where there is an iterator, or where code asks
     the clock or chance: a number that was drawn in the capture would be the same one in every step."""
     generators = Generators(before)
+
+    def once_more() -> Captured:
+        try:
+            return run()
+        except OfTheLoss as raised:  # where other numbers are drawn than eager would
+            raise raised.refused or raised.error from None
+
     try:
         captured = run()
     finally:
@@ -291,20 +320,21 @@ def _settled_draws(run: Callable[[], Captured], before: Sources, ran: Ran) -> Ca
     for turn in range(generators.places(moved) if moved else 0):
         before.put_back()
         with generators.elsewhere(turn):
-            other = run()
+            other = once_more()
         if not alike(captured, other, values=True):
             raise refuse("generator", f"the step draws from {' and '.join(moved)}")
+        captured = replace(captured, drawn=common(captured.drawn, other.drawn))
     for given in of_the_system() if ran.of_the_system(before.systems) else ():
         before.put_back()
         with given:
-            other = run()
+            other = once_more()
         if not alike(captured, other, values=True):
             raise refuse("generator", "the step draws from random.SystemRandom")
     changing, outside = [*ran.changing(), *before.iterators], ran.outside
     asked = (*outside.asked,)
     for _ in range(TURNS if changing else bool(asked)):
         before.put_back()
-        if not alike(captured, run(), values=True):
+        if not alike(captured, once_more(), values=True):
             raise refuse(
                 "generator" if changing else "repeat",
                 "what the step computes with is another number whenever it is asked "
@@ -341,7 +371,7 @@ def _twice(
             pairs = zip(left, standing, strict=True)
             read = {place(one.table, one.key) for one, value in pairs if read_of(value, other.read)}
             second = found
-        except Refused:
+        except (Refused, OfTheLoss):
             pass
     # What was put where nothing was, and is found there the next time, is a cache.
     moving = [one for one in left if not one.fresh or place(one.table, one.key) in anew]
@@ -425,6 +455,12 @@ def _capture(
     if devices:
         reasons.append(Reason("device", f"the module is on {', '.join(sorted(devices))}"))
 
+    def ask() -> Answers:
+        before.put_back()  # a capture that failed leaves its tensors behind
+        if again is not None:
+            again()
+        return answers(model, loss, batch)
+
     def made(given: Given | None) -> tuple[Captured, Leaving]:
         if given is not None:
             before.put_back()
@@ -432,12 +468,6 @@ def _capture(
             return _export(model, loss, layout, tensors, held, outside, before, ran, caches, given)
         finally:
             caches.forget()
-
-    def ask() -> Answers:
-        before.put_back()  # a capture that failed leaves its tensors behind
-        if again is not None:
-            again()
-        return answers(model, loss, batch)
 
     def lasting(found: tuple[Captured, Leaving]) -> list[Reason]:
         graph = found[0].graph
@@ -449,6 +479,8 @@ def _capture(
 
     found, refused = tried(made, None)
     if refused is not None and (reasons or not settle or not {r.code for r in refused.reasons} <= _ASKED):
+        if not reasons and may_be_eagers(refused):
+            eagers_own(refused, ask)
         raise Refused([*reasons, *refused.reasons]) from refused.__cause__
     if refused is not None:
         found = settled(ask, made, lasting, refused)
@@ -518,5 +550,7 @@ def _export(
         graph = replace(graph, unreached=told.unreached)
         leaving = replace(leaving, graph=replace(leaving.graph, unreached=told.unreached))
     ours = tuple(replace(one, name=held.canonical(one.name)) for one in told.lasting)
-    found = Captured(graph, layout, told.aux, held, tags.draws, writes=tuple(told.writes), lasting=ours)
+    found = Captured(
+        graph, layout, told.aux, held, tags.draws, writes=tuple(told.writes), lasting=ours, drawn=told.drawn
+    )
     return found, leaving

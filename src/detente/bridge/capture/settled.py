@@ -212,7 +212,7 @@ class Given(_Questions):
             return ask()
         x = x.detach().reshape(())
         checks = guard(*_asker()) if kind == "bool" else None
-        message = SETTLED if checks is None else f"a check on values fails: {checks}"
+        message = SETTLED if checks is None else checks
         _check((x != 0) == value if isinstance(value, bool) else x == value, message)
         return value
 
@@ -228,14 +228,63 @@ def _check(condition: torch.Tensor, message: str) -> None:
     torch.ops.aten._assert_async.msg(condition, message)
 
 
+class OfTheLoss(Exception):
+    """Eager torch itself raises there: ``error`` is what it raises, and ``refused`` what the capture says of it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.refused: Refused | None = None
+
+
 def answers(model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> Answers:
-    """Run the loss once in eager torch, on copies, with torch's generator put back, and write down what is asked."""
+    """Run the loss once in eager torch, on copies, with torch's generator put back, and write down what is asked.
+    Raises OfTheLoss."""
     tensors, layout = flatten(batch)
     model, tensors = copied((model, tensors))
     batch = layout.build(tensors)
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), Asked() as asked:
-        loss(model, batch)
+        try:
+            loss(model, batch)
+        except Exception as error:
+            raise OfTheLoss(error) from None
     return asked.answers
+
+
+def may_be_eagers(refused: Refused) -> bool:
+    """Whether a refusal comes of an exception that a caller of eager torch would catch by its kind. A RuntimeError is
+    one of these, and stays a refusal, which is one, too."""
+    cause = refused.__cause__
+    return cause is not None and any(_kind(link) for link in _links(cause))
+
+
+def eagers_own(refused: Refused, ask: Callable[[], Answers]) -> None:
+    """Raises OfTheLoss where eager torch (``ask()`` runs the loss in it) raises an exception of the kind that the
+    capture met."""
+    try:
+        ask()
+    except OfTheLoss as raised:
+        assert refused.__cause__ is not None
+        if type(raised.error) in {_kind(link) for link in _links(refused.__cause__)}:
+            raised.refused = refused
+            raise
+    except Exception:  # it cannot be copied
+        return
+
+
+def _links(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _kind(error: BaseException) -> type[BaseException] | None:
+    """None of what a refusal is in the place of: torch's own, and RuntimeError itself."""
+    kind = type(error)
+    own = (
+        isinstance(error, Exception) and kind is not RuntimeError and not kind.__module__.startswith("torch")
+    )
+    return kind if own and not isinstance(error, Refused) else None
 
 
 def is_check(node: Node) -> bool:
@@ -296,10 +345,13 @@ def settled(
     first: Refused,
 ) -> Made:
     """What is ``made`` with the answers that are given; ``ask()`` asks for them, and ``lasting`` gives reasons why one
-    is no answer to build on. Raises Refused for what stands in the way then, which is another line than that of the
-    ``first`` refusal, most often."""
+    is no answer to build on. Raises OfTheLoss where eager raises, and Refused for what stands in the way then, which is
+    another line than that of the ``first`` refusal, most often."""
     try:
         asked = ask()
+    except OfTheLoss as raised:
+        raised.refused = first
+        raise
     except Exception:
         raise first from first.__cause__  # it says why
     done, refused = tried(made, Given(asked))

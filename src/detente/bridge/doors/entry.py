@@ -13,6 +13,7 @@ from torch import nn
 from detente.bridge.capture.weights import whole
 from detente.bridge.kernels.build import begin
 from detente.bridge.live.interrupts import held_back
+from detente.bridge.live.seeded import given, next_seed
 from detente.bridge.refusal import Refused
 from detente.bridge.state.kept import one_arena
 from detente.bridge.state.meta import on_meta
@@ -52,7 +53,8 @@ def compile(
     two repeats of each rolled block, where they live in an ``nn.ModuleList`` or ``nn.Sequential`` (of another model it
     is ``full``), and keeps no copy of the state to go back to; ``none`` does not. Default: ``full``, and ``short``
     for a model on the meta device. A certificate is kept beside its program, and one that is stored is not made again.
-    ``seed`` (default ``torch.initial_seed()``, so ``torch.manual_seed`` is honoured) starts the random numbers.
+    ``seed`` starts the random numbers; the default follows from ``torch.initial_seed()``, so that ``torch.manual_seed``
+    is honoured, and is another one for every further step since.
     ``matmul``: ``highest`` is float32 products as torch does them by default, ``tensorfloat32`` is torch's ``high``.
     ``nonfinite``: ``raise`` when a loss that is read is NaN or infinite, ``return`` gives it as it is.
     ``form`` asks for one form of the program (``unrolled``, ``rolled``, ``rolled+dots``, ...) instead of the
@@ -108,7 +110,7 @@ def compile(
     )
     if found := criterion(loss):
         raise Refused(found)
-    chosen = torch.initial_seed() if seed is None else told["seed"]
+    chosen = next_seed() if seed is None else told["seed"]
     by_default = "short" if on_meta(model) else "full"
     told |= {"certificate": told["certificate"] or by_default, "seed": chosen % 2**32}
     options = Options(**told, form=form, cache=cache, weights=weights, quiet=quiet)
@@ -116,7 +118,10 @@ def compile(
     one_arena()
     begin()
     with held_back(), telling(f"step of {type(model).__name__}", quiet):
-        return Step(model, loss, optimizer, example_batch, options, share)
+        step = Step(model, loss, optimizer, example_batch, options, share)
+    if seed is None:
+        given()
+    return step
 
 
 __all__ = ["check", "compile"]

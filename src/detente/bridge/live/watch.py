@@ -69,23 +69,23 @@ class Watch:
         self._versions, self._trained = plainly(self._moving)
 
     def resized(self) -> list[str]:
-        """What was given memory of another shape or dtype through ``.data`` since: another program's."""
+        """What has another shape or dtype since, through ``.data`` or in place: another program's."""
         now = plainly(self._sized)
         return [
             f"{name} is {str(to[1])[6:]}{list(to[0])} now, and was {str(was[1])[6:]}{list(was[0])}"
-            for name, was, to in zip(self.names, self._sizes, now, strict=True)
+            for name, was, to in zip(self._all_names, self._sizes, now, strict=True)
             if was != to
         ]
 
     def memory(self) -> list[int]:
         """Where each tensor's values lie."""
-        return [0 if t.is_meta or t.layout is not torch.strided else t.data_ptr() for t in self._tensors]
+        return [0 if t.is_meta or t.layout is not torch.strided else t.data_ptr() for t in self._all]
 
     def ids(self) -> list[int]:
         return [id(t) for t in self._tensors]
 
     def _sized(self) -> list[tuple[torch.Size, torch.dtype]]:
-        return [(t.shape, t.dtype) for t in self._tensors]
+        return [(t.shape, t.dtype) for t in self._all]
 
     def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
         """The step itself has just written to these, or taken what they hold. Whatever else moved is news still."""

@@ -82,6 +82,7 @@ class Trace:
     key: jax.Array | None = None
     offset: Any = 0
     words: list[jax.Array] = field(default_factory=list)
+    reached: dict[int, int] = field(default_factory=dict)  # how many words there were behind each node
     shared: Shared = field(default_factory=Shared)
 
     def inner(self, offset: Any = 0) -> Trace:
@@ -90,10 +91,19 @@ class Trace:
 
     def word(self) -> jax.Array:
         """The smallest site that faulted so far (0-d int32), ``NO_FAULT`` when none did."""
-        word = jnp.int32(NO_FAULT)
-        for other in self.words:
-            word = jnp.minimum(word, other)
-        return word
+        return _smallest(self.words)
+
+    def word_before(self, ids: Sequence[int]) -> jax.Array | None:
+        """As ``word``, of what was run before these nodes were over; None where nothing of that can fault."""
+        words = self.words[: max((self.reached.get(number, 0) for number in ids), default=0)]
+        return _smallest(words) if words else None
+
+
+def _smallest(words: Sequence[jax.Array]) -> jax.Array:
+    word = jnp.int32(NO_FAULT)
+    for other in words:
+        word = jnp.minimum(word, other)
+    return word
 
 
 @dataclass
@@ -168,6 +178,7 @@ def _run(nodes: Sequence[Node], values: dict[Any, Any], trace: Trace, live: set[
                 stop += 1
             after = live | {ref.id for node in nodes[stop:] for ref in node_refs(node)}
             _run_checkpoint(nodes[start:stop], values, trace, after, depth + 1)
+        trace.reached.update((node.id, len(trace.words)) for node in nodes[start:stop])
         start = stop
 
 

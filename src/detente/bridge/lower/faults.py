@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from detente.bridge.capture.guards import exception
 from detente.bridge.graph import Where
 
 NO_FAULT = 2**31 - 1
@@ -39,13 +40,7 @@ class Sites:
             return None
         message, where = self.rows[word]
         kind, _, rest = message.partition(": ")
-        kinds: dict[str, type[Exception]] = {
-            "IndexError": IndexError,
-            "ValueError": ValueError,
-            "RuntimeError": RuntimeError,
-            "ZeroDivisionError": ZeroDivisionError,
-            "AssertionError": AssertionError,
-        }
-        if kind in kinds:
-            return kinds[kind](f"{rest}\n    at {where}")
+        own = exception(kind) if rest else None
+        if own is not None:
+            return own(f"{rest}\n    at {where}")
         return IndexError(f"{message}\n    at {where}")

@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from detente.bridge.lower.faults import NO_FAULT
+
 # ``f(values, batch, key) -> ((loss, (aux, buffers, word)), gradients)``: as ``Program.gradients`` gives
 Gradients = Callable[[dict[str, Any], Sequence[Any], Any], tuple[Any, dict[str, Any]]]
 
@@ -59,6 +61,8 @@ def accumulated(
             total, written, worst, sums, _ = carry
             index, part = item
             (value, (aux, new, fault)), grad = gradients({**values, **written}, part, key_of(index))
+            # Behind the first part that raises torch runs none.
+            new = {name: jnp.where(worst != NO_FAULT, written[name], value) for name, value in new.items()}
             share = {name: sums[name] + g * jnp.asarray(1.0 / parts, g.dtype) for name, g in grad.items()}
             carry = (total + value / parts, new, jnp.minimum(worst, fault), share, aux[stacked:])
             return carry, aux[:stacked]
@@ -66,7 +70,7 @@ def accumulated(
         start = (
             jnp.zeros(loss.shape, loss.dtype),
             {name: jnp.asarray(values[name]) for name in buffers},
-            jnp.full(word.shape, jnp.iinfo(word.dtype).max, word.dtype),
+            jnp.full(word.shape, NO_FAULT, word.dtype),
             {name: jnp.zeros(g.shape, g.dtype) for name, g in grads.items()},
             tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in aux[stacked:]),
         )

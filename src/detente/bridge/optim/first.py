@@ -59,7 +59,7 @@ class TorchsStep:
         pass
 
     def apply(
-        self, params: Any, grads: Any, state: Any, hyper: Any, stacks: Any = None
+        self, params: Any, grads: Any, state: Any, hyper: Any, stacks: Any = None, skip: Any = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         return dict(params), dict(state)
 

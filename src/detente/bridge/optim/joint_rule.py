@@ -25,7 +25,7 @@ from detente.bridge.optim.joint import Joint, key_of, trace_joint
 from detente.bridge.optim.layout import array_of, tensor_of
 from detente.bridge.optim.reach import Place, Spot, Table, found, holder, in_state, keyed, put, spots
 from detente.bridge.optim.recording import aval_of
-from detente.bridge.optim.run import decode, select
+from detente.bridge.optim.run import decode, select, unless
 from detente.bridge.refusal import Refused, refuse
 
 State = dict[str, dict[str, Any]]
@@ -232,8 +232,10 @@ class JointRule:
         state: State,
         hyper: Sequence[Any],
         stacks: Mapping[str, Sequence[str]] | None = None,
+        skip: jax.Array | None = None,
     ) -> tuple[dict[str, jax.Array], State]:
-        """One step. JAX-traceable. Raises Refused where a parameter has no gradient: the others would see that."""
+        """One step. JAX-traceable. ``skip``, a 0-d bool: everything stays as it was, but for what a first step makes.
+        Raises Refused where a parameter has no gradient: the others would see that."""
         lacking = [n for n in self.trained if grads.get(n) is None]
         if lacking:
             raise refuse(
@@ -255,7 +257,7 @@ class JointRule:
             new = dict(params)
             for name, value in zip(self.joint.names, results, strict=False):
                 if name in new:
-                    new[name] = value
+                    new[name] = unless(skip, value, new[name])
             own = {
                 n: {k: v for k, v in state.get(n, {}).items() if k.startswith("#ema")} for n in self.trained
             }
@@ -264,7 +266,9 @@ class JointRule:
                 owner, leaf = self._owner(place)
                 spot = self.joint.after.at[place]
                 dtype = spot.detail.dtype if spot.kind in ("tensor", "scalar") else "float64"
-                after[owner][leaf] = jnp.asarray(value, dtype)
+                made = jnp.asarray(value, dtype)
+                old = state.get(owner, {}).get(leaf)
+                after[owner][leaf] = made if old is None else unless(skip, made, jnp.asarray(old, dtype))
         return new, after
 
     def stackable(self, members: Iterable[str]) -> bool:

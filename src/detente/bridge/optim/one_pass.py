@@ -57,7 +57,8 @@ _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 @dataclass(frozen=True)
 class Written:
     """``text`` defines ``numbers``, ``loop`` and how many numbers are ``kept`` between them (kernels/update.cc).
-    Operands: the parameter, its gradient, the state's ``arrays``, its ``numbers``, and the group's row of float64.
+    Operands: the parameter, its gradient, the state's ``arrays``, its ``numbers``, and the group's row of float64, with
+    one more that is not zero where nothing is to change, of a program that may say so.
     Results: the parameter, then the state's in the same order."""
 
     text: str
@@ -169,8 +170,9 @@ class _Writing:
         raise _Unwritten(primitive)
 
 
-def written(program: Program, started: bool) -> Written | None:
-    """None where there is no loop of it. ``started``: the state says whether there was a step. Under x64."""
+def written(program: Program, started: bool, skips: bool) -> Written | None:
+    """None where there is no loop of it. ``started``: the state says whether there was a step; ``skips``: the program
+    says whether there is to be one. Under x64."""
     shape = tuple(program.param.shape)
     leaves = {leaf.key: leaf.aval for leaf in program.leaves}
     arrays = tuple(k for k, a in leaves.items() if tuple(a.shape) == shape)
@@ -184,10 +186,12 @@ def written(program: Program, started: bool) -> Written | None:
     like = jax.ShapeDtypeStruct(shape, np.float32)
 
     def run(param: Any, grad: Any, state: tuple[Any, ...], row: tuple[Any, ...]) -> tuple[Any, ...]:
-        new, fresh = update(program, param, grad, dict(zip(order, state, strict=True)), _Row(row), ())  # type: ignore[arg-type]
+        skip = row[-1] != 0 if skips else None
+        numbers: Any = _Row(row)
+        new, fresh = update(program, param, grad, dict(zip(order, state, strict=True)), numbers, (), skip)
         return (new, *(fresh[key] for key in order))
 
-    row = tuple(jax.ShapeDtypeStruct((), jnp.float64) for _ in program.hyper)
+    row = tuple(jax.ShapeDtypeStruct((), jnp.float64) for _ in range(len(program.hyper) + skips))
     closed = jax.make_jaxpr(run)(like, like, tuple(avals[k] for k in order), row)
     writing = _Writing(shape)
     operands = [writing.name() for _ in closed.jaxpr.invars]
@@ -272,9 +276,12 @@ class OnePass:
     layers: int | None  # of a stack
 
     def __call__(
-        self, param: Any, grad: Any, state: Mapping[str, Any], numbers: Any
+        self, param: Any, grad: Any, state: Mapping[str, Any], numbers: Any, skip: Any = None
     ) -> tuple[Any, dict[str, Any]]:
         """As ``run.update``; of a stack for each layer, whose numbers may be rows of their own."""
+        if skip is not None:
+            more = jnp.broadcast_to(skip.astype(jnp.float64), (*numbers.shape[:-1], 1))
+            numbers = jnp.concatenate((numbers, more), -1)
         order = (*self.written.arrays, *self.written.numbers)
         kept = [state[key] for key in order]
         arrays = len(self.written.arrays) + 2
@@ -284,13 +291,18 @@ class OnePass:
 
 
 def one_pass(
-    program: Program, param: Any, grad: Any, state: Mapping[str, Any], stacked: bool = False
+    program: Program,
+    param: Any,
+    grad: Any,
+    state: Mapping[str, Any],
+    stacked: bool = False,
+    skips: bool = False,
 ) -> OnePass | None:
     """Where a lowering may call kernels, and there is a loop of this update. Under x64."""
     if not may_call() or not (param.dtype == grad.dtype == jnp.float32) or param.shape != grad.shape:
         return None
     if tuple(param.shape[stacked:]) != tuple(program.param.shape):
         return None
-    found = written(program, STARTED in state)
+    found = written(program, STARTED in state, skips)
     key = None if found is None else loop(found.text)
     return None if found is None or key is None else OnePass(key, found, param.shape[0] if stacked else None)

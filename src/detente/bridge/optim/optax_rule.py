@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
+
+from detente.bridge.optim.run import unless
 
 Arrays = Mapping[str, jax.Array]
 
@@ -54,17 +57,21 @@ class OptaxRule:
         state: Any,
         hyper: Sequence[Any] = (),
         stacks: Mapping[str, Sequence[str]] | None = None,
+        skip: jax.Array | None = None,
     ) -> tuple[dict[str, jax.Array], Any]:
         """One step: ``(params, state)``. Every trained parameter needs a gradient: optax has no notion of a
-        parameter without one. Raises KeyError with the name that lacks it. A stacked parameter is one leaf."""
+        parameter without one. Raises KeyError with the name that lacks it. A stacked parameter is one leaf. ``skip``,
+        a 0-d bool: everything stays as it was."""
         import optax
 
         mine = self._mine(params)
         lacking = [name for name in mine if grads.get(name) is None]
         if lacking:
             raise KeyError(f"no gradient for {', '.join(lacking)}; leave it out of the rule's names")
-        updates, state = self.transformation.update({name: grads[name] for name in mine}, state, mine)
-        return {**params, **optax.apply_updates(mine, updates)}, state
+        updates, moved = self.transformation.update({name: grads[name] for name in mine}, state, mine)
+        new = optax.apply_updates(mine, updates)
+        new, moved = jax.tree.map(partial(unless, skip), (new, moved), (mine, state))
+        return {**params, **new}, moved
 
     def _mine(self, params: Arrays) -> dict[str, jax.Array]:
         return {name: params[name] for name in self.names}

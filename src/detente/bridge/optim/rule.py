@@ -182,7 +182,13 @@ class Rule:
         """As ``Update.resting``: a rule by itself moves nothing of what takes no part."""
         return []
 
-    def rested(self, state: State, params: Mapping[str, jax.Array], names: Iterable[str]) -> State:
+    def rested(
+        self,
+        state: State,
+        params: Mapping[str, jax.Array],
+        names: Iterable[str],
+        skip: jax.Array | None = None,
+    ) -> State:
         """As ``Update.rested``."""
         return state
 
@@ -194,6 +200,7 @@ class Rule:
         hyper: Sequence[Any],
         stacks: Mapping[str, Sequence[str]] | None = None,
         ahead: Mapping[str, tuple[Any, ...]] | None = None,
+        skip: jax.Array | None = None,
     ) -> tuple[dict[str, jax.Array], State]:
         """One step. A parameter that is not the optimizer's, or whose gradient is absent or None, is left as it
         is together with its state, as torch leaves a parameter without ``.grad``.
@@ -201,7 +208,8 @@ class Rule:
         ``stacks`` maps a stacked array's name to the torch names of its slices along axis 0: parameter,
         gradient and every state leaf then carry that leading axis, and the update is vmapped over it (each
         slice with the numbers of its own group). ``ahead``: what ``ahead`` gave for these parameters, where somebody
-        asked it before. JAX-traceable, whatever jax's x64 mode.
+        asked it before. ``skip``, a 0-d bool: no step, everything stays as it was, in place. JAX-traceable, whatever
+        jax's x64 mode.
         """
         stacks = stacks or {}
         new_params, new_state = dict(params), dict(state)
@@ -210,13 +218,15 @@ class Rule:
         with torch_numerics():
             work = self._work([n for n in params if grads.get(n) is not None], hyper, stacks)
             if ahead is None:
-                work = self._in_one_pass(work, params, grads, state, stacks, new_params, new_state)
+                work = self._in_one_pass(work, params, grads, state, stacks, new_params, new_state, skip)
             given = _ahead(work, state, stacks) if ahead is None else ahead
             for name, program, numbers, axis in work:
                 step = inner.setdefault(id(program), jax.jit(partial(update, program)))
                 if name in stacks:
-                    step = jax.vmap(step, in_axes=(0, 0, 0, axis, 0))
-                new_params[name], fresh = step(params[name], grads[name], state[name], numbers, given[name])
+                    step = jax.vmap(step, in_axes=(0, 0, 0, axis, 0, None))
+                new_params[name], fresh = step(
+                    params[name], grads[name], state[name], numbers, given[name], skip
+                )
                 new_state[name] = {**state[name], **fresh}
         return new_params, new_state
 
@@ -229,6 +239,7 @@ class Rule:
         stacks: Mapping[str, Sequence[str]],
         new_params: dict[str, jax.Array],
         new_state: State,
+        skip: jax.Array | None,
     ) -> list[Work]:
         """Updates what a kernel can (one_pass.py); the others are returned. Not for who applies the rule inside a loop:
         one slice of a stack after another would be copied out for the call and back."""
@@ -240,12 +251,12 @@ class Rule:
             assert grad is not None
             kind = (id(program), grad.dtype, grad.shape, name in stacks)
             if kind not in known:
-                known[kind] = one_pass(program, param, grad, mine, name in stacks)
+                known[kind] = one_pass(program, param, grad, mine, name in stacks, skip is not None)
             once = known[kind]
             if once is None:
                 left.append(one)
                 continue
-            new_params[name], fresh = once(param, grad, mine, numbers)
+            new_params[name], fresh = once(param, grad, mine, numbers, skip)
             new_state[name] = {**mine, **fresh}
         return left
 

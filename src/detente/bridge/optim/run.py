@@ -31,9 +31,11 @@ def update(
     state: Mapping[str, Any],
     numbers: jax.Array,
     ahead: tuple[Any, ...] = (),
+    skip: jax.Array | None = None,
 ) -> tuple[jax.Array, dict[str, Any]]:
     """The new parameter and the new state of one parameter; ``numbers`` is its group's row, decoded. ``ahead``: what
-    was computed for its ``rest`` (numbers_ahead.py), where it is split. Under x64."""
+    was computed for its ``rest`` (numbers_ahead.py), where it is split. ``skip``, a 0-d bool: both as they were. Under
+    x64."""
     values: dict[str, Any] = {"param": param, "grad": grad, **numbers_in(program, state, numbers)}
     halves = program.halves
     if ahead and halves is not None:
@@ -50,7 +52,14 @@ def update(
     }
     if started is not None:
         fresh[STARTED] = jnp.ones_like(started)
-    return results[0], fresh
+    return unless(skip, results[0], param), {
+        key: unless(skip, value, state[key]) for key, value in fresh.items()
+    }
+
+
+def unless(skip: jax.Array | None, new: Any, old: Any) -> Any:
+    """The new value, and the old one where ``skip`` is true."""
+    return new if skip is None else jnp.where(skip, old, new)
 
 
 def numbers_in(program: Program, state: Mapping[str, Any], numbers: jax.Array) -> dict[str, Any]:

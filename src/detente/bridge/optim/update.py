@@ -24,6 +24,7 @@ from detente.bridge.optim.layout import from_torch
 from detente.bridge.optim.program import Leaf
 from detente.bridge.optim.recording import aval_of
 from detente.bridge.optim.rule import Rule, State
+from detente.bridge.optim.run import unless
 
 
 @dataclass(frozen=True)
@@ -144,13 +145,18 @@ class Update:
             [] if self.ema is None else [n for n, e in state.items() if n not in moved and ema.AVERAGE in e]
         )
 
-    def rested(self, state: State, params: Mapping[str, jax.Array], names: Iterable[str]) -> State:
-        """``state`` with those moved towards their weights."""
+    def rested(
+        self,
+        state: State,
+        params: Mapping[str, jax.Array],
+        names: Iterable[str],
+        skip: jax.Array | None = None,
+    ) -> State:
+        """``state`` with those moved towards their weights; ``skip`` as in ``apply``."""
         if self.ema is None:
             return state
-        decay = self.ema
-        rest = self.resting(state, names)
-        return {**state, **{n: {**state[n], **ema.advance(state[n], params[n], decay)} for n in rest}}
+        moved = {n: ema.advance(state[n], params[n], self.ema) for n in self.resting(state, names)}
+        return {**state, **{n: {**state[n], **_unless(skip, new, state[n])} for n, new in moved.items()}}
 
     def left_behind(self, state: State, names: Iterable[str]) -> list[str]:
         """Which of ``names`` have moved an average in ``state`` and are not updated by this rule: nothing would move it
@@ -203,6 +209,7 @@ class Update:
         hyper: Sequence[Any],
         stacks: Mapping[str, Sequence[str]] | None = None,
         ahead: Mapping[str, tuple[Any, ...]] | None = None,
+        skip: jax.Array | None = None,
     ) -> tuple[dict[str, jax.Array], State]:
         """As ``Rule.apply``. The norm is over all gradients given, also of parameters that are not the optimizer's."""
         if self.clip_value is not None:
@@ -210,9 +217,14 @@ class Update:
         if self.clip_norm is not None:
             grads, _ = clip_norm(grads, self.clip_norm, self.norm_type)
         more = {"ahead": ahead} if ahead is not None else {}
-        new, after = self.rule.apply(params, grads, state, hyper, stacks, **more)
+        new, after = self.rule.apply(params, grads, state, hyper, stacks, skip=skip, **more)
         if self.ema is not None:
             for name in after:
                 if name in params:
-                    after[name] = {**after[name], **ema.advance(state[name], new[name], self.ema)}
+                    moved = ema.advance(state[name], new[name], self.ema)
+                    after[name] = {**after[name], **_unless(skip, moved, state[name])}
         return new, after
+
+
+def _unless(skip: jax.Array | None, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: unless(skip, value, old[key]) for key, value in new.items()}

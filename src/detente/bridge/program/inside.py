@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from detente.bridge.lower.driver import Trace
+from detente.bridge.optim.run import unless
 from detente.bridge.random.keys import step_key
 from detente.bridge.roll import backward
 
@@ -25,6 +26,10 @@ def update_inside(program: Program, rule: Any, names: Sequence[str]) -> Callable
 
         stacks = {n: m for n in wanted if len(m := program.members(n)) > 1}
         ahead = rule.ahead(sorted(wanted & state.keys()), state, hyper, stacks)
+        fault: list[Any] = []  # whether the forward pass raised, once it is over
+
+        def between() -> None:
+            fault.append(program.faulted(trace.word()))
 
         def update(name: str, row: Any, param: Any, grad: Any, kept: Any) -> tuple[Any, Any]:
             if name not in wanted:
@@ -42,14 +47,18 @@ def update_inside(program: Program, rule: Any, names: Sequence[str]) -> Callable
             given = None
             if ahead is not None and name in ahead:
                 given = {first: tuple(a if row is None else a[row] for a in ahead[name])}
-            params, states = rule.apply({first: param}, {first: grad}, {first: kept}, mine, ahead=given)
+            params, states = rule.apply(
+                {first: param}, {first: grad}, {first: kept}, mine, ahead=given, skip=fault[0]
+            )
             return params[first], states[first]
 
-        done = backward.step(program.graph, program.bind({**fixed, **own}, batch), state, update, trace)
+        values = program.bind({**fixed, **own}, batch)
+        done = backward.step(program.graph, values, state, update, trace, between)
         loss, aux, buffers = program.split(done.outputs)
+        buffers = {n: unless(fault[0], value, own[n]) for n, value in buffers.items()}
         params = {n: v for n, v in done.params.items() if n in wanted}
         kept = {n: v for n, v in done.state.items() if n in wanted}
-        state = rule.rested({**state, **kept}, {**fixed, **own}, names)
+        state = rule.rested({**state, **kept}, {**fixed, **own}, names, fault[0])
         return {**own, **buffers, **params}, state, loss, aux, trace.word()
 
     return step

@@ -13,15 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from detente.bridge.graph import Graph
+from detente.bridge.graph import Graph, refs
 from detente.bridge.kernels.build import called, calling
 from detente.bridge.kernels.updates import order
 from detente.bridge.lower.backwards import backwards
 from detente.bridge.lower.driver import Trace, evaluate
 from detente.bridge.lower.dtypes import torchs_gradient
-from detente.bridge.lower.faults import Sites
+from detente.bridge.lower.faults import NO_FAULT, Sites
 from detente.bridge.lower.precision import torch_numerics, x64
 from detente.bridge.optim.accumulate import accumulated
+from detente.bridge.optim.run import unless
 from detente.bridge.passes.connected import connected
 from detente.bridge.program.inside import update_inside
 from detente.bridge.program.xla_options import options as xla_options
@@ -115,11 +116,21 @@ class Program:
     def forward(
         self, values: Mapping[str, Any], batch: Sequence[Any], key: Any
     ) -> tuple[Any, tuple[Any, ...]]:
-        """``(loss, (aux leaves, new buffers by name, fault word))``. JAX-traceable, under
+        """``(loss, (aux leaves, new buffers by name, fault word))``. A buffer that is written behind what raises stays
+        as it was, and one that is written before has its new value, as in torch. JAX-traceable, under
         ``torch_numerics``."""
         trace = Trace(self.sites, key)
         loss, aux, buffers = self.split(evaluate(self.graph, self.bind(values, batch), trace))
+        for output in self.graph.outputs:
+            if output.kind == "buffer":
+                word = trace.word_before([ref.id for ref in refs(output.value)])
+                new = buffers[output.name]
+                buffers[output.name] = unless(self.faulted(word), new, values[output.name])
         return loss, (aux, buffers, trace.word())
+
+    def faulted(self, word: Any) -> Any:
+        """Whether this word says that torch would have raised, a 0-d bool; None where nothing that was traced can."""
+        return None if word is None or not self.sites.rows else word != NO_FAULT
 
     def gradients(self, names: Sequence[str]) -> Callable[..., Any]:
         """``f(values, batch, key) -> ((loss, (aux, buffers, word)), gradients by name)`` for ``names``."""
@@ -165,8 +176,10 @@ class Program:
         ) -> Any:
             (loss, (aux, buffers, word)), grads = gradients({**fixed, **own}, batch, seed, count)
             params = {n: own[n] for n in names}
-            params, state = rule.apply(params, grads, state, hyper, self.stacks)
-            state = rule.rested(state, {**fixed, **own}, names)
+            # Torch raises in the forward pass, and updates nothing.
+            skip = self.faulted(word)
+            params, state = rule.apply(params, grads, state, hyper, self.stacks, skip=skip)
+            state = rule.rested(state, {**fixed, **own}, names, skip)
             return {**own, **buffers, **params}, state, loss, aux, word
 
         return step

@@ -59,15 +59,24 @@ def loops_updated(graph: Graph) -> dict[int, tuple[str, ...]]:
     return found
 
 
-def step(graph: Graph, values: Mapping[int, Any], state: State, update: Update, trace: Trace) -> Updated:
+def step(
+    graph: Graph,
+    values: Mapping[int, Any],
+    state: State,
+    update: Update,
+    trace: Trace,
+    between: Callable[[], None] = lambda: None,
+) -> Updated:
     """One training step in this form. ``values`` maps input id to array (constants of the graph may be absent);
-    ``state`` maps parameter name to optimizer state (a pytree, its leaves stacked like the parameter).
+    ``state`` maps parameter name to optimizer state (a pytree, its leaves stacked like the parameter). ``between`` is
+    called when the forward pass is traced, before anything is updated.
 
     JAX-traceable; meant for one ``jax.jit`` with parameters and state donated. Random numbers, buffers and fault
     word are those of the other forms.
     """
     back = _Backward(graph, dict(values), dict(state), update, trace)
     back.forward()
+    between()
     return back.backward()
 
 

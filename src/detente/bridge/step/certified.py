@@ -18,6 +18,7 @@ from detente.bridge.live.modes import Modes
 from detente.bridge.live.shared import Meeting
 from detente.bridge.live.watch import Watch
 from detente.bridge.live.writes import put
+from detente.bridge.lower.faults import NO_FAULT
 from detente.bridge.optim.update import Update
 from detente.bridge.refusal import refuse
 from detente.bridge.state.birth import Births
@@ -86,9 +87,11 @@ class Certified:
         self._state.values.update(changed)
         self._state.optimizer = optimizer
         if self._open is not None:
-            self._open.loss = loss
+            self._open.loss, self._open.word = loss, word
         self._live, self._guard.behind, self._moments.behind = False, True, True
         self._outside.behind = self._open is not None
+        if self._guard.bare is False:
+            self._guard.bare = True
         self.count = number + 1
         for due in writes:
             put(due)
@@ -135,8 +138,8 @@ class Certified:
     def _make_certificate(self) -> None:
         self._book()
         first, self._open = self._open, None
-        if first is None or first.loss is None:
-            return
+        if first is None or first.loss is None or int(first.word) != NO_FAULT:
+            return  # eager raises in that step: the next one is certified
         changes = self._watch.look()
         if changes is not None and (changes.other or (first.before is None and first.cut is None)):
             # The live module is another one, or no longer holds the state before that step: the next one is certified.

@@ -75,6 +75,7 @@ class Open:
     default: torch.dtype  # what torch made floats of
     cut: short.Cut | None = None
     loss: Any = None
+    word: Any = None  # of the fault that torch raises
 
 
 @dataclass(frozen=True)

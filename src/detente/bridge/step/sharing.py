@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     import torch
 
+    from detente.bridge.step.certified import Certified
     from detente.bridge.step.exchange import Exchange
 
 _clock = itertools.count(1)
@@ -114,7 +115,7 @@ class Sharing:
                 )
 
 
-def same_tensors(one: Exchange, other: Exchange) -> dict[str, str]:
+def same_tensors(one: Certified, other: Certified) -> dict[str, str]:
     """Names in ``one`` -> names in ``other`` of the tensors that both hold."""
     theirs = {id(tensor): name for name, tensor in other.weights.tensors.items()}
     return {name: theirs[id(t)] for name, t in one.weights.tensors.items() if id(t) in theirs}

@@ -25,8 +25,10 @@ from detente.bridge.live.forks import attend, not_in_child
 from detente.bridge.live.guard import Guard, release
 from detente.bridge.live.inside import ONE
 from detente.bridge.live.modes import Modes
+from detente.bridge.live.places import has
 from detente.bridge.live.seeded import Seeded
 from detente.bridge.live.shared import Meeting
+from detente.bridge.live.writes import same
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.state.kept import ALONE, settle_down
 from detente.bridge.state.meta import Source, on_meta, source, stand_ins
@@ -34,6 +36,7 @@ from detente.bridge.state.pending import Pending
 from detente.bridge.state.place import Placed, but_floats, from_jax, place, with_numbers
 from detente.bridge.step import shown
 from detente.bridge.step.certifier import Certifier, Open
+from detente.bridge.step.draws import Draws
 from detente.bridge.step.examine import check
 from detente.bridge.step.given import named
 from detente.bridge.step.keeping import Keeping
@@ -93,6 +96,7 @@ class Step(Readable):
         self._moments = Guard(self._read_moments)
         self._held_moments: list[tuple[torch.Tensor, int]] = []  # handed out, with their versions
         self._keeping = Keeping(model)
+        self._draws = Draws(model, loss, options.accumulate)
         self._variants.keeping = self._keeping
         self._around = Surroundings(model, loss, self._keeping)
         self._moving = Moving(self._variants, self._around)
@@ -224,7 +228,9 @@ class Step(Readable):
         # What goes in is used up. What comes out is bound in the same statement, and put in its place by whoever comes
         # next, should anything come between.
         writes = [write.due(self._moving.counted) for write in variant.captured.writes]
-        writes += self._rule.due(self.optimizer)
+        due = self._rule.due(self.optimizer)
+        before = [] if self._rule.once else [(t, k, t[k], v) for t, k, v in due if has(t, k)]
+        writes += due
         self._ran = (
             variant,
             number,
@@ -233,20 +239,21 @@ class Step(Readable):
         )
         loss, aux, word = self._book()
         self._last = loss
+        self._draws.move(variant.captured)
         if self._guard.unasked or self._moments.unasked:
             self._show_unasked()
         if self._outside.in_c:
             self._ask_of_held()
-        value = Pending.of(self._loss_aval(variant), lambda: self._read(variant, number, loss, word), loss)
+        value = Pending.of(
+            self._loss_aval(variant), lambda: self._read(variant, number, loss, word, before), loss
+        )
         layout = variant.captured.aux
         if layout is None:
             return value
         lead = () if self.options.accumulate == 1 else (self.options.accumulate,)
         avals = [replace(a, shape=(*lead, *a.shape)) for a in layout.avals]
-        leaves: list[torch.Tensor]
-        leaves = [
-            Pending.of(a, lambda x=x: x, x) for a, x in zip(avals, aux, strict=False)
-        ]  # what is kept is behind
+        own_leaves = zip(avals, aux, strict=False)  # what is kept stands behind them
+        leaves: list[torch.Tensor] = [Pending.of(a, lambda x=x: x, x) for a, x in own_leaves]
         if not lead:  # what is stacked is a copy
             for one in variant.captured.lasting:
                 if self.weights.tensors[one.name].is_meta:
@@ -254,9 +261,15 @@ class Step(Readable):
                 leaves[one.leaf] = one.of(self.weights.tensors[one.name])
         return value, layout.build(leaves)
 
-    def _read(self, variant: Variant, number: int, loss: Any, word: Any) -> Any:
+    def _read(self, variant: Variant, number: int, loss: Any, word: Any, before: list[Any]) -> Any:
+        """The loss on the host. ``before``: numbers of the optimizer that Python keeps, as they were and as they are: a
+        step that raises has updated nothing."""
         error = variant.compiled.program.sites.error(int(word))
         if error is not None:
+            while before:
+                table, key, old, new = before.pop()
+                if has(table, key) and same(table[key], new):
+                    table[key] = old
             raise error
         value = np.asarray(loss)
         if self.options.nonfinite == "raise" and not np.isfinite(value.astype(np.float64)):

@@ -17,14 +17,8 @@ from detente.bridge.cache import entry as cached
 from detente.bridge.cache.beside import Beside
 from detente.bridge.cache.describe import Unknown, content
 from detente.bridge.cache.entry import Stored
-from detente.bridge.capture.ahead import Ahead
-from detente.bridge.capture.batch import Layout, flatten
-from detente.bridge.capture.counters import only_counts
-from detente.bridge.capture.export import Captured, alike, capture
-from detente.bridge.capture.functions import unkept
-from detente.bridge.capture.micro import split
-from detente.bridge.capture.settled import is_check
-from detente.bridge.capture.weights import Weights, weights
+from detente.bridge.capture.export import Captured
+from detente.bridge.capture.weights import Weights
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
 from detente.bridge.choose.choose import Chosen, unseen
@@ -33,22 +27,18 @@ from detente.bridge.choose.later import Later
 from detente.bridge.choose.memory import limit_bytes
 from detente.bridge.choose.remember import recall, remember
 from detente.bridge.folder import folder
-from detente.bridge.graph import Where
 from detente.bridge.live.interrupts import safe
-from detente.bridge.live.ran import Names
-from detente.bridge.live.walk import sources, standing_for
 from detente.bridge.private import users_modes
 from detente.bridge.program.captured import assumed, graph_of, lowerable
 from detente.bridge.program.program import Compiled, shape_of
-from detente.bridge.refusal import Refused, refuse
+from detente.bridge.refusal import refuse
 from detente.bridge.roll.stacks import Stacks
-from detente.bridge.state.meta import stand_ins
-from detente.bridge.state.place import Placed, from_jax, to_jax
+from detente.bridge.state.place import Placed
 from detente.bridge.state.state import State
-from detente.bridge.step.keeping import Keeping
+from detente.bridge.step.captures import Captures
 from detente.bridge.step.making import maker, measure
 from detente.bridge.step.options import BACKGROUND, Options
-from detente.bridge.telling import phase, telling
+from detente.bridge.telling import telling
 
 ANSWERS = 64  # programs of one batch layout that differ in what the batch answers
 SOON = 3  # the answer at which it is said what a new one costs
@@ -94,7 +84,7 @@ def _undescribed(reason: Unknown) -> str:
     return f"it holds {reason}, which has no description that is the same in every process"
 
 
-class Variants:
+class Variants(Captures):
     """Finds the program for a batch, or makes it."""
 
     def __init__(
@@ -104,14 +94,11 @@ class Variants:
         optimizer: torch.optim.Optimizer,
         options: Options,
     ) -> None:
-        self.model, self.loss, self.optimizer, self.options = model, loss, optimizer, options
+        super().__init__(model, loss, options)
+        self.optimizer = optimizer
         self.adopt: Callable[[tuple[str, ...]], None] = lambda names: None  # tensors that the loss holds
-        self.catch_up: Callable[[], None] = lambda: None  # the live module gets the values of now
         self.settle: Callable[[], None] = lambda: None  # a certificate that is open is made
         self.waiting: Callable[[], Variant | None] = lambda: None  # whose certificate is still to be made
-        self.numbers: dict[str, torch.Tensor] = {}  # Python's numbers that change with the steps: inputs
-        self.ran: Names | None = None  # whose code names them
-        self.keeping = Keeping(model)  # places in Python that steps fill
         self.folder = folder() if options.cache else None
         self.choices = self.folder / "choices" if self.folder is not None else None  # what tuning measured
         self.made: dict[Any, Variant] = {}
@@ -119,24 +106,8 @@ class Variants:
         self._uses, self._used = 0, dict[int, int]()  # and which was used when, by its id
         self.certificates: dict[Any, Certificate] = {}  # by the key of ``made``
         self.parked: list[tuple[Any, dict[Any, Variant], dict[Any, Certificate]]] = []  # of other branches
-        self.captured: dict[Any, tuple[Captured, float]] = {}  # survives a change of the optimizer's rule
         self.assumed: dict[str, str] = {}  # buffers whose values are in the programs, by hash
-        # What captures asked for outside of Python, and whether to tell of it yet.
-        self.outside: dict[str, bool] = {}
-        self.unkept: set[str] = set()  # names of what no step leaves in Python, of which it was told
-        self.asks: dict[int, Ahead] = {}  # what each captured program asks, by its graph's id
         self._told_room = False
-
-    def weights(self, placed: Placed) -> Weights:
-        """The module's tensors, after every refusal that needs no program. Raises Refused."""
-        found = weights(self.model)
-        reasons = unkept(self.model)
-        if reasons:
-            # the full list of reasons comes from a capture
-            with stand_ins(self.model):
-                capture(self.model, self.loss, self.example(placed))
-            raise Refused(reasons)
-        return found
 
     def find(self, placed: Placed, mode: Any, rule: Any, hyper: Any, held: Weights, state: State) -> Variant:
         """The program for this batch, compiled now if it is a new one. Raises Refused."""
@@ -195,26 +166,6 @@ class Variants:
             "control-flow", f"what is asked here has more than {ANSWERS} answers, a program for each", other
         )
 
-    def _other(self, captured: Captured, placed: Placed, state: State) -> Where | None:
-        """What this program has another answer to than this batch."""
-        asks = self.asks.get(id(captured.graph))
-        if asks is None:
-            asks = self.asks[id(captured.graph)] = Ahead.of(captured.graph, is_check)
-        if (
-            not asks.checks or self.options.accumulate > 1
-        ):  # micro-batches may differ: the checks of the step say so
-            return None
-        return asks.other(placed.arrays, lambda name: from_jax(state.value(name)))
-
-    def _misfits(self, captured: Captured, placed: Placed, state: State) -> Where | None:
-        """What a stored program has another answer to than a capture of this batch, or of its first micro-batch, would
-        have."""
-        if self.options.accumulate == 1:
-            return self._other(captured, placed, state)
-        asks = Ahead.of(captured.graph, is_check)
-        first = [to_jax(tensor) for tensor in flatten(self.example(placed))[0]]
-        return asks.other(first, lambda name: from_jax(state.value(name))) if asks.checks else None
-
     def _warn_of_values(self, placed: Placed, key: Any) -> None:
         """Where a plain value of the batch makes its third program."""
         alike = [known for known in self.made if known[1] == key[1] and known[0][:2] == key[0][:2]]
@@ -235,23 +186,6 @@ class Variants:
             f"every new answer is captured and compiled again, about {took:.1f} s each; torch.where asks nothing",
             stacklevel=7,
         )
-
-    def _warn_of_outside(self, captured: Captured) -> None:
-        """Where the step would ask for a file again in eager, and no program does. One that forward keeps (it writes to
-        a value of Python's) is told where a second capture asks for it, too."""
-        fresh = [said for said in captured.again if self.outside.get(said, not captured.writes)]
-        self.outside |= {said: said not in fresh for said in captured.again}
-        if fresh:
-            warnings.warn(
-                f"{'; '.join(fresh)}: a compiled step keeps what was found there when it was captured, and PyTorch "
-                "would look again in every step; look before detente.compile, and hand over what may change in the "
-                "batch, a buffer or an attribute",
-                stacklevel=8,
-            )
-
-    def example(self, placed: Placed) -> Any:
-        """What one pass through the model sees: the batch, or its first micro-batch."""
-        return split(placed.to_capture, self.options.accumulate)[0]
 
     def forget(self) -> None:
         """The optimizer has another rule: what was captured stays, what was compiled goes."""
@@ -421,49 +355,12 @@ class Variants:
 
     def _captured(self, key: Any, placed: Placed, held: Weights) -> tuple[Captured, float]:
         if key not in self.captured:
-            self._check_structure(placed.layout)
             start = perf_counter()
-            self.keeping.settle()
-            with phase("capture"), stand_ins(self.model):
-                captured = self._capture(placed)
-                self._refuse_what_it_reads(captured, placed)
-            self._warn_of_outside(captured)
-            self._warn_of_unkept(captured)
-            captured = lowerable(replace(captured, weights=held))
+            captured = lowerable(replace(self.capture(placed), weights=held))
             self._fills(captured)
             self.captured[key] = (captured, perf_counter() - start)
             safe()
         return self.captured[key]
-
-    def _capture(self, placed: Placed) -> Captured:
-        with standing_for(self.model, self.loss, self.numbers, self.ran):
-            return capture(
-                self.model,
-                self.loss,
-                self.example(placed),
-                # Another value of a number may give another answer: then each value is a program.
-                settle=not self.numbers and not placed.numbers,
-                inputs=True,
-                again=None if self.options.accumulate > 1 else self.catch_up,
-                keep=True,
-            )
-
-    def _refuse_what_it_reads(self, captured: Captured, placed: Placed) -> None:
-        """Raises Refused where this program reads what another one of this step puts into Python's places: it would
-        have the value of now for good."""
-
-        def held(name: str) -> torch.Tensor:
-            return sources(self.model, self.loss).tensors[name]
-
-        def again() -> bool:
-            return alike(captured, self._capture(placed), values=True)
-
-        read = self.keeping.read_by(captured, held, again)
-        if read:
-            raise refuse(
-                "held-tensor",
-                f"{read} is filled by one program of this step, and read by another, of another mode or batch",
-            )
 
     def _fills(self, newest: Captured) -> None:
         """This program fills places. Where they were none before, programs that were made earlier and do not fill them
@@ -474,45 +371,6 @@ class Variants:
         for key in [key for key, (known, _) in self.captured.items() if not self.keeping.fills_all(known)]:
             for table in (self.captured, self.made, self.certificates):
                 table.pop(key, None)
-
-    def _warn_of_unkept(self, captured: Captured) -> None:
-        """What eager would leave in Python for the loop, and no step does."""
-        fresh = [name for name in captured.unkept if name not in self.unkept]
-        self.unkept.update(fresh)
-        if fresh:
-            warnings.warn(
-                f"forward leaves a tensor in {', '.join(fresh)}, and a compiled step does not: it is more than is kept "
-                "for the loop, is left in the first call alone, or inside of a transform or a branch; return it beside "
-                "the loss, (loss, aux), where the loop reads it",
-                stacklevel=8,
-            )
-
-    def only_counts(self, name: str, placed: Placed, ran: Names) -> bool:
-        """Whether the integer that is named only counts, in the program for this batch."""
-        slots = [s for s in sources(self.model, self.loss, ran).slots if s[3] == name and type(s[2]) is int]
-        if len(slots) != 1 or not isinstance(slots[0][0], dict | list):
-            return False
-        table, key, value, _ = slots[0]
-
-        self.keeping.settle()
-
-        def captured() -> Captured:
-            with stand_ins(self.model), standing_for(self.model, self.loss, self.numbers, self.ran):
-                return capture(self.model, self.loss, self.example(placed), inputs=True, keep=True)
-
-        with telling(f"two more captures: does {name} only count?", self.options.quiet):
-            return only_counts(captured, lambda a, b: alike(a, b, values=True), table, key, value)
-
-    def _check_structure(self, layout: Layout) -> None:
-        """A changed shape or dtype is another program; a changed structure is a mistake, said before
-        exporting."""
-        known = next((c.batch for c, _ in self.captured.values()), layout)
-        if known.shape == layout.shape:
-            return
-        absent, extra = set(known.paths) - set(layout.paths), set(layout.paths) - set(known.paths)
-        what = [f"missing {', '.join(sorted(absent))}"] if absent else []
-        what += [f"unexpected {', '.join(sorted(extra))}"] if extra else []
-        raise refuse("batch", f"the batch has another structure: {'; '.join(what) or 'other containers'}")
 
     def _compile(
         self, captured: Captured, seconds: float, arrays: list[Any], rule: Any, hyper: Any, state: State

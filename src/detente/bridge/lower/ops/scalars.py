@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from detente.bridge.capture.guards import CHECK
 from detente.bridge.lower.dtypes import cast, is_integer, out_dtype
 from detente.bridge.lower.table import lowers
 
@@ -81,11 +82,13 @@ def _item(call: Any, x: jax.Array) -> jax.Array:
 def _assert_scalar(call: Any, condition: Any, *_: Any) -> None:
     code = call.node.where.code
     kind = "AssertionError" if code.startswith("assert") else "RuntimeError"
-    call.fault(jnp.asarray(condition).reshape(()) == 0, f"{kind}: a check on values fails: {code or '?'}")
+    call.fault(jnp.asarray(condition).reshape(()) == 0, f"{kind}: {CHECK}{code or '?'}")
 
 
 @lowers("aten._assert_async.default", "aten._assert_async.msg")
 def _assert_async(
     call: Any, condition: Any, message: str = "Expected Tensor with single nonzero value"
 ) -> None:
-    call.fault(jnp.asarray(condition).reshape(()) == 0, f"RuntimeError: {message}")
+    # A guard's says what it raises (capture/guards.py).
+    said = message if message.partition(": ")[2].startswith(CHECK) else f"RuntimeError: {message}"
+    call.fault(jnp.asarray(condition).reshape(()) == 0, said)
