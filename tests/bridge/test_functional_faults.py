@@ -46,7 +46,7 @@ def guarded(model: nn.Module, batch: Any) -> Any:
 # a loss, a batch that is fine, one that PyTorch raises for (or answers otherwise), and what is raised
 CASES = {
     "a label out of range": (labelled, (X, Y), (X, Y + 1), IndexError),
-    "a guard": (guarded, (X, Y, NONE), (X, Y, SOME), RuntimeError),
+    "a guard": (guarded, (X, Y, NONE), (X, Y, SOME), AssertionError),
     "another answer": (asking, (X, Y, NONE), (X, Y, SOME), RuntimeError),
 }
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -84,7 +84,9 @@ def test_inside_of_jit_everything_that_floats_is_nan(case: Any) -> None:
     (value, (aux, buffers)), gradient = run(f.params, arrays(bad))
     assert np.isnan(value) and np.isnan(aux["scores"]).all() and aux["best"].dtype == np.int64
     assert all(np.isnan(part).all() for part in gradient.values())
-    assert np.isnan(buffers["1.running_mean"]).all() and int(buffers["1.num_batches_tracked"]) == 1
+    # What is written behind a check that raises is not written, as in eager.
+    assert np.isnan(buffers["1.running_mean"]).all()
+    assert int(buffers["1.num_batches_tracked"]) == (0 if loss is guarded else 1)
 
 
 def test_under_vmap_only_the_example_that_faults() -> None:

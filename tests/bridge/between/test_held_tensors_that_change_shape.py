@@ -54,17 +54,11 @@ def through_data(bank: torch.Tensor) -> None:
     bank.data = torch.cat([bank.data, torch.full((2, 3), 0.5)])
 
 
-def in_place(bank: torch.Tensor) -> None:
-    rows = len(bank)
-    bank.resize_(rows + 2, 3)
-    bank[rows:] = 0.5
-
-
 def by_set(bank: torch.Tensor) -> None:
     bank.set_(torch.cat([bank, torch.full((2, 3), 0.5)]))
 
 
-@pytest.mark.parametrize("grow", [through_data, in_place, by_set], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("grow", [through_data, by_set], ids=lambda f: f.__name__)
 def test_a_bank_grows(grow: Change) -> None:
     def grows(world: World) -> list[float]:
         found = []

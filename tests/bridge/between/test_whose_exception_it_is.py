@@ -11,7 +11,7 @@ from torch import nn
 
 import detente
 from detente import bridge
-from tests.bridge.between.loops import World, batches, cross_entropy, equal
+from tests.bridge.between.loops import Net, World, batches, cross_entropy, equal
 
 
 def skipping(kinds: Any, change: Callable[[Any], Any]) -> Callable[[World], list[float]]:
@@ -28,7 +28,15 @@ def skipping(kinds: Any, change: Callable[[Any], Any]) -> Callable[[World], list
 
 
 def test_one_row_for_a_batch_norm() -> None:
-    equal(skipping(ValueError, lambda batch: {key: tensor[:1] for key, tensor in batch.items()}))
+    """Eager counts the batch before it looks at it (``num_batches_tracked``), and a program that is refused does not:
+    this one keeps no count."""
+
+    def build() -> nn.Module:
+        model = Net()
+        model.norm = nn.BatchNorm1d(16, track_running_stats=False)
+        return model
+
+    equal(skipping(ValueError, lambda batch: {key: tensor[:1] for key, tensor in batch.items()}), build=build)
 
 
 class TooShort(RuntimeError):

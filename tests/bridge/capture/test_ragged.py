@@ -91,7 +91,7 @@ def test_a_check_on_a_computed_number_is_a_fault(same_function):
 
     same_function(Words(), loss, IDS)
     step = compiled(Words(), loss, IDS, certificate="none")
-    with pytest.raises((AssertionError, RuntimeError, IndexError), match=r"assert ids\.max"):
+    with pytest.raises((AssertionError, RuntimeError, IndexError), match=r"assert (ids\.max|10 <)"):
         float(step(IDS + 1))
 
 

@@ -56,6 +56,11 @@ _IN_C = (
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
 )
+# Generators that every process has: what is drawn from them decides nothing (capture/generators.py), or is refused.
+_OF_THE_PROCESS = {
+    id(random.random.__self__): "Python's generator",  # type: ignore[attr-defined]
+    id(np.random.rand.__self__): "numpy's generator",  # type: ignore[attr-defined]
+}
 # Objects with numbers inside of them that no table of Python's shows.
 _HIDDEN = (random.Random,)
 # Code that names one of these may ask a module for any name.
@@ -191,6 +196,8 @@ class Writer:
             if id(value) in self.parts:
                 return f"part {self.parts[id(value)]!r}"  # described by its path
             return f"module {self.module(value)}"
+        if id(value) in _OF_THE_PROCESS:
+            return _OF_THE_PROCESS[id(value)]
         if isinstance(value, logging.Filterer):
             return "a logger"  # what is logged decides no number
         if isinstance(value, ContextVar):

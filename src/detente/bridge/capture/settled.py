@@ -273,7 +273,10 @@ def eagers_own(refused: Refused, ask: Callable[[], Answers]) -> None:
 
 
 def _links(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    """An error and what led to it: each once, as they may lead round in a circle."""
+    told: set[int] = set()
+    while error is not None and id(error) not in told:
+        told.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 

@@ -36,7 +36,7 @@ def wants_values(frame: FrameType | None) -> bool:
 
 def tell_once(frame: FrameType | None) -> None:
     """Warns at the first line outside of torch; the guard knows that it did."""
-    level = 2  # who called this
+    level = 4  # behind this, the guard's, and what torch asks of a tensor's class
     while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in (
         "torch",
         "detente",

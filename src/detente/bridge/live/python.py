@@ -87,9 +87,12 @@ def _in_library(file: str) -> bool:
     return file.startswith("<frozen ") or any(part in file for part in _LIBRARIES)
 
 
-def of_library(name: str) -> bool:
+def of_library(name: Any) -> bool:
     """Whether a module of Python's, by its name, is a library's. What was typed in (a notebook, ``python -c``,
-    ``exec``) has no file, and is the user's; Python's own in C have none either."""
+    ``exec``) has no file, and is the user's; Python's own in C have none either, nor has what is no name (a class of
+    Cython's says so by a descriptor)."""
+    if not isinstance(name, str):
+        return True
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is not None:
         return in_library(file)

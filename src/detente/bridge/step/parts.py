@@ -49,10 +49,13 @@ def of_all_parts(captured: Captured, again: Callable[[], Captured], parts: int) 
 
 def _joined(before: Write | None, write: Write, times: int) -> Write:
     """What was written ``before`` and then ``write``, the same so many ``times``."""
-    if write.by is None or (before is not None and before.by is None):
-        return replace(write, by=None)
+    if write.by is None:
+        return write
     value = write.value + write.by * (times - 1)
-    return replace(write, value=value, by=write.by * times + (0 if before is None else before.by or 0))
+    if before is None:
+        return replace(write, value=value, by=write.by * times)
+    # What was put where nothing was is a value, and no step from another.
+    return replace(write, value=value, by=None if before.by is None else before.by + write.by * times)
 
 
 @contextmanager
