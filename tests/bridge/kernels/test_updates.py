@@ -96,6 +96,23 @@ def test_it_is_what_the_trace_says(name: str, shape: tuple[int, ...]) -> None:
                 np.testing.assert_allclose(np.asarray(a), wanted, rtol=1e-6, atol=atol)
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_that_is_skipped_changes_no_bit_and_another_is_the_plain_one(name: str) -> None:
+    rule, optimizer, parameter = of(name, SHAPES[0])
+    program, grad = rule.programs["p"], jnp.asarray(drawn(1, SHAPES[0]))
+    values = jnp.asarray(parameter.detach().numpy())
+    state = rule.read_state(optimizer, {"p": parameter})["p"]
+    with torch_numerics(), build.calling():
+        plain, once = (one_pass(program, values, values, state, skips=skips) for skips in (False, True))
+        assert plain is not None and once is not None
+        numbers = decode(rule.hyper(optimizer)[0])
+        wanted = jax.jit(plain.__call__)(values, grad, state, numbers)
+        for skip, (param, kept) in ((True, (values, state)), (False, wanted)):
+            new, after = jax.jit(once.__call__)(values, grad, state, numbers, jnp.asarray(skip))
+            for one, other in ((new, param), *((after[key], kept[key]) for key in after)):
+                np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
 class Own(T.Optimizer):
     """A user's: Lion's signs, and what ``more`` makes of the gradient."""
 
@@ -165,7 +182,7 @@ def test_what_is_not_element_by_element_has_no_loop(kind: Any) -> None:
     parameter = nn.Parameter(torch.zeros(8, 16))
     program = trace(kind([parameter]), [("p", parameter)]).programs["p"]
     with torch_numerics():
-        assert written(program, program.first is not None) is None
+        assert all(written(program, program.first is not None, skips) is None for skips in (False, True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -173,7 +190,7 @@ def test_other_dtypes_are_left_to_xla(dtype: Any) -> None:
     parameter = nn.Parameter(torch.zeros(8, 16, dtype=dtype))
     program = trace(T.AdamW([parameter]), [("p", parameter)]).programs["p"]
     with torch_numerics():
-        assert written(program, program.first is not None) is None
+        assert all(written(program, program.first is not None, skips) is None for skips in (False, True))
 
 
 class Branched(nn.Module):
