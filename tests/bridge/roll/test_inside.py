@@ -54,9 +54,10 @@ def test_no_stack_is_copied(name: str) -> None:
     planned = memory(step.programs[0].compiled.executable)
     assert planned is not None
     one_stack = LAYERS * 4 * HIDDEN * HIDDEN * 4
-    # A layer's gradients, its slices of weights and state, and what is computed of one token after the other.
+    # A layer's gradients, its slices of weights and state, and what is computed of one token after the other; and what
+    # those slices were, for a step that raises and updates nothing (of RMSprop 1.4 layers more, of AdamW 0.7).
     one_layer = 12 * HIDDEN * HIDDEN * 4
-    assert planned.temp < one_stack + 4 * one_layer
+    assert planned.temp < one_stack + (4 if name in ("SGD with momentum", "AdamW") else 5.5) * one_layer
     assert planned.argument > 2 * one_stack
     for _ in range(2):
         step(ids)
