@@ -514,21 +514,25 @@ def in_turns(seen: Sample, fresh: Sample, steps: int = 12, place: int = 20_000) 
     ("change", "void"),
     [
         (in_turns(Sample(1_000_000, 1, 1_000_000), Sample(3_000_000, 1, 3_000_000)), True),
-        (in_turns(Sample(1_000_000, 1, 1_000_000), Sample(1_500_000, 1, 1_500_000)), False),
+        (in_turns(Sample(1_000_000, 1, 1_000_000), Sample(1_600_000, 1, 1_600_000)), True),
+        (in_turns(Sample(1_000_000, 1, 1_000_000), Sample(1_200_000, 1, 1_200_000)), False),
         # A neighbour's turns are no work of a step's.
         (in_turns(Sample(1_000_000, 1, 1_000_000), Sample(5_000_000, 1, 1_100_000)), False),
         # Of two long steps no median is to be had: the difference is more than turns.
         (in_turns(Sample(300_000_000, 1, 300_000_000), Sample(900_000_000, 1, 900_000_000), 1), True),
+        (in_turns(Sample(300_000_000, 1, 300_000_000), Sample(500_000_000, 1, 500_000_000), 1), False),
         (in_turns(Sample(9_000_000, 1, 9_000_000), Sample(30_000_000, 1, 30_000_000), 2), False),
         # A program is made where a batch is placed.
         (in_turns(*(Sample(1_000_000, 1, 1_000_000),) * 2, place=40_000_000), True),
         (in_turns(*(Sample(1_000_000, 1, 1_000_000),) * 2, place=900_000), False),
     ],
     ids=[
-        "a part is kept",
+        "most is kept",
+        "a third is kept",
         "colder memory",
         "a neighbour",
         "long steps",
+        "a long step",
         "two steps",
         "placed",
         "a turn in placing",
