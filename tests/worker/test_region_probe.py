@@ -50,14 +50,18 @@ class Trained:
 
 
 def told(
-    *rates: float, moments: bool = False, contract: str = "train-step", handle: Any = ()
+    *rates: float,
+    moments: bool = False,
+    contract: str = "train-step",
+    handle: Any = (),
+    weights: Any = WEIGHTS,
 ) -> dict[str, Any]:
     cell = Cell("ffn", "tiny", "x", CONTRACTS[contract], "cpu", "x")
     opened: Any = SimpleNamespace(
         running=Trained(rates, moments, handle),
         job=SimpleNamespace(cell=cell),
         loaded=False,
-        weights=WEIGHTS,
+        weights=weights,
         placed=[SimpleNamespace()],
     )
     return region.probe(opened, ())["region"]
@@ -81,6 +85,19 @@ def test_a_step_that_trains_nothing_has_none_whatever_it_counts() -> None:
     """Buffers move, and the count of steps does."""
     found = told(0.0)
     assert found["moved"] == 0 and found["inside"] == []
+
+
+def test_what_a_step_changes_is_told_from_what_is_held() -> None:
+    """A frozen backbone is held, and no step writes it: a bridge row on one was void, as it does not donate it."""
+    weights = {
+        **WEIGHTS,
+        "frozen": np.ones(100, np.float32),
+        "mask": np.array([0.0, -np.inf, np.nan], np.float32),
+    }
+    found = told(1e-3, weights=weights)
+    moments = CONTRACTS["train-step"].moments
+    assert found["moving_bytes"] == 4 * (4 * (1 + moments) + 2)
+    assert found["state_bytes"] == found["moving_bytes"] + 4 * 103
 
 
 def test_a_region_without_an_optimizer_is_looked_at_once() -> None:

@@ -327,6 +327,15 @@ def another_optimizer_keeps_less(b: Bench) -> tuple[Any, Any]:
     return b.probe("region")["region"]["state_bytes"], b.probe("region", sgd)["region"]["state_bytes"]
 
 
+@truth("region.moving_bytes")
+def a_part_that_is_frozen_moves_nothing(b: Bench) -> tuple[Any, Any]:
+    fair = b.probe("region")["region"]
+    changed = b.with_running(
+        parameter_names=lambda honest: frozenset(), step=lambda honest, batch: honest._loss(batch)
+    )
+    return fair["moving_bytes"], b.probe("region", changed)["region"]["moving_bytes"]
+
+
 @truth("rotation")
 def every_step_sees_the_first_batch(b: Bench) -> tuple[Any, Any]:
     first = b.opened().placed[0]

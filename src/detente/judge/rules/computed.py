@@ -212,7 +212,7 @@ def _compiled_extent(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         return
     eager, updated = row.get("observed.eager_ops") or {}, row.get("observed.updated", 0)
     launches, returned = row.get("observed.launches", 0), row.get("program.output_bytes")
-    state = row.get("region.state_bytes")
+    state = row.get("region.moving_bytes") or row.get("region.state_bytes")
     if train_step(row) and updated >= EAGER_UPDATE * max(1, row.get("observed.parameters", 1)):
         yield (
             f"operators outside of the compiled regions changed {updated:.4g} elements, as many as an update does: the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
 
     ``moved`` counts these parameters. ``state_bytes`` is the least that this contract trains, from the prepared file:
     parameters, buffers, and the moments of the contract's optimizer (a user's own optimizer is not known here, and
-    counts for nothing).
+    counts for nothing). ``moving_bytes`` is what of it a step changes: a backbone that is frozen, and a mask among the
+    buffers, may be held by everybody, and nobody copies them.
     """
     running, contract = opened.running, opened.job.cell.contract
     if not opened.loaded:  # the probe before this one loads them, and takes no step
@@ -40,12 +42,12 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     # loading would meet it. That is a finding of its own (slope), not this one.
     opened.later_loss = running.loss(handle)
     names = running.parameter_names()
-    moved = _moved(opened, names)
+    moved, beside = _moved(opened, names)
     for _ in range(_UNTIL - 1 if contract.region == "train-step" else 0):
         if moved:
             break
         running.synchronise(running.step(opened.placed[0]))
-        moved = _moved(opened, names)
+        moved, beside = _moved(opened, names)
     inside = []
     if moved or (contract.region == "gradient" and _any_gradient(running.outputs(handle))):
         inside.append("backward")
@@ -61,32 +63,38 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
             "inside": inside,
             "moved": moved,
             "parameters": len(names),
-            "state_bytes": _state_bytes(opened, names),
+            "state_bytes": _bytes(opened, names, opened.weights.keys()),
+            "moving_bytes": _bytes(opened, names, names | beside),
         }
     }
 
 
-def _moved(opened: Opened, names: frozenset[str]) -> int:
+def _moved(opened: Opened, names: frozenset[str]) -> tuple[int, frozenset[str]]:
     """Parameters that are not the prepared ones; where all of them are, those of which the optimizer holds a tensor
-    that is not zero any more. A row that feeds its moments alone is the proof's to find: it has the reference's."""
+    that is not zero any more. A row that feeds its moments alone is the proof's to find: it has the reference's. And
+    the names of what else is not as it was prepared."""
     state = opened.running.state()
-    moved = {n for n in names if not np.array_equal(state[n], opened.weights[n])}
+    known = opened.weights.items()
+    others = {
+        n for n, a in known if n in state and not np.array_equal(state[n], a, equal_nan=a.dtype.kind == "f")
+    }
+    moved, beside = others & names, frozenset(others - names)
     told = {
         key.partition(":")[2] for key, array in state.items() if key not in opened.weights and np.any(array)
     }
-    return len(moved or told & names)
+    return len(moved or told & names), beside
 
 
 def _any_gradient(found: dict[str, np.ndarray]) -> bool:
     return any(bool(np.any(a)) for a in found.values())
 
 
-def _state_bytes(opened: Opened, names: frozenset[str]) -> int:
+def _bytes(opened: Opened, names: frozenset[str], of: Collection[str]) -> int:
     contract = opened.job.cell.contract
     width = PRECISIONS[contract.precision].width
     own = any(mark in opened.job.cell.workload for mark in _OWN)
     moments = 0 if own else contract.moments
-    elements = sum(a.size * (1 + moments * (n in names)) for n, a in opened.weights.items())
+    elements = sum(a.size * (1 + moments * (n in names)) for n, a in opened.weights.items() if n in of)
     return int(elements * width)
 
 
