@@ -14,7 +14,7 @@ from typing import Any
 from detente.records.contract import Contract
 from detente.stacks.inductor_private import Recorder
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
-from detente.stacks.torch_dynamo_private import DynamoCounters, plain_step
+from detente.stacks.torch_dynamo_private import DynamoCounters, plain_step, with_hooks
 from detente.stacks.torch_eager import TorchEager, TorchRunning
 from detente.workloads.names_asked import names_are_asked
 from detente.workloads.workload import Size, Workload
@@ -47,8 +47,9 @@ class CompiledRunning(TorchRunning):
 
     def _compiled_step(self) -> None:
         if not hasattr(self, "_compiled_update"):
+            update = with_hooks(self.optimizer, plain_step(self.optimizer))
             self._compiled_update = self.torch.compile(
-                plain_step(self.optimizer), backend=self.backend, mode=MODE, fullgraph=True
+                update, backend=self.backend, mode=MODE, fullgraph=True
             )
         self._compiled_update()
 

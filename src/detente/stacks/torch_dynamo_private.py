@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,25 @@ def plain_step(optimizer: Any) -> Callable[[], Any]:
     return update
 
 
+def with_hooks(optimizer: Any, update: Callable[[], Any]) -> Callable[[], None]:
+    """``update`` between the hooks that stand around ``optimizer.step`` now (a user's clipping), to be captured with
+    it."""
+    own = importlib.import_module("torch.optim.optimizer")
+    before = (*own._global_optimizer_pre_hooks.values(), *optimizer._optimizer_step_pre_hooks.values())
+    after = (*optimizer._optimizer_step_post_hooks.values(), *own._global_optimizer_post_hooks.values())
+    if not before and not after:
+        return update
+
+    def step() -> None:
+        for hook in before:
+            hook(optimizer, (), {})
+        update()
+        for hook in after:
+            hook(optimizer, (), {})
+
+    return step
+
+
 def self_test() -> list[str]:
     """What is missing in this torch, by name; empty when everything is where it is expected."""
     import torch
@@ -60,4 +80,10 @@ def self_test() -> list[str]:
         missing.append("torch._dynamo.utils.compilation_time_metrics")
     if not hasattr(torch.optim.AdamW.step, "__wrapped__"):
         missing.append("torch.optim.AdamW.step.__wrapped__")
+    sgd = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    for when in ("pre", "post"):
+        if not hasattr(sgd, f"_optimizer_step_{when}_hooks"):
+            missing.append(f"torch.optim.Optimizer._optimizer_step_{when}_hooks")
+        if not hasattr(importlib.import_module("torch.optim.optimizer"), f"_global_optimizer_{when}_hooks"):
+            missing.append(f"torch.optim.optimizer._global_optimizer_{when}_hooks")
     return missing
