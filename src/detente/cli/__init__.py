@@ -108,8 +108,8 @@ def _run(arguments: list[str]) -> int:
     except click.Abort:
         return _tell(arguments, "interrupted", "interrupted", "", 130)
     except click.ClickException as error:
-        known = isinstance(error, click.UsageError) and error.ctx
-        hint = error.ctx.get_usage() if known else _help(arguments)  # type: ignore[attr-defined, union-attr]
+        ctx = error.ctx if isinstance(error, click.UsageError) else None
+        hint = ctx.get_usage() if ctx else _help(arguments)
         return _tell(arguments, "usage", error.format_message(), hint, 2)
     except Fault as error:
         return _tell(arguments, error.code, error.message, error.hint, error.exit_code)

@@ -16,14 +16,23 @@ _CLIPS = "torch.nn.utils.clip_grad"
 _NEAR = 3  # frames between the question and the method of an optimizer that asks it
 
 
+def _asks(frame: FrameType) -> str:
+    """The name of the module that it runs in."""
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_torchs(name: str) -> bool:
+    return name.partition(".")[0] in ("torch", "detente")
+
+
 def wants_values(frame: FrameType | None) -> bool:
     """Whether the code that runs in this frame asks for gradients, and not for whether there are any."""
     if frame is None:
         return False
-    name = str(frame.f_globals.get("__name__", ""))
+    name = _asks(frame)
     if name == _CLIPS:
         return True
-    if name.partition(".")[0] in ("torch", "detente"):
+    if _is_torchs(name):
         return False
     for _ in range(_NEAR):
         if frame is None:
@@ -37,10 +46,7 @@ def wants_values(frame: FrameType | None) -> bool:
 def tell_once(frame: FrameType | None) -> None:
     """Warns at the first line outside of torch; the guard knows that it did."""
     level = 4  # behind this, the guard's, and what torch asks of a tensor's class
-    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in (
-        "torch",
-        "detente",
-    ):
+    while frame is not None and _is_torchs(_asks(frame)):
         frame, level = frame.f_back, level + 1
     warnings.warn(
         "gradients are asked for behind a step of detente.compile, which leaves none in .grad: what clips them changes "

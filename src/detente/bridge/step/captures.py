@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -168,8 +168,7 @@ class Captures:
 
     def _warn_of_unkept(self, captured: Captured) -> None:
         """What eager would leave in Python for the loop, and no step does."""
-        fresh = [name for name in captured.unkept if name not in self.unkept]
-        self.unkept.update(fresh)
+        fresh = self._untold(captured.unkept)
         if fresh:
             warnings.warn(
                 f"forward leaves a tensor in {', '.join(fresh)}, and a compiled step does not: it is more than is kept "
@@ -178,9 +177,14 @@ class Captures:
                 stacklevel=9,
             )
 
+    def _untold(self, names: Iterable[str]) -> list[str]:
+        """Those of which nobody was told yet; from now on they are."""
+        fresh = [name for name in names if name not in self.unkept]
+        self.unkept.update(fresh)
+        return fresh
+
     def _warn_of_undrawn(self, captured: Captured) -> None:
-        names = [name for name, words in captured.drawn if words is None and name not in self.unkept]
-        self.unkept.update(names)
+        names = self._untold(name for name, words in captured.drawn if words is None)
         if names:
             warnings.warn(
                 f"forward draws from {' and '.join(names)} what decides nothing, now more and now less, and a compiled "

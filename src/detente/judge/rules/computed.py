@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from detente.judge.parity import relative_floor
-from detente.judge.rules.rule import Group, Hit, Row, Rule, each, on_gpu, train_step
+from detente.judge.rules.rule import Group, Hit, Row, Rule, each, moving_bytes, on_gpu, train_step
 from detente.records.captured import constants_allowed
 from detente.records.precision import PRECISIONS
 
@@ -212,7 +212,7 @@ def _compiled_extent(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         return
     eager, updated = row.get("observed.eager_ops") or {}, row.get("observed.updated", 0)
     launches, returned = row.get("observed.launches", 0), row.get("program.output_bytes")
-    state = row.get("region.moving_bytes") or row.get("region.state_bytes")
+    state = moving_bytes(row)
     if train_step(row) and updated >= EAGER_UPDATE * max(1, row.get("observed.parameters", 1)):
         yield (
             f"operators outside of the compiled regions changed {updated:.4g} elements, as many as an update does: the "

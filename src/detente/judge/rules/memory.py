@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from detente.judge.rules.rule import Group, Row, Rule, each, on_gpu, train_step
+from detente.judge.rules.rule import Group, Row, Rule, each, moving_bytes, on_gpu, train_step
 
 # Share of the state that must be handed over in place.
 LEAST_DONATED = 0.98
 
 
 def _donated(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
-    # Sessions of before the frozen parts were told apart say what there is in all.
-    state = row.get("region.moving_bytes") or row.get("region.state_bytes")
-    donated = row.get("program.alias_bytes", 0)
+    state, donated = moving_bytes(row), row.get("program.alias_bytes", 0)
     # torch_xla donates when it dispatches, which its graph does not say: it counts buffers, and there each tensor of
     # the state is one.
     if row.get("observed.aliased", 0) >= row.get("region.parameters", 1) > 0:

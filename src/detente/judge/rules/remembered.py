@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 
@@ -61,6 +62,16 @@ def _places_a_step(p: Process, window: Window, fresh: Sample) -> bool:
     return wall > 0.5 * fresh.wall_ns / fresh.steps and (not asked or cpu > 0.5 * fresh.cpu_ns / fresh.steps)
 
 
+def _placed(row: Row, more_ns: float = -math.inf) -> list[float]:
+    """How many times as long placing a fresh batch takes as placing a seen one, by process; empty where the row does
+    no work there, or no more of it than ``more_ns`` of all fresh batches."""
+    told = [(p, w, w.fresh) for p, w in windows(row) if w.fresh is not None and w.seen_place_ns]
+    ratios = [w.fresh_place_ns / w.seen_place_ns for _, w, _ in told]
+    more = [(w.fresh_place_ns - w.seen_place_ns) * fresh.steps for _, w, fresh in told]
+    works = ratios and statistics.median(ratios) > REMEMBERED and min(more) > more_ns
+    return ratios if works and all(_places_a_step(*one) for one in told) else []
+
+
 def _in_turns(row: Row, window: Window) -> tuple[float, float] | None:
     """How many times as long as a step on a seen batch one on a fresh batch takes, and how many it may; None where
     nobody could tell. By the clock and by processor time, whichever says less: a neighbour's turn is no work, and what
@@ -91,9 +102,8 @@ def _remembered(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
             {"ratios": ratios},
         )
         return
-    told = [(p, w, w.fresh) for p, w in windows(row) if w.fresh is not None and w.seen_place_ns]
-    placed = [w.fresh_place_ns / w.seen_place_ns for _, w, _ in told]
-    if placed and statistics.median(placed) > REMEMBERED and all(_places_a_step(*one) for one in told):
+    placed = _placed(row)
+    if placed:
         yield (
             f"placing a batch that was not seen before takes {statistics.median(placed):.3g} times as long as placing "
             "one that was: the step's work is done there",
@@ -111,15 +121,8 @@ def _remembered_in_part(row: Row) -> Iterator[tuple[str, dict]]:
             {"ratios": ratios},
         )
         return
-    told = [(p, w, w.fresh) for p, w in windows(row) if w.fresh is not None and w.singly]
-    more = [(w.fresh_place_ns - w.seen_place_ns) * fresh.steps for _, w, fresh in told]
-    placed = [w.fresh_place_ns / max(w.seen_place_ns, 1) for _, w, _ in told]
-    if (
-        placed
-        and statistics.median(placed) > REMEMBERED
-        and min(more) > TURNS_NS
-        and all(_places_a_step(*one) for one in told)
-    ):
+    placed = _placed(row, TURNS_NS)
+    if placed:
         yield (
             f"placing a batch that was not seen before takes {statistics.median(placed):.3g} times as long as placing "
             "one that was: the step's work is done there, or a program is made for each batch",

@@ -181,6 +181,11 @@ def each(test: Callable[[Row, Group], Iterable[tuple[str, dict[str, Any]]] | Non
     return check
 
 
+def moving_bytes(row: Row) -> int | None:
+    """Bytes of state that a step changes; of sessions of before the frozen parts were told apart, of all of it."""
+    return row.get("region.moving_bytes") or row.get("region.state_bytes")
+
+
 def on_gpu(row: Row) -> bool:
     """Rows of devices with streams, clocks and an allocator of their own."""
     return row.platform != "cpu"
