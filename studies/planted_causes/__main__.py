@@ -10,6 +10,8 @@ of its cause, switched from the planted stack to JAX's, is beyond noise and poin
 difference is among the findings. A harmless one must end rejected, and a stack against itself must have no finding
 and no bar, under twice as many seeds. One thread each: of steps of a millisecond, two threads that wait for each other
 differ by half between processes of one program. Nothing is replayed: what is asked is not whether the rows train.
+A run whose A/A pair says that the machine is too noisy decides nothing, whatever was planted: it is measured again
+behind all others, up to three times in all, and the page says how often.
 Writes docs/results/planted-causes.md and, beside it, a line of JSON for every run; interrupted, the same command goes
 on.
 """
@@ -30,12 +32,13 @@ from typing import Any
 
 from detente.records.folders import data_folder
 from detente.session.fingerprint import machine
-from studies.planted_causes.page import page
+from studies.planted_causes.page import last_of, page, too_noisy
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "studies/planted_causes/stacks.py"
 PAGE = ROOT / "docs/results/planted-causes.md"
 FIRST = 20260101
+TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,27 @@ def found_of(exhibit: Exhibit, told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def left(
+    lines: Sequence[dict[str, Any]], exhibits: Sequence[Exhibit], seeds: int, tries: int
+) -> list[tuple[Exhibit, int]]:
+    """What is measured as the ``tries``-th time: at first everything, then what the machine was too noisy for."""
+    wanted = [
+        (exhibit, seed)
+        for seed in range(FIRST, FIRST + 2 * seeds)
+        for exhibit in exhibits
+        if exhibit.control or seed < FIRST + seeds
+    ]
+    runs: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for line in lines:
+        runs.setdefault((line["name"], line["seed"]), []).append(line)
+
+    def open_still(exhibit: Exhibit, seed: int) -> bool:
+        mine = runs.get((exhibit.name, seed), [])
+        return len(mine) < tries and all(too_noisy(line) for line in mine)
+
+    return [(exhibit, seed) for exhibit, seed in wanted if open_still(exhibit, seed)]
+
+
 def _between(effect: dict[str, Any] | None) -> list[float] | None:
     """The ends of an effect's interval, as a step's time over what it was: by them a harmless one ends rejected."""
     ends = effect["interval"] if effect else None
@@ -192,14 +216,11 @@ def main() -> int:
         there = list(told_again(there))
         lines.write_text("".join(json.dumps(line) + "\n" for line in there))
         given.page.write_text(page(there))
-        return 0 if all(line["good"] for line in there) else 1
-    known = {(line["name"], line["seed"]) for line in there}
+        return 0 if all(line["good"] for line in last_of(there)) else 1
     processor = machine()["processor"]
-    for seed in range(FIRST, FIRST + 2 * given.seeds):
-        for exhibit in EXHIBITS:
-            enough = seed >= FIRST + given.seeds and not exhibit.control
-            if enough or exhibit.name not in names or (exhibit.name, seed) in known:
-                continue
+    exhibits = [exhibit for exhibit in EXHIBITS if exhibit.name in names]
+    for tries in range(1, TRIES + 1):
+        for exhibit, seed in left(there, exhibits, given.seeds, tries):
             found = found_of(exhibit, explained(exhibit, seed, given))
             line = {"name": exhibit.name, "cause": exhibit.cause, "rule": exhibit.rule, "seed": seed}
             there.append(
@@ -218,7 +239,7 @@ def main() -> int:
                 f"{exhibit.name}, seed {seed}: {'as it must' if found['good'] else 'NOT as it must'}",
                 flush=True,
             )
-    return 0 if all(line["good"] for line in there) else 1
+    return 0 if all(line["good"] for line in last_of(there)) else 1
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from detente.explain.side import Side
 from detente.programs.parts import parts
 from detente.session.capturing import capture_programs
 from detente.session.request import Request
-from studies.planted_causes.__main__ import EXHIBITS, HERE
+from studies.planted_causes.__main__ import EXHIBITS, FIRST, HERE, left
+from studies.planted_causes.page import page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,3 +48,44 @@ def test_the_programs_show_what_was_planted(exhibit, home, monkeypatch) -> None:
     elif exhibit.name not in UNSEEN:
         assert not rules
     assert exhibit.cause in {"", *(c.code for c in path.causes)}
+
+
+def test_what_the_machine_was_too_noisy_for_is_measured_again_behind_all_others() -> None:
+    noisy = "the gap is not settled: too noisy: the A/A pair differs by up to 6 %, more than 5 %"
+
+    def line(name: str, seed: int, reason: str, good: bool) -> dict:
+        told = {
+            "word": "UNDECIDED" if reason else "SLOWER",
+            "ratio": 1.2,
+            "bars": {},
+            "dropped": {},
+            "findings": [],
+        }
+        return {
+            "name": name,
+            "seed": seed,
+            "reason": reason,
+            "good": good,
+            "cause": "",
+            "rule": "",
+            "blocks": 8,
+        } | (told | {"processor": "P", "workload": "w"})
+
+    two = [e for e in EXHIBITS if e.name in ("BrokenFusion", "Same")]
+    lines = [
+        line("BrokenFusion", FIRST, noisy, False),
+        line("BrokenFusion", FIRST + 1, "", False),  # lost, and settled: it stays lost
+        line("Same", FIRST, noisy, True),  # passed by noise alone
+    ]
+    assert [(e.name, s - FIRST) for e, s in left(lines, two, 2, 1)] == [("Same", 1), ("Same", 2), ("Same", 3)]
+    assert [(e.name, s - FIRST) for e, s in left(lines, two, 2, 2)] == [
+        ("BrokenFusion", 0),
+        ("Same", 0),
+        *(("Same", n) for n in (1, 2, 3)),
+    ]
+    lines += [line("BrokenFusion", FIRST, "", True), line("Same", FIRST, noisy, True)]
+    assert ("BrokenFusion", FIRST) not in [(e.name, s) for e, s in left(lines, two, 2, 3)]
+    assert ("Same", FIRST) in [(e.name, s) for e, s in left(lines, two, 2, 3)]
+    told = page(lines)
+    assert "| BrokenFusion | w | none | none | 1 of 2 | 1 |" in told
+    assert f"- BrokenFusion, seed {FIRST + 1}:" in told and f"- BrokenFusion, seed {FIRST}:" not in told
