@@ -11,6 +11,8 @@ import random
 import sys
 from types import ModuleType
 
+from detente.collector import asked_seldom
+
 
 def import_still(name: str) -> ModuleType:
     """The module; Python's and numpy's generators are as they were. Nobody has seeded one of numpy's where numpy is not
@@ -19,7 +21,8 @@ def import_still(name: str) -> ModuleType:
     pythons = random.getstate()
     numpys = None if numpy is None else numpy.get_state(legacy=False)
     try:
-        return importlib.import_module(name)
+        with asked_seldom():
+            return importlib.import_module(name)
     finally:
         random.setstate(pythons)
         if numpy is not None:

@@ -13,7 +13,7 @@ from detente.explain.arm_effects import arm_effects
 from detente.explain.ask_and_answer import _rows
 from detente.explain.budget import choose
 from detente.explain.causes import Cause, Path, between, known_path, narrowed, rows_between, switched_off
-from detente.explain.pair import explain_pair
+from detente.explain.pair import explain_pair, open_still
 from detente.explain.question import ask
 from detente.explain.rows import Rows
 from detente.records.arm import NO_ARM, arm_of
@@ -234,6 +234,20 @@ def test_an_arm_decides_no_more_than_a_verdict(changes: dict[str, object], why: 
     assert found.state == "untested" and why in found.reason
     # What it was stands there.
     assert found.effect is not None and found.effect.ratio == pytest.approx(2.2, rel=0.01)
+
+
+def test_a_question_is_open_while_more_blocks_may_settle_it() -> None:
+    path = between("torch-xla", "jax")
+    made = rows(every_row(path))
+    assert not open_still(made, path), "its gap is settled"
+    assert open_still(replace(made, blocks=BLOCKS[:4]), path), "four blocks decide nothing"
+    # An A/A pair that lies further apart than the two.
+    assert open_still(replace(made, noise=20.0), path)
+    assert open_still(replace(made, unsure="the session is drifting: its A/A pair lies apart"), path)
+    # What no block can settle: an end without figures, and a row beside itself.
+    gone = {row: m for row, m in made.medians.items() if row != JAX}
+    assert not open_still(replace(made, medians=gone, blocks=BLOCKS[:4]), path)
+    assert not open_still(replace(made, blocks=BLOCKS[:4]), replace(path, b=path.a))
 
 
 def test_the_gap_is_of_the_verdicts_blocks_and_at_its_alpha() -> None:

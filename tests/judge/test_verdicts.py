@@ -161,6 +161,16 @@ def test_a_number_of_blocks_that_a_budget_cut_short_is_not_looked_at_twice_for_n
     assert looks_of(ended(10, 2, blocks=10, budget_s=720.0)).share == pytest.approx(0.16)
 
 
+def test_a_session_that_goes_on_while_its_question_is_open_spends_most_at_its_first_look():
+    looks = {whole: looks_of(ended(whole, 1, blocks=5, blocks_at_most=15)) for whole in (3, 5, 7, 10, 15)}
+    assert {found.at for found in looks.values()} == {(5, 10, 15)}
+    assert [looks[n].share for n in (3, 5, 7, 10, 15)] == pytest.approx([0.7, 0.7, 0.15, 0.15, 0.15])
+    assert sum(looks[n].share for n in (5, 10, 15)) <= 1 + 1e-12
+    # A number that was settled, and no more, is one look as ever.
+    assert looks_of(ended(5, 1, blocks=5, blocks_at_most=None)) == Looks((5,), 1.0)
+    assert looks_of(ended(5, 1, blocks=5, blocks_at_most=5)) == Looks((5,), 1.0)
+
+
 def test_a_budget_gives_narrower_intervals_than_three_looks_and_stops_for_no_word():
     once, thrice = (judge(ended(5, looked, budget_s=720.0)).verdicts for looked in (1, 0))
     for a, b in zip(once, thrice, strict=True):

@@ -18,6 +18,7 @@ from detente.cli.live import progress_sink
 from detente.cli.options import Duration, format_option, precision_option
 from detente.cli.text import say
 from detente.records.fault import MachineFault, UsageFault
+from detente.records.verdict import LEAST_BLOCKS
 
 if TYPE_CHECKING:
     from detente.explain.align import Match
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 )
 @click.option("--budget", type=Duration(), help="Test what fits into this: 30m. The rest is listed.")
 @click.option(
-    "--blocks", type=click.IntRange(1, 50), default=5, show_default=True, help="Processes of each row."
+    "--blocks",
+    type=click.IntRange(1, 200),
+    help="Exactly this many processes of each row.  [default: 5, and up to 15 while the gap is not settled]",
 )
 @click.option(
     "--arms/--no-arms",
@@ -83,7 +86,7 @@ def command(
     precision: str,
     device: str,
     budget: float | None,
-    blocks: int,
+    blocks: int | None,
     arms: bool,
     threads: int | None,
     seed: int,
@@ -131,7 +134,8 @@ def command(
         precision=precision,
         device=device,
         budget_s=budget,
-        blocks=blocks,
+        blocks=blocks or LEAST_BLOCKS,
+        blocks_at_most=None if blocks else 3 * LEAST_BLOCKS,
         threads=threads,
         seed=seed,
         memory=False,

@@ -11,9 +11,9 @@ from detente.explain.arm_effects import ArmEffect, arm_effects
 from detente.explain.difference_rules import Pair
 from detente.explain.findings import Finding, find, settled
 from detente.explain.match import Matched, match
-from detente.explain.pair import Explanation, explain_pair
+from detente.explain.pair import Explanation, explain_pair, open_still
 from detente.explain.question import Question, of_explained
-from detente.explain.rows import group_of, label_of, plain_captures, rows_of
+from detente.explain.rows import Rows, group_of, label_of, plain_captures, rows_of
 from detente.explain.side import Side
 from detente.programs.module import ProgramError
 from detente.programs.part_table import PartTable
@@ -69,6 +69,16 @@ class Answer:
         return {c.code: c.title + (f"; {held[c.code]}" if c.code in held else "") for c in path.causes}
 
 
+def question_open(question: Question, session: Session) -> bool:
+    """Whether the gap that is asked about is not settled by ``session``, and more blocks of it may settle it."""
+    return open_still(_rows(session, question), question.path)
+
+
+def _rows(session: Session, question: Question) -> Rows:
+    group = group_of(session, question)
+    return rows_of(session, group, question.a, question.lacks, _asked_alone(session, question))
+
+
 def answer(
     question: Question,
     session: Session,
@@ -78,7 +88,7 @@ def answer(
 ) -> Answer:
     """What a session says to a question. Raises UsageFault for a session that holds nothing of these two rows."""
     group = group_of(session, question)
-    rows = rows_of(session, group, question.a, question.lacks, _asked_alone(session, question))
+    rows = _rows(session, question)
     explanation = explain_pair(rows, question.path)
     effects = arm_effects(rows)
     missing: dict[str, str] = {}

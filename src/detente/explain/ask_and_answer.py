@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from detente.explain.align import Match
-from detente.explain.answer import Answer, answer
+from detente.explain.answer import Answer, answer, question_open
 from detente.explain.budget import choose
 from detente.explain.question import Question, ask, single_arms
 from detente.explain.rows import group_of, label_of, plain_captures
@@ -43,6 +43,7 @@ def measured(request: Request, arms: bool, sink: Sink, by_hand: Sequence[Match] 
         sink,
         open_recorder(),
         known=[c.process for c in captured if c.process is not None],
+        open_still=lambda session: question_open(question, session),
     )
     return answer(question, session, artefacts_of(data_folder()).folder, untested, by_hand)
 

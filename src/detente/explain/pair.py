@@ -10,7 +10,7 @@ from detente.explain.rows import Rows, label_of
 from detente.explain.waterfall import Arm as Switched
 from detente.explain.waterfall import Waterfall, waterfall
 from detente.judge.statistics import ALPHA, MARGIN, corrected, paired
-from detente.judge.verdicts import judge_pair
+from detente.judge.verdicts import SETTLED, judge_pair
 from detente.records.verdict import LEAST_BLOCKS, Verdict
 from detente.stacks.factors import Row
 
@@ -39,6 +39,13 @@ def explain_pair(rows: Rows, path: Path) -> Explanation:
     """The waterfall from ``path.a`` to ``path.b``. A cause whose rows were not measured, not proved, or did not do what
     they say has no bar, and the reason stands beside it."""
     return replace(_explained(rows, path), never_same=rows.never_same)
+
+
+def open_still(rows: Rows, path: Path) -> bool:
+    """Whether more blocks may settle what these do not: both ends have figures, and no word of them holds yet."""
+    if path.a == path.b or any(rows.why_not(end) for end in (path.a, path.b)):
+        return False
+    return bool(rows.unsure) or _verdict(rows, path).word not in SETTLED
 
 
 def _explained(rows: Rows, path: Path) -> Explanation:

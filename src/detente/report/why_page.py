@@ -72,6 +72,9 @@ def verdict_line(found: Answer) -> str:
         "SAME": f"{verdict.a} and {verdict.b} take the same time",
     }.get(verdict.word, f"{verdict.a} against {verdict.b}: {verdict.word}")
     whole = [f"{said}{_interval(verdict)}.", *([_sentence(reason)] if reason else ())]
+    if verdict.needed is not None or verdict.reason.startswith("too noisy"):
+        more = max(verdict.needed or 0, 2 * verdict.blocks)
+        whole.append(f"A quieter machine or more processes may settle it: `--blocks {more}`.")
     if found.unproved:
         open_ = "; ".join(f"{row} ({why})" for row, why in found.unproved.items())
         whole.append(f"Not wholly proved to compute the same: {open_}.")

@@ -117,7 +117,9 @@ def _next(under: Underway) -> list[Cell]:
             f"the budget of {request.budget_s:.0f} s leaves no room for another block (about {cost:.0f} s)"
         )
         return []
-    left = max(1, (request.blocks or UNJUDGED_BLOCKS) - whole)
+    settled = request.blocks or UNJUDGED_BLOCKS
+    # Behind the settled number it is looked at again after as many.
+    left = settled - whole % settled if request.blocks_at_most else max(1, settled - whole)
     under.tally.total = under.tally.done + left * len(cells) + len(memory)
     return cells
 
@@ -129,7 +131,7 @@ def _wanted(under: Underway) -> bool:
     if under.ledger.run_again() & {c.key for c in under.alive()}:
         return True  # a row that was killed is owed a run, whatever the others have
     if request.blocks is not None:
-        return whole < request.blocks
+        return whole < request.blocks or _further(under, whole, request.blocks)
     if importlib.util.find_spec("scipy") is None:
         return whole < UNJUDGED_BLOCKS
     if whole:
@@ -139,4 +141,17 @@ def _wanted(under: Underway) -> bool:
         if not decision:
             under.tally.say(decision.reason)
             return False
+    return True
+
+
+def _further(under: Underway, whole: int, settled: int) -> bool:
+    """Whether a block behind the ``settled`` number is wanted. The question is asked where the judge counts a look
+    (``judge/looks.py``), and nowhere between."""
+    if whole >= (under.request.blocks_at_most or settled):
+        return False
+    if whole % settled:
+        return True
+    if not under.open_still(under.ledger.session):
+        return False
+    under.tally.say(f"not settled after {whole} blocks: up to {settled} more are run")
     return True

@@ -15,6 +15,7 @@ class Request:
     size       a size's name; dimensions of it are set behind commas, ``paper,batch=4``, or ``,batch=4`` of the largest
     loader_workers  processes of the loader, with the feed ``loader``
     blocks     exactly this many blocks, instead of the sampling rule
+    blocks_at_most  or up to this many, as long as whoever runs the session finds its question open (``run_session``)
     budget_s   no new block, and no new memory run, starts that would end later than this after the start
     aa         whether one stack runs under a second name to measure the session's noise
     smallest_memory  also search the smallest cap under which each row still runs
@@ -32,6 +33,7 @@ class Request:
     device: str = "auto"
     budget_s: float | None = None
     blocks: int | None = None
+    blocks_at_most: int | None = None
     seed: int = 20260101
     threads: int | None = None
     aa: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from detente.records.fault import MachineFault, UsageFault
@@ -42,9 +42,11 @@ def run_session(
     recorder: Recorder | None = None,
     resume: Path | None = None,
     known: Sequence[Process] = (),
+    open_still: Callable[[Session], bool] = lambda session: False,
 ) -> Session:
     """Measure, and return the session with everything that finished, also after an interruption (``note`` says so).
-    ``known``: processes of its cells that ran before it (captures), which it keeps as its own.
+    ``known``: processes of its cells that ran before it (captures), which it keeps as its own. ``open_still``: whether
+    what the session is measured for is open; with it, ``request.blocks_at_most`` blocks may follow ``request.blocks``.
 
     Raises UsageFault for a wrong request or a changed fingerprint on resume, MachineFault for a held lock, StoreFault
     when the spool cannot be written.
@@ -67,6 +69,7 @@ def run_session(
             interrupts,
             Quiet(budget, tally.say, lambda: interrupts.count > 0),
             Unmade(),
+            open_still,
         )
         try:
             with MachineLock(LOCK_WAIT_S, under.tally.say, lambda: interrupts.count > 0):
@@ -139,5 +142,5 @@ def _plan(under: Underway) -> None:
     blocks = request.blocks or UNJUDGED_BLOCKS
     under.tally.total = blocks * len(cells) + (len(cells) if request.memory else 0)
     budget = f", within {request.budget_s:.0f} s" if request.budget_s else ""
-    more = "" if request.blocks else " or more"
+    more = "" if request.blocks and not request.blocks_at_most else " or more"
     under.tally.tell("plan", f"session {session.id}: {len(cells)} rows, {blocks} blocks{more}{budget}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from detente.records.cell import Cell
 from detente.records.job import JobKind
-from detente.records.session import Process, Wait
+from detente.records.session import Process, Session, Wait
 from detente.session.budget import Budget
 from detente.session.interrupts import Interrupts
 from detente.session.layout import Layout
@@ -27,7 +27,8 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Underway:
-    """What every stage of a session (proofs, weights, blocks, memory) works with."""
+    """What every stage of a session (proofs, weights, blocks, memory) works with. ``open_still``: whether the question
+    that it is measured for is open, asked where more blocks than the settled number may be run."""
 
     request: Request
     layout: Layout
@@ -38,6 +39,7 @@ class Underway:
     interrupts: Interrupts
     quiet: Quiet
     unmade: Unmade
+    open_still: Callable[[Session], bool] = lambda session: False
 
     def alive(self) -> list[Cell]:
         """The cells that can run and did not fail, in display order. What something outside killed in an earlier run

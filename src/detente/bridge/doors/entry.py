@@ -22,6 +22,7 @@ from detente.bridge.step.examine import check
 from detente.bridge.step.options import Options
 from detente.bridge.step.step import Step
 from detente.bridge.telling import telling
+from detente.collector import asked_seldom
 
 
 def compile(
@@ -117,7 +118,7 @@ def compile(
     whole(model)
     one_arena()
     begin()
-    with held_back(), telling(f"step of {type(model).__name__}", quiet):
+    with held_back(), telling(f"step of {type(model).__name__}", quiet), asked_seldom():
         step = Step(model, loss, optimizer, example_batch, options, share)
     if seed is None:
         given()

@@ -39,6 +39,7 @@ from detente.bridge.step.captures import Captures
 from detente.bridge.step.making import maker, measure
 from detente.bridge.step.options import BACKGROUND, Options
 from detente.bridge.telling import telling
+from detente.collector import asked_seldom
 
 ANSWERS = 64  # programs of one batch layout that differ in what the batch answers
 SOON = 3  # the answer at which it is said what a new one costs
@@ -116,7 +117,7 @@ class Variants(Captures):
             self._warn_of_values(placed, key)
             self._make_room(key)
             name = type(self.model).__name__
-            with telling(f"a program of the step of {name}", self.options.quiet):
+            with telling(f"a program of the step of {name}", self.options.quiet), asked_seldom():
                 found = self._stored(key, placed, rule, hyper, held, state)
                 self.assumed |= {n: content(t) for n, t in assumed(found.captured).items()}
                 self.made[key] = self._with_later(found, placed.arrays, rule, hyper, state)
