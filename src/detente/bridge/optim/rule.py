@@ -24,6 +24,7 @@ from detente.bridge.optim.numbers_ahead import all_ahead
 from detente.bridge.optim.one_pass import OnePass, one_pass
 from detente.bridge.optim.program import Leaf, Program
 from detente.bridge.optim.recording import aval_of
+from detente.bridge.optim.reshaped import of_each_element, reshaped
 from detente.bridge.optim.run import STARTED, born, decode, numbers_in, update
 from detente.bridge.optim.tracer import Written, trace_step
 from detente.bridge.refusal import Refused, refuse
@@ -427,10 +428,35 @@ def _programs(
         )
         found = next((p for p in known.get(key, ()) if _fits(p, group, mine.written)), None)
         if found is None:
-            found = _program(optimizer, group, aval_of(param), key[-1], mine.written)
+            alike = known.setdefault(_but_lengths(key), [])
+            found = _reshaped(optimizer, alike, group, mine.written, key)
+            if found is None:
+                found = _program(optimizer, group, aval_of(param), key[-1], mine.written)
+                alike.append(found)
             known.setdefault(key, []).append(found)
         programs[name] = found
     return programs
+
+
+def _but_lengths(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a program depends on but for the lengths of its parameter's axes."""
+    *others, param, layout = key
+    return ("of any lengths", *others, len(param.shape), param.dtype, layout is None)
+
+
+def _reshaped(
+    optimizer: torch.optim.Optimizer,
+    alike: Sequence[Program],
+    group: Mapping[str, Any],
+    written: frozenset[str],
+    key: tuple[Any, ...],
+) -> Program | None:
+    """A program of other lengths, written for these; None where it has to be traced. A state that exists already may
+    be anybody's."""
+    *_, param, layout = key
+    if layout is not None or not of_each_element(optimizer):
+        return None
+    return next((p for a in alike if _fits(a, group, written) and (p := reshaped(a, param))), None)
 
 
 def _fits(program: Program, group: Mapping[str, Any], written: frozenset[str]) -> bool:
