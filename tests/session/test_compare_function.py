@@ -47,6 +47,7 @@ def test_what_no_worker_can_find_is_refused() -> None:
     [
         ({"stack": "jax"}, "no option 'stack'; did you mean 'stacks'"),
         ({"blocks": "1"}, "blocks='1' is a str, and blocks says int or None"),
+        ({"blocks_at_most": 15}, "no option 'blocks_at_most'"),
         ({"blocks": True}, "blocks=True is a bool"),
         ({"budget": 3}, "did you mean 'budget_s'"),
         ({"aa": 1}, "aa says bool"),
@@ -64,6 +65,7 @@ def test_the_typed_options_are_the_request() -> None:
         "workloads",
         "stacks",
         "command",
+        "blocks_at_most",  # of an explanation: a comparison has no one question that could be open
     }
 
 
