@@ -17,6 +17,7 @@ from detente.cli.sessions import find_spool
 from detente.cli.text import say
 from detente.records.arm import read_arm
 from detente.records.session import Session
+from detente.records.verdict import MOST_BLOCKS
 from detente.session.continued import request_of
 from detente.session.request import Request
 from detente.store.recorder import open_recorder
@@ -77,7 +78,9 @@ from detente.store.spool import read_spool
     help="End after this long: 8m. The five blocks that a verdict needs may take 20 % more.",
 )
 @click.option(
-    "--blocks", type=click.IntRange(1, 200), help="Exactly this many blocks, instead of the sampling rule."
+    "--blocks",
+    type=click.IntRange(1, MOST_BLOCKS),
+    help="Exactly this many blocks, instead of the sampling rule.",
 )
 @click.option(
     "--seed", type=int, default=20260101, show_default=True, help="Of weights, batches and block order."

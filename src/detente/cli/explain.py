@@ -18,7 +18,7 @@ from detente.cli.live import progress_sink
 from detente.cli.options import Duration, format_option, precision_option
 from detente.cli.text import say
 from detente.records.fault import MachineFault, UsageFault
-from detente.records.verdict import LEAST_BLOCKS
+from detente.records.verdict import MOST_BLOCKS
 
 if TYPE_CHECKING:
     from detente.explain.align import Match
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--budget", type=Duration(), help="Test what fits into this: 30m. The rest is listed.")
 @click.option(
     "--blocks",
-    type=click.IntRange(1, 200),
+    type=click.IntRange(1, MOST_BLOCKS),
     help="Exactly this many processes of each row.  [default: 5, and up to 15 while the gap is not settled]",
 )
 @click.option(
@@ -112,6 +112,7 @@ def command(
         raise MachineFault("explaining needs scipy, which is not installed", "pip install 'detente[judge]'")
     from detente.explain.align import read_matches
     from detente.explain.ask_and_answer import measured
+    from detente.judge.looks import LOOKS
     from detente.records.codec import dumps
     from detente.report.numbers import count
     from detente.report.why_html import write_why
@@ -134,8 +135,8 @@ def command(
         precision=precision,
         device=device,
         budget_s=budget,
-        blocks=blocks or LEAST_BLOCKS,
-        blocks_at_most=None if blocks else 3 * LEAST_BLOCKS,
+        blocks=blocks or LOOKS[0],
+        blocks_at_most=None if blocks else LOOKS[-1],
         threads=threads,
         seed=seed,
         memory=False,

@@ -71,11 +71,10 @@ class Answer:
 
 def question_open(question: Question, session: Session) -> bool:
     """Whether the gap that is asked about is not settled by ``session``, and more blocks of it may settle it."""
-    return open_still(_rows(session, question), question.path)
+    return open_still(_rows(session, group_of(session, question), question), question.path)
 
 
-def _rows(session: Session, question: Question) -> Rows:
-    group = group_of(session, question)
+def _rows(session: Session, group: str, question: Question) -> Rows:
     return rows_of(session, group, question.a, question.lacks, _asked_alone(session, question))
 
 
@@ -88,7 +87,7 @@ def answer(
 ) -> Answer:
     """What a session says to a question. Raises UsageFault for a session that holds nothing of these two rows."""
     group = group_of(session, question)
-    rows = _rows(session, question)
+    rows = _rows(session, group, question)
     explanation = explain_pair(rows, question.path)
     effects = arm_effects(rows)
     missing: dict[str, str] = {}

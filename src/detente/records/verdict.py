@@ -10,6 +10,8 @@ Word = Literal["FASTER", "SLOWER", "SAME", "LEANS", "UNDECIDED", "VOID"]
 # Under this many whole blocks nothing is decided: with fewer degrees of freedom Student's quantile is larger than any
 # honest difference.
 LEAST_BLOCKS = 5
+# And of more than these nobody can ask (``--blocks``).
+MOST_BLOCKS = 200
 
 
 @dataclass(frozen=True)
@@ -34,3 +36,8 @@ class Verdict:
     blocks: int
     needed: int | None = None
     reason: str = ""
+
+    @property
+    def too_noisy(self) -> bool:
+        """Whether the machine decided nothing: its A/A pair lies too far apart."""
+        return self.reason.startswith("too noisy")

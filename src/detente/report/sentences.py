@@ -76,7 +76,7 @@ def undecided(verdict: Verdict) -> str:
     """What is missing: ``5 processes each, about 12 needed to see 2 %``; under five blocks ``1 process each, a verdict
     needs 5``. Never "no difference": an open pair that reads like an equal one has misled people."""
     have = f"{count(verdict.blocks, 'process', 'processes')} each"
-    if verdict.reason.startswith("too noisy"):
+    if verdict.too_noisy:
         return f"{have}; {verdict.reason}"
     if verdict.needed is not None and verdict.blocks < LEAST_BLOCKS:
         return f"{have}, a verdict needs {verdict.needed}"
@@ -298,7 +298,7 @@ def _open(first: str, undecided_: Sequence[Verdict], medians: Mapping[str, float
             continue
         needed = {v.needed for v in alike}
         have = count(blocks, "process", "processes")
-        if all(v.reason.startswith("too noisy") for v in alike):
+        if all(v.too_noisy for v in alike):
             why = f"{have} each; {alike[0].reason}"
         elif blocks < LEAST_BLOCKS:
             why = f"{have} each, a verdict needs {LEAST_BLOCKS}"

@@ -12,7 +12,7 @@ from detente.explain.arm_effects import ArmEffect
 from detente.explain.waterfall import Bar, Effect, Waterfall
 from detente.programs.live_memory import LiveMemory
 from detente.records.codec import to_json
-from detente.records.verdict import Verdict
+from detente.records.verdict import MOST_BLOCKS, Verdict
 from detente.report.columns import columns
 from detente.report.compose import IMPORTED
 from detente.report.markdown import escape
@@ -72,8 +72,8 @@ def verdict_line(found: Answer) -> str:
         "SAME": f"{verdict.a} and {verdict.b} take the same time",
     }.get(verdict.word, f"{verdict.a} against {verdict.b}: {verdict.word}")
     whole = [f"{said}{_interval(verdict)}.", *([_sentence(reason)] if reason else ())]
-    if verdict.needed is not None or verdict.reason.startswith("too noisy"):
-        more = max(verdict.needed or 0, 2 * verdict.blocks)
+    more = max(verdict.needed or 0, 2 * verdict.blocks)
+    if (verdict.needed is not None or verdict.too_noisy) and more <= MOST_BLOCKS:
         whole.append(f"A quieter machine or more processes may settle it: `--blocks {more}`.")
     if found.unproved:
         open_ = "; ".join(f"{row} ({why})" for row, why in found.unproved.items())

@@ -77,7 +77,7 @@ def test_as_many_traces_as_numbers_of_axes(monkeypatch: pytest.MonkeyPatch) -> N
 class Lengths(torch.optim.SGD):
     """Looks at a length: a subclass is nobody's that is known."""
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:

@@ -70,10 +70,5 @@ def _at(value: Any, shape: tuple[int, ...], other: tuple[int, ...]) -> Any:
     if isinstance(value, dict):
         return {key: _at(item, shape, other) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type | Guard):
-        changed = {
-            f.name: new
-            for f in fields(value)
-            if (new := _at(old := getattr(value, f.name), shape, other)) is not old and new != old
-        }
-        return replace(value, **changed) if changed else value
+        return replace(value, **{f.name: _at(getattr(value, f.name), shape, other) for f in fields(value)})
     return value
