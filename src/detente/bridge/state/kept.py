@@ -6,10 +6,10 @@ time. Two settings of glibc's keep them: no block is a mapping of its own (which
 the heap's end is given back. Only the main arena can hold such blocks, and a thread of XLA's is given another one when
 it first asks, so that there must be no other before there are such threads.
 
-A step may ask for its block before the last one's was freed, and from then on there are two. Where a loop runs ahead of
-the device there were three more (ResNet-50 without a look at the loss: 4.4 GB for 2.4), so a step of more than
-``ALONE`` bytes waits for the one before: on a CPU nothing is won by running ahead. There must be room for ``ROOM``
-blocks. A hole made beforehand changed nothing; giving back before every step costs the faults again.
+A step that asks for its block before the last one's was freed takes a second one, and from then on there are two.
+Where a loop ran ahead of the device there were three more (ResNet-50 without a look at the loss: 4.4 GB for 2.4), so a
+step of more than ``ALONE`` bytes waits for the one before (on a CPU nothing is won by running ahead) and for its place
+(hole.py). There must be room for ``ROOM`` blocks. Giving back before every step costs the faults again.
 
 It is a setting of the whole process, of whatever else runs in it: the heap stays as large as it ever was, and
 ``State.arrange`` and nobody else gives its holes back. Where the user has said anything of the allocator (``MALLOC_*``,
@@ -24,11 +24,13 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import jax
 
 from detente.bridge.state.freed import give_back
+from detente.bridge.state.ground import Ground
 
 # malloc.h of glibc.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
@@ -55,6 +57,12 @@ def settle_down(temporary: int, available: int) -> bool:
         return False
     give_back()
     return bool(libc.mallopt(_MMAP_MAX, 0) and libc.mallopt(_TRIM_THRESHOLD, -1))
+
+
+@cache
+def ground() -> Ground:
+    """The process's: its steps compute in one place."""
+    return Ground()
 
 
 def decided(environ: Mapping[str, str]) -> str:

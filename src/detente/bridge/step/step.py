@@ -30,7 +30,8 @@ from detente.bridge.live.seeded import Seeded
 from detente.bridge.live.shared import Meeting
 from detente.bridge.live.writes import same
 from detente.bridge.refusal import Refused, refuse
-from detente.bridge.state.kept import ALONE, settle_down
+from detente.bridge.state.hole import Hole
+from detente.bridge.state.kept import ALONE, ground, settle_down
 from detente.bridge.state.meta import Source, on_meta, source, stand_ins
 from detente.bridge.state.pending import Pending
 from detente.bridge.state.place import Placed, but_floats, from_jax, place, with_numbers
@@ -107,7 +108,7 @@ class Step(Readable):
         self._told = False  # of a failed certificate
         self._told_values = False  # the state was given values that a program may have in it
         self._keeps = False  # whether what a step frees is kept for the next
-        self._one_at_a_time = False  # whether a step waits for the one before
+        self._hole: Hole | None = None  # where a step waits for the block of the one before
         self._last: Any = None  # its loss
         # a short certificate failed: the state is that of a step that is not trusted
         self._kept_nothing = False
@@ -218,9 +219,11 @@ class Step(Readable):
             self._keeps = True
             planned = memory(variant.compiled.executable)
             temporary = planned.temp if planned else 0
-            self._one_at_a_time = settle_down(temporary, available_bytes()) and temporary > ALONE
-        if self._one_at_a_time:
+            kept = settle_down(temporary, available_bytes())
+            self._hole = Hole(temporary, ground()) if kept and temporary > ALONE else None
+        if self._hole is not None:
             jax.block_until_ready(self._last)
+            self._hole.wait()
         seed, number = np.uint32(self.options.seed), self.count
         state, run = self._state, variant.compiled.executable
         state.arrange(variant.stacks)
