@@ -134,9 +134,12 @@ def test_a_large_step_begins_when_the_block_of_the_one_before_is_free() -> None:
     assert most < size // 2
 
 
-CUSHION = """
-from detente.bridge.state.ground import Ground, glibc
-from detente.bridge.state.hole import Hole
+# With the ground that steps compute on, and with none.
+GROUND = """
+import ctypes
+from detente.bridge.state import hole
+from detente.bridge.state.glibc import glibc
+from detente.bridge.state.ground import Ground
 from detente.bridge.state.kept import settle_down
 library = glibc()
 class Bare(Ground):
@@ -144,37 +147,35 @@ class Bare(Ground):
         pass
 assert settle_down(1, 8)
 SIZE = 64 << 20
-hole = Hole(SIZE, KIND())
+kept = hole.Hole(SIZE, KIND())
+"""
+
+
+def on(ground: str, program: str) -> str:
+    return GROUND.replace("KIND", ground) + program
+
+
+CUSHION = """
 step = library.malloc(SIZE + 96)
 end = library.malloc(SIZE + 96)         # what is behind the block is not the heap's end
 library.free(step)
 batch = library.malloc(20 << 20)
-print(hole._known(hole._ground.lies(hole._size)))
+print(kept._known(kept._ground.lies(kept._size)))
 library.free(batch)
-print(hole._known(hole._ground.lies(hole._size)))
+print(kept._known(kept._ground.lies(kept._size)))
 """
 
 
 @of_glibc
 def test_what_is_made_between_steps_lies_elsewhere() -> None:
     """A third of a block: without the cushion it lies where the block was."""
-    assert said(CUSHION.replace("KIND", "Ground")).split() == ["True", "True"]
-    assert said(CUSHION.replace("KIND", "Bare")).split() == ["False", "True"]
+    assert said(on("Ground", CUSHION)).split() == ["True", "True"]
+    assert said(on("Bare", CUSHION)).split() == ["False", "True"]
 
 
 WORN = """
-import ctypes
-from detente.bridge.state import hole
-from detente.bridge.state.ground import Ground, glibc
-from detente.bridge.state.kept import settle_down
-library = glibc()
-class Bare(Ground):
-    def lay(self, size):
-        pass
-assert settle_down(1, 8)
 hole.PATIENCE_S = 0.1
-SIZE = 64 << 20
-kept, places, lost = hole.Hole(SIZE, KIND()), set(), []
+places, lost = set(), []
 for _ in range(40):
     block = ctypes.c_void_p()
     assert not library.posix_memalign(ctypes.byref(block), 64, SIZE)
@@ -190,22 +191,16 @@ print(len(places), kept._missed)
 @of_glibc
 def test_a_place_that_wears_is_made_larger() -> None:
     """Forty steps, whose left-overs are all kept. Without the wall three more places are begun and given up."""
-    places, missed = map(int, said(WORN.replace("KIND", "Ground")).split())
+    places, missed = map(int, said(on("Ground", WORN)).split())
     assert places <= 2 and missed == 0  # one that lies across a multiple of its size may count as two
-    places, missed = map(int, said(WORN.replace("KIND", "Bare")).split())
+    places, missed = map(int, said(on("Bare", WORN)).split())
     assert places > 3 and missed == 3
 
 
 PLACES = """
 import threading
-from detente.bridge.state import hole
-from detente.bridge.state.ground import Ground, glibc
-from detente.bridge.state.kept import settle_down
-library = glibc()
-assert settle_down(1, 8)
-SIZE, freed = 64 << 20, []
+freed = []
 block = lambda: library.malloc(SIZE + 96)
-kept = hole.Hole(SIZE, Ground())
 def frees(place):
     freed.append(place)
     library.free(place)
@@ -227,7 +222,7 @@ for _ in range(4):
 
 @of_glibc
 def test_a_hole_is_waited_for_and_not_for_ever() -> None:
-    found = said(PLACES)
+    found = said(on("Ground", PLACES))
     assert found.splitlines() == ["1 0", "1 0", "1 2", "2 3", "3 4", "3 4"]
 
 

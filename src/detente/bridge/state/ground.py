@@ -8,8 +8,9 @@ touched: its pages are memory only where something lies.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
+
+from detente.bridge.state.glibc import glibc
 
 # Bytes of the wall, and of a piece of it: of what is smaller than a page malloc keeps lists, and joins it to nothing.
 WALL, PIECE = 1 << 20, 4096
@@ -26,7 +27,7 @@ class Ground:
 
     def __init__(self, library: Any = None) -> None:
         self.library = library if library is not None else glibc()
-        self.left = self._wall = self._for = 0
+        self._left = self._for = 0
         self._walls: list[int] = []
 
     def lay(self, size: int) -> None:
@@ -37,9 +38,8 @@ class Ground:
         is then laid again."""
         if size <= self._for:
             return
-        passing, span = list(self._walls), sum(int(size * part) + WALL for part in _CUSHIONS)
-        self.left = self._wall = self._for = 0
-        self._walls = []
+        passing, span = self._walls, sum(int(size * part) + WALL for part in _CUSHIONS)
+        self._left, self._for, self._walls = 0, 0, []
         for _ in range(_TRIES):
             wall, left = self._at_end(size)
             walls, cushions = [wall], []
@@ -49,7 +49,7 @@ class Ground:
                 walls.append(wall)
             passing += cushions
             if all(walls + cushions) and abs(wall - walls[0] - span) < PIECE:
-                self.left, self._wall, self._walls, self._for = left, wall, walls, size
+                self._left, self._walls, self._for = left, walls, size
                 break
             passing += walls
         for block in passing:
@@ -62,13 +62,13 @@ class Ground:
         left = WALL - (wall + WALL) % _ALIGNED
         return self.library.realloc(wall, left - _HEAD) or 0, left
 
-    def widen(self, size: int) -> bool:
-        """The place where ``size`` bytes would lie begins a piece earlier now. False where it is not the one behind the
-        wall, or the wall is used up."""
-        if self.left <= 2 * PIECE or abs(self.lies(size) - self._wall - self.left) >= PIECE:
+    def widen(self, place: int) -> bool:
+        """The hole at ``place`` begins a piece earlier now. False where it is not the one behind the last wall, or the
+        wall is used up."""
+        if self._left <= 2 * PIECE or abs(place - self._walls[-1] - self._left) >= PIECE:
             return False
-        self.left -= PIECE
-        self.library.realloc(self._wall, self.left - _HEAD)  # made smaller, nothing moves
+        self._left -= PIECE
+        self.library.realloc(self._walls[-1], self._left - _HEAD)  # made smaller, nothing moves
         return True
 
     def lies(self, size: int) -> int:
@@ -76,12 +76,3 @@ class Ground:
         place = self.library.malloc(size) or 0
         self.library.free(place)
         return place
-
-
-def glibc() -> Any:
-    library = ctypes.CDLL(None)
-    size, address = ctypes.c_size_t, ctypes.c_void_p
-    library.malloc.argtypes, library.malloc.restype = (size,), address
-    library.realloc.argtypes, library.realloc.restype = (address, size), address
-    library.free.argtypes, library.free.restype = (address,), None
-    return library

@@ -34,7 +34,7 @@ class Hole:
     those steps."""
 
     def __init__(self, size: int, ground: Ground) -> None:
-        self._ground, self._size, self._missed = ground, size + _BESIDE, 0
+        self._ground, self._size = ground, size + _BESIDE
         ground.lay(self._size)
         self._places = [ground.lies(self._size)]
 
@@ -47,15 +47,19 @@ class Hole:
             if self._mended():
                 continue
             if time.perf_counter() > until:
-                self._missed += 1
                 self._places.append(place)
                 return
             time.sleep(PAUSE_S)
 
+    @property
+    def _missed(self) -> int:
+        """Waits that ended without the block."""
+        return len(self._places) - 1
+
     def _mended(self) -> bool:
         """Whether the place was worn, and is larger by a piece now."""
         worn = self._ground.lies(self._size - _WORN)
-        return worn != 0 and self._known(worn) and self._ground.widen(self._size - _WORN)
+        return worn != 0 and self._known(worn) and self._ground.widen(worn)
 
     def _known(self, place: int) -> bool:
         """Of the hole's neighbours some are free now and then, and it begins a little earlier. For what has no place,

@@ -21,7 +21,6 @@ mappings: nothing is gained, nothing lost.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Mapping
 from functools import cache
@@ -30,6 +29,7 @@ from typing import Any
 import jax
 
 from detente.bridge.state.freed import give_back
+from detente.bridge.state.glibc import glibc
 from detente.bridge.state.ground import Ground
 
 # malloc.h of glibc.
@@ -83,12 +83,4 @@ def decided(environ: Mapping[str, str]) -> str:
 
 def _glibc() -> Any:
     """glibc's own functions; None where another C library or another allocator answers, or the user has decided."""
-    if decided(os.environ):
-        return None
-    try:
-        libc = ctypes.CDLL(None)
-        libc.gnu_get_libc_version  # noqa: B018  (musl has a malloc without it, and no such settings)
-        libc.mallopt.argtypes = (ctypes.c_int, ctypes.c_int)
-    except (OSError, AttributeError):
-        return None
-    return libc
+    return None if decided(os.environ) else glibc()
