@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from detente.explain.answer import Answer, _aligned, answer
+from detente.explain.ask_and_answer import stored
 from detente.explain.causes import known_path
 from detente.explain.question import Question, ask, of_explained, of_result, single_arms
 from detente.judge import judge
@@ -76,6 +77,23 @@ def test_findings_of_a_program_that_matters_stay_untested(whole: Answer) -> None
 def test_what_the_budget_left_out_is_why_a_difference_is_untested(tmp_path: Path) -> None:
     found = answer(question(), session(tmp_path, 1.0), tmp_path, {"program": "with it 5 blocks take 481 s"})
     assert {f.said for f in found.findings if f.arm == "program"} == {"with it 5 blocks take 481 s"}
+
+
+def test_what_the_budget_left_out_is_told_again_of_a_stored_session(tmp_path: Path) -> None:
+    """It stood on the page of the process that measured and on no later one, as if nothing had been left out."""
+    why = "with it 5 blocks take 1972 s, and the budget is 1800 s"
+    made = replace(session(tmp_path), command=("detente", "explain", "gpt2", "detente", "jax"))
+    asked = {**made.fingerprint.settings, "left_out": {"jax[donation=off]": why, "no words": 7}}
+    kept = replace(made, fingerprint=replace(made.fingerprint, settings=asked))
+    found = stored(kept, tmp_path, question())
+    assert found.untested == {"jax[donation=off]": why}
+    assert why in "\n".join(why_lines(found, "md")) and why in render_why(found)
+    assert why_document(found)["untested"] == found.untested
+    # Of another question than the one that was measured nothing is known, and a list is no table.
+    assert not stored(kept, tmp_path, question("jax", "detente")).untested
+    assert not stored(made, tmp_path, question()).untested
+    broken = replace(kept, fingerprint=replace(kept.fingerprint, settings={**asked, "left_out": ["x"]}))
+    assert not stored(broken, tmp_path, question()).untested
 
 
 def test_where_the_program_costs_nothing_its_differences_are_rejected(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ what is not known said as such."""
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -150,6 +151,19 @@ def test_the_rerun_asks_what_was_asked(tmp_path: Path) -> None:
     assert {"--threads 1", "--seed 7", "--blocks 8", "--device cpu"} <= {
         f"{x} {y}" for x, y in zip(rerun(found).split(), rerun(found).split()[1:], strict=False)
     }
+    # Explain's own number of blocks is none that was typed; a budget was, and a stranger's may be no number.
+    for budget_s, says in (
+        (1800.0, True),
+        (None, False),
+        (math.inf, False),
+        ("1; rm", False),
+        (-1, False),
+    ):
+        own = {**settings, "blocks": 5, "blocks_at_most": 15, "budget_s": budget_s}
+        asked = rerun(
+            replace(found, session=replace(ran, fingerprint=replace(ran.fingerprint, settings=own)))
+        )
+        assert "--blocks" not in asked and ("--budget 1800s" in asked) == says == ("--budget" in asked), asked
     evil = replace(found, question=replace(found.question, workload="gpt2; touch /tmp/owned #"))
     assert shlex.split(rerun(evil))[2] == "gpt2; touch /tmp/owned #"
     imported = replace(found, session=replace(ran, command=typed, imported=1.0))

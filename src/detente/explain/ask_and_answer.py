@@ -8,8 +8,8 @@ from pathlib import Path
 
 from detente.explain.align import Match
 from detente.explain.answer import Answer, answer, question_open
-from detente.explain.budget import choose
-from detente.explain.question import Question, ask, single_arms
+from detente.explain.budget import choose, too_long
+from detente.explain.question import Question, ask, left_out, single_arms
 from detente.explain.rows import group_of, label_of, plain_captures
 from detente.records.arm import read_arm
 from detente.records.contract import CONTRACTS
@@ -39,7 +39,7 @@ def measured(request: Request, arms: bool, sink: Sink, by_hand: Sequence[Match] 
     if untested:
         sink(Progress("note", f"{len(untested)} causes are not tested within the budget"))
     session = run_session(
-        replace(request, stacks=tuple(label_of(row) for row in rows)),
+        replace(request, stacks=tuple(label_of(row) for row in rows), left_out=untested),
         sink,
         open_recorder(),
         known=[c.process for c in captured if c.process is not None],
@@ -59,7 +59,7 @@ def stored(session: Session, artefacts: Path, question: Question, by_hand: Seque
             "measures",
         )
     built = {p.cell.stack: p.evidence.probes.get("built", {}) for p in captured}
-    return answer(question.knowing(built), session, artefacts, None, by_hand)
+    return answer(question.knowing(built), session, artefacts, left_out(session, question), by_hand)
 
 
 def _question(request: Request) -> Question:
@@ -113,9 +113,7 @@ def _rows(
             continue
         more = blocks * cost_s(row)
         if request.budget_s is not None and spent + more > request.budget_s:
-            untested[name] = (
-                f"with it {blocks} blocks take {spent + more:.0f} s, and the budget is {request.budget_s:.0f} s"
-            )
+            untested[name] = too_long(blocks, spent + more, request.budget_s)
             continue
         rows.append(row)
         spent += more

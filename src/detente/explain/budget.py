@@ -58,9 +58,19 @@ def choose(
         if budget_s is None or seconds <= budget_s:
             chosen = longer
             continue
-        why = f"with it {blocks} blocks take {seconds:.0f} s, and the budget is {budget_s:.0f} s"
+        why = too_long(blocks, seconds, budget_s)
         untested |= {c.code: why + c.otherwise for c in unit}
     return Chosen(chosen, _rows(chosen), seconds_of(chosen), untested)
+
+
+def too_long(blocks: int, seconds: float, budget_s: float) -> str:
+    """Why a row is not measured.
+
+    >>> too_long(5, 1972.1, 1800.0)
+    'with it 5 blocks take 1972 s, and the budget is 1800 s'
+    """
+    run = "a block takes" if blocks == 1 else f"{blocks} blocks take"
+    return f"with it {run} {seconds:.0f} s, and the budget is {budget_s:.0f} s"
 
 
 def _units(path: Path) -> list[tuple[Cause, ...]]:

@@ -94,6 +94,15 @@ def of_explained(session: Session) -> Question | None:
     return ask(a.workload, a.size, a.contract.name, a.contract.precision, a.device, a.stack, b.stack)
 
 
+def left_out(session: Session, question: Question) -> dict[str, str]:
+    """Cause -> why the budget of the session did not hold it; nothing where it was measured for another question. Of a
+    stranger's file only what are words."""
+    asked, found = of_explained(session), session.fingerprint.settings.get("left_out")
+    if asked is None or (asked.a, asked.b) != (question.a, question.b) or not isinstance(found, dict):
+        return {}
+    return {cause: why for cause, why in found.items() if isinstance(why, str)}
+
+
 def of_session(
     session: Session,
     workload: str,

@@ -108,12 +108,15 @@ def rerun(found: Answer) -> str:
     ):
         return shlex.join(typed)
     asked = session.fingerprint.settings
+    budget_s = asked.get("budget_s")
     options = {
         "size": q.size,
         "contract": q.contract,
         "precision": q.precision,
         "device": q.device,
-        "blocks": asked.get("blocks"),
+        # Up to so many, by the looks of explain's own, where no number was asked for.
+        "blocks": None if asked.get("blocks_at_most") else asked.get("blocks"),
+        "budget": f"{budget_s:g}s" if isinstance(budget_s, int | float) and 0 < budget_s < math.inf else None,
         "threads": asked.get("threads"),
         "seed": asked.get("seed"),
     }

@@ -19,6 +19,7 @@ class Request:
     budget_s   no new block, and no new memory run, starts that would end later than this after the start
     aa         whether one stack runs under a second name to measure the session's noise
     smallest_memory  also search the smallest cap under which each row still runs
+    left_out   of an explanation: cause -> why the budget does not hold it, for whoever tells the session later
     probes     overrides the probes of the first block (tests)
     limits     seconds per phase that differ from the table in spawn.py (tests, slow machines)
     """
@@ -42,5 +43,6 @@ class Request:
     smallest_memory: bool = False
     sampling: Sampling = Sampling()
     command: tuple[str, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)

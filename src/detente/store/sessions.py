@@ -32,6 +32,8 @@ FREE_SETTINGS = frozenset(
         "seed",
         "budget_s",
         "blocks",
+        "blocks_at_most",
+        "left_out",
         "aa",
         "memory",
         "smallest_memory",
