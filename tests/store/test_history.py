@@ -8,8 +8,12 @@ import pytest
 from fabricate import STEPS, make_session
 
 from detente.records.result import CellResult, MachineLoad, Result, SessionHead
+from detente.records.session import Fingerprint
+from detente.session.asked import settings_of
+from detente.session.layout import lay_out
+from detente.session.request import Request
 from detente.store.history import history, unjudged
-from detente.store.sessions import open_store
+from detente.store.sessions import comparable, open_store
 
 
 @pytest.fixture
@@ -176,3 +180,11 @@ def test_those_that_are_asked_to_be_left_out_are(store):
     put(store, 2)
     (series,) = history(store, workload="gpt2", stack="jax", without=("s1",))
     assert [p.session for p in series.points] == ["s2"]
+
+
+def test_a_row_of_explain_is_a_row_of_compare() -> None:
+    """How many blocks an explanation may take at most stood in the way: its rows began a history of their own."""
+    compared = Request(("gemm",), ("jax",), size="tiny")
+    explained = replace(compared, blocks=5, blocks_at_most=15, left_out={"runtime": "why"}, memory=False)
+    a, b = (comparable(Fingerprint({}, settings_of(r, lay_out(r)), "")) for r in (compared, explained))
+    assert a == b and set(a["settings"]) == {"threads", "memory_cap", "sampling", "options"}
