@@ -16,9 +16,12 @@ from torch import nn
 
 from detente import bridge
 from detente.bridge.capture.export import capture
-from detente.bridge.certify import certify, short
+from detente.bridge.certify import certify, room, short
 from detente.bridge.certify.apart import apart, pooled
 from detente.bridge.certify.eager import EagerStep
+from detente.bridge.certify.room import Room
+from detente.bridge.choose.memory import memory
+from detente.bridge.lower import table
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -425,3 +428,65 @@ def test_a_sparse_gradient_is_compared_as_the_dense_one_that_it_stands_for():
     for _ in range(2):
         step(ids)
     assert step.certificate is not None and step.certificate.ok
+
+
+def given(monkeypatch, bytes_there):
+    """What this machine is said to have free, to who asks for a certificate."""
+    monkeypatch.setattr(room, "available_bytes", lambda: bytes_there)
+
+
+def planned(step):
+    (variant,) = step._variants.made.values()
+    return Room.of(step.model, memory(variant.compiled.executable))
+
+
+def test_what_an_eager_step_takes_is_reckoned_from_the_program():
+    step = compiled(Net())
+    found = planned(step)
+    held = sum(p.nbytes for p in step.model.parameters())
+    assert (
+        found.plain > 5 * held and found.float64 == 2 * found.plain
+    )  # AdamW: weights, two moments, two gradients
+    assert Room.of(step.model, None) == Room() and not room.too_little(Room().float64)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_where_float64_finds_no_room_the_reference_is_eager_as_it_is(monkeypatch, wrong):
+    """The certificate of a ViT took three times the memory of its training, and Linux kills who has not got it."""
+    step = compiled()
+    there = planned(step).float64 - 1
+    given(monkeypatch, there)
+    if wrong:
+        entry = table.TABLE["aten.gelu.default"]
+        off = dataclasses.replace(entry, lower=lambda call, x, **kw: entry.lower(call, x, **kw) * 1.001)
+        monkeypatch.setitem(table.TABLE, "aten.gelu.default", off)
+        step = compiled()
+        step(X)
+        with pytest.raises(bridge.Refused, match=r"\[certificate\]"):
+            step(X)
+        return
+    step(X)
+    step(X)
+    found = step.certificate
+    assert found.ok and found.level == "full", str(found)
+    assert "at the same precision (in float64 its step takes 0.0 GB, and there are 0.0)" in found.reference
+
+
+def test_where_no_eager_step_finds_room_two_repeats_are_compared(monkeypatch):
+    given(monkeypatch, 0)
+    step = compiled()
+    with pytest.warns(
+        UserWarning, match="certificate's eager step takes"
+    ):  # of the two repeats, which are the least
+        step(X)
+        step(X)
+    found = step.certificate
+    assert found.ok and found.level == "short", str(found)
+    assert "layers without layers 4-9" in found.of and "(a full one's eager step takes" in found.of
+
+
+def test_where_nothing_repeats_and_there_is_no_room_it_is_said_before_the_step(monkeypatch):
+    given(monkeypatch, 0)
+    step = compiled(Net(1, kinds=(12,)))
+    with pytest.warns(UserWarning, match=r"may be killed.*certificate=\"none\""):
+        step(X)

@@ -34,6 +34,7 @@ from detente.bridge.certify.apart import Apart, apart, apart_moved, double, pool
 from detente.bridge.certify.certificate import Certificate, Row
 from detente.bridge.certify.eager import EagerStep, eager_step
 from detente.bridge.certify.lent import Lender
+from detente.bridge.certify.room import Room, too_little
 from detente.bridge.certify.ways import PLAIN, WAYS, Way
 from detente.bridge.certify.widened import widened
 from detente.bridge.copies import copied
@@ -85,6 +86,7 @@ class Then:
     tf32: bool = False
     # puts the state before the step into copies of module and optimizer; None: the live ones hold it
     restore: Callable[[nn.Module, torch.optim.Optimizer], None] | None = None
+    room: Room = Room()
 
 
 def certify(
@@ -194,7 +196,10 @@ _REFERENCES: tuple[tuple[str, Callable[[], AbstractContextManager[None]] | None]
 
 
 def _exact_step(lender: Lender, then: Then, nudge: int | None) -> tuple[EagerStep | None, str]:
-    """The step in float64 and what it is called; None for a module that has no float64 form."""
+    """The step in float64 and what it is called; None for a module that has no float64 form, or where it has no
+    room."""
+    if missing := too_little(then.room.float64):
+        return None, f"torch eager at the same precision (in float64 its step {missing})"
     for reference, inside in _REFERENCES:
         try:
             return _eager_step(lender, then, torch.float64, inside, nudge), reference

@@ -7,6 +7,7 @@ A certificate is made once per program. What it needs of the step is held until 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from torch import nn
 from detente.bridge.capture.batch import flatten
 from detente.bridge.certify import certify, short
 from detente.bridge.certify.certificate import Certificate
+from detente.bridge.certify.room import Room, too_little
+from detente.bridge.choose.memory import memory
 from detente.bridge.copies import copied
 from detente.bridge.graph import Graph
 from detente.bridge.lower.driver import every_node
@@ -74,6 +77,7 @@ class Open:
     before: Before | None
     default: torch.dtype  # what torch made floats of
     cut: short.Cut | None = None
+    missing: str = ""  # of memory for a full one
     loss: Any = None
     word: Any = None  # of the fault that torch raises
 
@@ -106,11 +110,21 @@ class Certifier:
         # Only its tensors: a container need not know how to be copied, and is built again as the program's was.
         tensors, layout = flatten(batch)
         batch, groups = layout.build(copied(tensors)), numbers_of(self.optimizer)
-        cut = None
-        if self.options.certificate == "short":
+        cut, missing = None, too_little(self._room(variant).plain)
+        if self.options.certificate == "short" or missing:
             cut = short.cut(self.model, self.optimizer, variant.captured.graph, value)
+        if missing and cut is None:
+            warnings.warn(
+                f"the certificate's eager step {missing}: the process may be killed for want of memory. "
+                'certificate="none" leaves it out; make it once on a larger machine, or of a smaller batch',
+                stacklevel=2,
+            )
         held = before() if cut is None else None
-        return Open(variant, batch, arrays, count, hyper, groups, mode, held, torch.get_default_dtype(), cut)
+        default = torch.get_default_dtype()
+        return Open(variant, batch, arrays, count, hyper, groups, mode, held, default, cut, missing)
+
+    def _room(self, variant: Variant) -> Room:
+        return Room.of(self.model, memory(variant.compiled.executable))
 
     def settle(
         self, first: Open, state: State, rule: Update, held: Mapping[str, torch.Tensor] | None = None
@@ -156,6 +170,7 @@ class Certifier:
             rule.clip_live,
             in_tf32(self.options.matmul),
             None if first.before is None and not held else restore,
+            self._room(first.variant),
         )
         return certify.certify(measured, self.model, self.loss, self.optimizer, then, again)
 
@@ -210,7 +225,8 @@ class Certifier:
                 raise
             step = self.step_of(cut.model, self.loss, cut.optimizer, first.batch, replace(options, form=None))
         step(first.batch)
-        return replace(step.settled(), level="short", of=f"{cut.what}, {step.choice.form}")
+        why = f" (a full one's eager step {first.missing})" if first.missing else ""
+        return replace(step.settled(), level="short", of=f"{cut.what}, {step.choice.form}{why}")
 
 
 def state_outside(state: State, known: Mapping[str, Any]) -> dict[str, torch.Tensor]:
