@@ -74,6 +74,44 @@ def test_the_runtime_takes_the_gap_and_the_program_almost_nothing() -> None:
     assert found.waterfall.explained and abs(found.waterfall.residual.mean) < 0.01
 
 
+def traced(row: Row) -> float:
+    """Of 13.5 ms without tracing 3 are left, and on JAX's runtime 2."""
+    return 3e-3 if row == ("torch-xla", arm_of({"tracing": "off"})) else seconds_of(row)
+
+
+def test_what_tracing_costs_is_told_apart_from_the_runtime() -> None:
+    """It was one bar, "dispatch, tracing and the compiler's version", and most of the gap."""
+    path = known_path("torch-xla", "jax")
+    found = explain_pair(rows(every_row(path), traced), path)
+    assert found.waterfall is not None
+    worth = {b.cause: b.effect.ratio for b in found.waterfall.bars}
+    assert list(worth) == ["tracing", "runtime", "program"]
+    assert worth == pytest.approx({"tracing": 3 / 13.5, "runtime": 2.02 / 3, "program": 1 / 1.01}, rel=0.01)
+
+
+def test_where_tracing_cannot_be_switched_off_it_is_part_of_the_runtime() -> None:
+    path = known_path("torch-xla", "jax")
+    why = "its step cannot be dispatched without being traced"
+    wanted = {row: why if row[1].get("tracing") else "" for row in every_row(path)}
+    found = explain_pair(rows(wanted, traced), path)
+    assert found.dropped == {"tracing": f"{why}; it is part of runtime"} and found.waterfall is not None
+    assert [b.cause for b in found.waterfall.bars] == ["runtime", "program"]
+    # And without the program, which runs on JAX's runtime, neither has a bar.
+    gone = {row: "no signature" if row[1].get("program") == "torch-xla" else "" for row in every_row(path)}
+    assert explain_pair(rows(gone, traced), path).dropped.keys() == {"tracing", "runtime", "program"}
+
+
+def test_a_short_budget_leaves_tracing_to_the_runtime() -> None:
+    path = known_path("torch-xla", "jax")
+    plain = between("torch-xla", "jax")
+    cost = 5 * 10.0 * len(every_row(plain))
+    found = choose(path, lambda row: 10.0, 5, cost)
+    assert [c.code for c in found.path.causes] == ["runtime", "program"]
+    assert found.untested.keys() == {"tracing"} and "it is part of runtime" in found.untested["tracing"]
+    whole = choose(path, lambda row: 10.0, 5)
+    assert [c.code for c in whole.path.causes] == ["tracing", "runtime", "program"] and not whole.untested
+
+
 def test_factors_beside_the_program_share_the_gap() -> None:
     path = between("torch-xla", "jax", ["donation"])
     assert len(every_row(path)) == 6  # the two ends, and 2 x 2 on the runtime of jax

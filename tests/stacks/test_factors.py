@@ -25,10 +25,12 @@ JAX = {
     "bridge_calls": 9,
     "program": "a",
     "work": "a",
+    "traced": 1300,
 }
 # Factor -> the setting, and what the compiler made under it where it was switched.
 SWITCHED = {
     "program": ("torch-xla", {"work": "b"}),
+    "tracing": ("off", {"traced": 90}),
     "fusion": ("off", {"kernels": 1032}),
     "library-kernels": ("off", {"products": 39}),
     "torch-kernels": ("off", {"bridge_calls": 0}),

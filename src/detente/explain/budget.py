@@ -75,10 +75,10 @@ def too_long(blocks: int, seconds: float, budget_s: float) -> str:
 
 def _units(path: Path) -> list[tuple[Cause, ...]]:
     """The causes, those that only make sense together as one."""
-    first = tuple(c for c in path.causes if c.first)
-    rest = [c for c in path.causes if not c.first]
-    if first and rest:
-        return [(*first, rest[0]), *((c,) for c in rest[1:])]
+    first = tuple(c for c in path.causes if c.first and not c.before)
+    rest = [c for c in path.causes if c not in first]
+    if first and (bound := next((c for c in rest if not c.before), None)):
+        return [(*first, bound), *((c,) for c in rest if c is not bound)]
     return [(c,) for c in path.causes]
 
 

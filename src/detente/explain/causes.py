@@ -10,13 +10,15 @@ from detente.explain.waterfall import Order, orders_of
 from detente.records.arm import NO_ARM, Arm
 from detente.stacks.factors import FACTORS, STACK, Facts, Row
 
-RUNTIME, PROGRAM, KERNELS = "runtime", "program", "torch-kernels"
+RUNTIME, PROGRAM, KERNELS, TRACING = "runtime", "program", "torch-kernels", "tracing"
+_UNTRACED = "the runtime: dispatch and compiler"
 
 
 @dataclass(frozen=True)
 class Cause:
     """A cause as stack A has it and as stack B has it: the settings of an arm of B's runtime, (factor, setting) each.
 
+    own     of one that A's own runtime can switch: the settings of an arm of A's with it switched
     first   it is switched before all others: what A's own runtime does can only be taken away as long as everything
             else is still A's
     before  the cause that it is switched before: only what runs A's program can be set to it, and what stands behind
@@ -28,6 +30,7 @@ class Cause:
     title: str
     as_a: tuple[tuple[str, str], ...] = ()
     as_b: tuple[tuple[str, str], ...] = ()
+    own: tuple[tuple[str, str], ...] = ()
     first: bool = False
     before: str = ""
     guess: float = 0.1
@@ -44,9 +47,10 @@ class Path:
     stack that runs A's program on B's runtime, as long as the program is A's; empty where B runs it under an arm.
     ``left``: (cause, why it cannot be switched between these two), by A's capture; its effect is part of what is left.
 
-    >>> path = between("torch-xla", "jax")
-    >>> [label(path, switched) for switched in ((), ("runtime",), ("runtime", "program"))]
-    ['torch-xla', 'jax[program=torch-xla]', 'jax[program=jax]']
+    >>> path = known_path("torch-xla", "jax")
+    >>> order = ("tracing", "runtime", "program")
+    >>> [label(path, order[:k]) for k in range(4)]
+    ['torch-xla', 'torch-xla[tracing=off]', 'jax[program=torch-xla]', 'jax[program=jax]']
     """
 
     a: Row
@@ -59,7 +63,8 @@ class Path:
         """Who stands for the causes that are switched."""
         done = frozenset(switched)
         if any(c.first and c.code not in done for c in self.causes):
-            return self.a
+            own = tuple(s for c in self.causes if c.code in done for s in c.own)
+            return (self.a[0], Arm((*self.a[1].settings, *own))) if own else self.a
         standing = [c for c in self.causes if not c.before or c.before not in done]
         settings = [s for c in standing for s in (c.as_b if c.code in done else c.as_a)]
         stood_for = self.stand_in and any(c.code == PROGRAM and c.code not in done for c in self.causes)
@@ -164,8 +169,8 @@ def known_path(a: str, b: str, products: bool = True) -> Path:
         return between(a, b)
     if a == BRIDGE and b in ("jax", "jax-scan"):
         return Path(*ends, from_the_bridge, BRIDGE)
-    if a == "torch-xla" and b in FACTORS[PROGRAM].stacks:
-        return between(a, b)
+    if a in FACTORS[TRACING].stacks and b in FACTORS[PROGRAM].stacks:
+        return _traced_anew(between(a, b))
     if {a, b} == {"jax", "jax-scan"}:
         loop, mine = FACTORS["loop"], "scan" if a == "jax-scan" else "unrolled"
         return Path(*ends, (Cause("loop", loop.title, (("loop", mine),), guess=loop.guess),))
@@ -216,6 +221,15 @@ def narrowed(path: Path, lacks: Sequence[str], same_program: bool) -> Path:
         gone = path.falls_with(PROGRAM)
         return replace(path.without(*gone), left=tuple((code, why) for code in gone))
     return path.without(PROGRAM) if same_program and any(c.first for c in path.causes) else path
+
+
+def _traced_anew(path: Path) -> Path:
+    """Of a stack that traces each step: what that costs comes first, on its own runtime."""
+    factor = FACTORS[TRACING]
+    off = tuple((TRACING, setting) for setting in factor.settings)
+    tracing = Cause(TRACING, factor.title, own=off, first=True, before=RUNTIME, guess=factor.guess)
+    rest = tuple(replace(c, title=_UNTRACED) if c.code == RUNTIME else c for c in path.causes)
+    return replace(path, causes=(tracing, *rest))
 
 
 def _switched(factors: Iterable[str]) -> tuple[Cause, ...]:

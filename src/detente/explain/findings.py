@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from detente.explain.arm_effects import ArmEffect
-from detente.explain.causes import PROGRAM, RUNTIME
+from detente.explain.causes import PROGRAM, RUNTIME, TRACING
 from detente.explain.difference_rules import RULES, Pair
 from detente.explain.pair import Explanation
 from detente.explain.side import Side
@@ -107,7 +107,9 @@ def settled(
         by_factor.setdefault(effect.factor, []).append(effect)
     found = []
     of_text = sum(f.arm == PROGRAM for f in findings)
-    for one in findings:
+    # Where what the host traces has a bar of its own, it is that one's question.
+    finer = {RUNTIME: TRACING} if TRACING in bars else {}
+    for one in (replace(f, arm=finer.get(f.arm, f.arm)) for f in findings):
         if stood_for and one.arm == RUNTIME:
             said = f"the bar of the runtime is of {stood_for}'s, and not of these two"
             found.append(replace(one, state="untested", said=said))

@@ -101,7 +101,7 @@ def _measured(rows: Rows, path: Path) -> tuple[Path, dict[str, str]]:
         if not missing:
             break
         blamed = max(path.causes, key=lambda c: (_share(c, between, missing), -c.guess))
-        mine = [row for row in missing if set(row[1].settings) & {*blamed.as_a, *blamed.as_b}]
+        mine = [row for row in missing if set(row[1].settings) & {*blamed.as_a, *blamed.as_b, *blamed.own}]
         why = missing[min(mine or missing, key=lambda row: len(row[1].settings))]
         gone = path.falls_with(blamed.code)
         dropped |= dict.fromkeys(gone, why + blamed.otherwise)
@@ -127,7 +127,7 @@ def _share(cause: Cause, between: Mapping[Switched, Row], missing: Mapping[Row, 
     """Of the rows in which the cause is one way or the other, the share that is missing, of the worse way: where it is
     to blame, all of them are."""
     shares = [0.0]
-    for settings in filter(None, (cause.as_a, cause.as_b)):
+    for settings in filter(None, (cause.as_a, cause.as_b, cause.own)):
         mine = [row for row in between.values() if set(settings) <= set(row[1].settings)]
         shares.append(sum(row in missing for row in mine) / len(mine) if mine else 0.0)
     return max(shares)

@@ -101,6 +101,23 @@ FACTORS: dict[str, Factor] = {
             _TRAIN,
         ),
         Factor(
+            "tracing",
+            "tracing the step in Python",
+            "the step is traced three times, and from then on its program is dispatched as one operation: module, "
+            "autograd and the optimizer's loop do not run again",
+            ("off",),
+            ("torch-xla",),
+            Check(
+                "traced",
+                "number of operations that a step traces",
+                "fall to a third",
+                lambda a, b: 3 * b <= a,
+            ),
+            0.5,
+            "a GPT's step of two layers: 66 ms traced, some 3 without",
+            _TRAIN,
+        ),
+        Factor(
             "fusion",
             "fusion",
             "XLA's pass `fusion` does not run: every operation is a kernel of its own and writes its result to memory",

@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from detente.records.arm import Arm
+from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
 from detente.stacks import torch_xla_private as private
 from detente.stacks.best_seconds import best_seconds
@@ -30,6 +32,7 @@ from detente.stacks.torch_eager import TorchEager, TorchRunning
 from detente.stacks.torch_xla_names import Names
 from detente.stacks.torch_xla_signature import Unsigned, signature
 from detente.workloads.names_asked import names_are_asked
+from detente.workloads.workload import Size, Workload
 
 
 class XlaRunning(TorchRunning):
@@ -120,6 +123,13 @@ class XlaRunning(TorchRunning):
 
     def compiled(self) -> CompileCount:
         return self.stack.compile_count()
+
+    def traced(self) -> int:
+        """Operations that one more step traces, by torch_xla's own count."""
+        before = self.stack.traced_operations()
+        self.step(self._example)
+        self.stack.wait()
+        return self.stack.traced_operations() - before
 
     def memory(self) -> dict[str, int]:
         info = private.memory_info(self.stack.device)
@@ -312,6 +322,16 @@ class TorchXla(TorchEager):
     def platform_of(self, tensor: Any) -> str:
         return self.platform if tensor.device.type == "xla" else f"host-{tensor.device.type}"
 
+    def build_under(self, arm: Arm, workload: Workload, size: Size, contract: Contract) -> XlaRunning:
+        """The same under an arm. Raises Unavailable for one that this step cannot be built under."""
+        from detente.stacks.torch_xla_replayed import XlaReplayedRunning
+
+        if dict(arm.settings) != {"tracing": "off"}:
+            raise Unavailable(f"{arm.name}: PyTorch/XLA is built under tracing=off alone")
+        if "torch" not in workload.definitions:
+            raise Unavailable(f"{workload.name} has no definition in torch")
+        return XlaReplayedRunning(self, workload, size, contract)
+
     def wait(self) -> None:
         """Dispatch what is still only traced, then wait until the device is idle."""
         self.xla.sync(wait=True)
@@ -321,6 +341,10 @@ class TorchXla(TorchEager):
         """From torch_xla's own ``CompileTime``: (samples, nanoseconds in all, the last samples)."""
         data = self.metrics.metric_data("CompileTime")
         return CompileCount() if data is None else CompileCount(int(data[0]), data[1] * 1e-9)
+
+    def traced_operations(self) -> int:
+        data = self.metrics.metric_data("LazyTracing")
+        return 0 if data is None else int(data[0])
 
     def last_alias_count(self) -> int:
         """Buffers that the most recently compiled graph with any took over from its arguments."""

@@ -67,6 +67,31 @@ def arguments_of(results: list[Any], names: dict[int, str]) -> list[dict[str, An
     return found
 
 
+def computation_of(data: bytes) -> Any:
+    """A program of ``hlo_proto``'s as an operation that tensors can be given to."""
+    import torch_xla.core.xla_builder
+
+    # Without it what is donated by name is not taken over.
+    torch_xla._XLAC._xla_set_enable_alias_with_buffer_donor_config(True)
+    return torch_xla.core.xla_builder.computation_from_module_proto("step", data)
+
+
+def dispatched(computation: Any, given: list[Any], donated: list[Any]) -> list[Any]:
+    """The results of a computation, pending; the memory of ``donated``, which are among ``given``, is theirs."""
+    import torch_xla
+
+    for tensor in donated:
+        torch_xla._XLAC._set_buffer_donation(tensor, True)
+    return list(torch_xla._XLAC._xla_user_computation("detente::step", given, computation))
+
+
+def replace_tensor(tensor: Any, result: Any) -> None:
+    """``tensor`` stays the object that it is, with another value."""
+    import torch_xla
+
+    torch_xla._XLAC._replace_xla_tensor(tensor, result)
+
+
 class Dump:
     """The optimised programs that XLA compiles in this process. To be made before torch_xla is imported, which reads
     its flags once. torch_xla gives an executable away to nobody; the compiler's own dump is the only way to it."""
@@ -160,6 +185,17 @@ def self_test() -> list[str]:
                 wrong.append(f"{name} gave {counts.products} products of {counts.flops} FLOPs for one of 210")
         except Exception as error:
             wrong.append(f"{name}: {type(error).__name__}: {error}")
+    try:
+        # Parameters are numbered as the graph meets them: the same shape twice, so that either order is the product.
+        square = torch.ones(4, 4).to(device)
+        torch_xla.sync(wait=True)
+        again = dispatched(computation_of(hlo_proto([square @ square])), [square], [square])
+        replace_tensor(square, again[0])
+        torch_xla.sync()
+        if square.cpu().tolist() != [[4.0] * 4] * 4:
+            wrong.append(f"_xla_user_computation gave {square.cpu().tolist()} for a product of fours")
+    except Exception as error:
+        wrong.append(f"_xla_user_computation: {type(error).__name__}: {error}")
     for name, call in (("_xla_real_devices", real_platform), ("_xla_memory_info", memory_info)):
         try:
             call(device)

@@ -34,6 +34,9 @@ class Unsigned(Exception):
     """An argument that nobody knows; the text says which."""
 
 
+Argument = Mapping[str, Any]
+
+
 def signature(
     arguments: Sequence[Mapping[str, Any]],
     later: Sequence[Mapping[str, Any]],
@@ -44,7 +47,15 @@ def signature(
     """The JSON of a program. ``arguments``: ``dtype`` and ``shape`` of each, and ``name`` (of a tensor) or ``value``;
     ``later``: the same of the next step's program. ``results``: names in order. ``step``: how many steps were taken,
     this one included. Raises Unsigned."""
-    rows = []
+    rows = signed(arguments, later, settings, step)
+    return json.dumps({"schema": SCHEMA, "arguments": rows, "results": list(results)}).encode()
+
+
+def signed(
+    arguments: Sequence[Argument], later: Sequence[Argument], settings: OptimizerSettings, step: float
+) -> list[Argument]:
+    """Each argument with its ``name``, its ``value``, or the ``formula`` of one that changes. Raises Unsigned."""
+    rows: list[Argument] = []
     for at, (one, two) in enumerate(zip(arguments, later, strict=True)):
         row = dict(one)
         if "name" not in row and row["value"] != two.get("value"):
@@ -56,7 +67,7 @@ def signature(
                 )
             row = {"dtype": one["dtype"], "shape": one["shape"], "formula": known[0]}
         rows.append(row)
-    return json.dumps({"schema": SCHEMA, "arguments": rows, "results": list(results)}).encode()
+    return rows
 
 
 def _is(

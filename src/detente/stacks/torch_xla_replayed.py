@@ -1,0 +1,133 @@
+"""The step of PyTorch/XLA without its tracing: the same program on the same runtime, dispatched as one operation.
+
+The first steps are traced as ever. Of two of them it is read what each argument of the program is
+(torch_xla_signature.py), and from then on the program is given its arguments, and its results are put in the state's
+place. Dispatch, compiler and donation are those of the traced step; what is gone is that Python runs the module,
+autograd and the optimizer's loop.
+
+How it can fail: a program with a number that no formula of an optimizer's gives, or a batch of another shape later on.
+Both are refused, with the reason: what was traced once must not stand for what was not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detente.records.contract import Contract
+from detente.stacks import torch_xla_private as private
+from detente.stacks.protocol import Capture, Unavailable
+from detente.stacks.torch_xla_lazy import TorchXla, XlaRunning
+from detente.stacks.torch_xla_signature import FORMULAS, Argument, Unsigned, signed
+from detente.workloads.workload import Size, Workload
+
+_BATCH = "batch:"
+# The first step's program has the optimizer's fresh state as constants; the second's is the steady one.
+_STEADY = 2
+
+
+class XlaReplayedRunning(XlaRunning):
+    """Traced until its program's arguments are known."""
+
+    compiled_by = "lazy tensors, traced in the first steps alone"
+
+    def __init__(self, stack: TorchXla, workload: Workload, size: Size, contract: Contract) -> None:
+        if contract.region != "train-step":
+            raise Unavailable(f"of a {contract.region} nobody knows what its program's arguments are")
+        self._earlier: list[dict[str, Any]] = []
+        self._program: Any = None
+        self._known: list[Argument] = []
+        self._results: list[str] = []
+        self._constants: dict[int, Any] = {}
+        self._held: dict[str, Any] = {}
+        super().__init__(stack, workload, size, contract)
+
+    def _wrap_step(self, step: Any) -> Any:
+        self._dispatched = super()._wrap_step(step)
+        return self._once
+
+    def load(self, tensors: Any) -> None:
+        self._held = {}
+        super().load(tensors)
+
+    def _once(self, batch: Any) -> Any:
+        if self._program is not None:
+            return self._replayed(batch)
+        return self._dispatched(batch) if self._count() + 1 < _STEADY else self._read(batch)
+
+    def _read(self, batch: Any) -> Any:
+        """A traced step, and what the arguments of its program are."""
+        named = self._named_tensors()
+        names = private.names_of(named)
+        handle = self._trace(batch)
+        state = [t for t in self._state() if t.device.type == "xla"]
+        results = [handle[0], *state]
+        try:
+            arguments = private.arguments_of(results, names)
+            data = private.hlo_proto(results)
+            self.stack.xla.sync()
+            if not self._earlier:
+                self._earlier = arguments
+                return handle
+            objects = {id(t): n for n, t in named.items()}
+            self._known = signed(self._earlier, arguments, self.workload.optimizer, self._count() - 1)
+        except (Unsigned, ValueError) as error:
+            raise Unavailable(f"its step cannot be dispatched without being traced: {error}") from error
+        self._results = ["loss", *(objects.get(id(t), "") for t in state)]
+        self._program = private.computation_of(data)
+        return handle
+
+    def _replayed(self, batch: Any) -> Any:
+        if not self._held:
+            self._held = {n: t for n, t in self._named_tensors().items() if not n.startswith(_BATCH)}
+        counts = [s["step"] for s in self.optimizer.state.values() if "step" in s]
+        if counts:
+            self.torch._foreach_add_(counts, 1)
+        count = self._count()
+        kept = [self._held[n] for n in self._results if n in self._held]
+        found = private.dispatched(self._program, self._given(batch, count), kept)
+        for name, result in zip(self._results, found, strict=True):
+            if name in self._held:
+                private.replace_tensor(self._held[name], result)
+        self.stack.xla.sync()
+        return found[self._results.index("loss")], {}
+
+    def _given(self, batch: Any, count: float) -> list[Any]:
+        return [self._argument(k, one, batch, count) for k, one in enumerate(self._known)]
+
+    def _argument(self, at: int, one: Argument, batch: Any, count: float) -> Any:
+        name, dtype = one.get("name", ""), getattr(self.torch, one["dtype"])
+        if not name:
+            if "formula" in one:
+                value = FORMULAS[one["formula"]](self.workload.optimizer, count)
+                return self.torch.full(one["shape"], value, dtype=dtype).to(self.stack.device)
+            if at not in self._constants:
+                made = self.torch.full(one["shape"], one["value"], dtype=dtype)
+                self._constants[at] = made.to(self.stack.device)
+            return self._constants[at]
+        tensor = batch[name.removeprefix(_BATCH)] if name.startswith(_BATCH) else self._held[name]
+        if list(tensor.shape) != one["shape"] or tensor.dtype != dtype:
+            raise ValueError(
+                f"{name} is {tensor.dtype} {list(tensor.shape)} now and was {one['dtype']} {one['shape']} when the "
+                "step was traced"
+            )
+        return tensor
+
+    def programs(self) -> tuple[Capture, ...]:
+        """Those of a step without tracing, which is made once more and thrown away."""
+        if self._example is None:
+            return ()
+        while self._program is None:
+            self.step(self._example)
+        self.step(self._example)
+        self.stack.wait()
+        found = private.dispatched(self._program, self._given(self._example, self._count() + 1), [])
+        donated = self._donated()
+        facts = {} if donated is None else {"alias_bytes": float(donated)}
+        captures = (
+            Capture("hlo", "step", private.hlo_proto(found), facts),
+            Capture("stablehlo", "step", private.stablehlo(found).encode(), facts),
+            *self._optimised(facts),
+        )
+        del found
+        self.stack.wait()
+        return captures + self._profile()
