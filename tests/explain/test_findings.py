@@ -453,6 +453,15 @@ def test_a_runtime_that_was_measured_for_another_says_nothing_of_who_stands_in()
     assert ended("runtime", bar)[0] == "measured"
 
 
+def test_what_the_host_traces_is_the_question_of_its_own_bar_where_there_is_one() -> None:
+    runtime = Bar("runtime", effect(-0.4), (-0.4, -0.4), False)
+    both = explained(Bar("tracing", effect(0.0), (0.0, 0.0), True), runtime)
+    (found,) = settled([finding("runtime")], [], both)
+    assert (found.arm, found.state) == ("tracing", "rejected") and "switching the tracing" in found.said
+    (found,) = settled([finding("runtime")], [], explained(runtime))
+    assert (found.arm, found.state) == ("runtime", "measured")
+
+
 def test_figures_that_decide_nothing_leave_a_difference_untested() -> None:
     arm = ArmEffect("loop", "jax[loop=scan]", "jax", "untested", effect(0.0), "it is of 2 blocks")
     assert ended("loop", explained(), arm) == (
