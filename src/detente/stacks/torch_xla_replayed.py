@@ -6,8 +6,8 @@ place. Dispatch, compiler and donation are those of the traced step; what is gon
 autograd and the optimizer's loop.
 
 How it can fail: a program with a number that no formula of an optimizer's gives, or a batch of another shape later on.
-Both are refused, with the reason: what was traced once must not stand for what was not. What Python decides by the data's
-values is decided once; the proof's own numbers tell where that was wrong.
+Both are refused, with the reason: what was traced once must not stand for what was not. What Python decides by the
+data's values is decided once; the proof's own numbers tell where that was wrong.
 """
 
 from __future__ import annotations
