@@ -58,6 +58,13 @@ def loss(model, batch):
     return model(batch).pow(2).mean()
 
 
+def a_wrong_gelu(monkeypatch):
+    """Its lowering is off by a thousandth."""
+    entry = table.TABLE["aten.gelu.default"]
+    wrong = dataclasses.replace(entry, lower=lambda call, x, **kw: entry.lower(call, x, **kw) * 1.001)
+    monkeypatch.setitem(table.TABLE, "aten.gelu.default", wrong)
+
+
 def compiled(model=None, **options):
     model = model or Net()
     groups = [
@@ -182,13 +189,9 @@ def test_short_is_full_where_nothing_repeats():
 
 
 def test_short_finds_a_wrong_lowering(monkeypatch):
-    from detente.bridge.lower import table
-
     step = compiled(certificate="short")
     step(X)
-    entry = table.TABLE["aten.gelu.default"]
-    wrong = dataclasses.replace(entry, lower=lambda call, x, **kw: entry.lower(call, x, **kw) * 1.001)
-    monkeypatch.setitem(table.TABLE, "aten.gelu.default", wrong)
+    a_wrong_gelu(monkeypatch)
     with pytest.raises(bridge.Refused, match=r"\[certificate\]"):
         step(X)
 
@@ -457,9 +460,7 @@ def test_where_float64_finds_no_room_the_reference_is_eager_as_it_is(monkeypatch
     there = planned(step).float64 - 1
     given(monkeypatch, there)
     if wrong:
-        entry = table.TABLE["aten.gelu.default"]
-        off = dataclasses.replace(entry, lower=lambda call, x, **kw: entry.lower(call, x, **kw) * 1.001)
-        monkeypatch.setitem(table.TABLE, "aten.gelu.default", off)
+        a_wrong_gelu(monkeypatch)
         step = compiled()
         step(X)
         with pytest.raises(bridge.Refused, match=r"\[certificate\]"):

@@ -114,7 +114,7 @@ FACTORS: dict[str, Factor] = {
                 lambda a, b: 3 * b <= a,
             ),
             0.5,
-            "a GPT's step of two layers: 66 ms traced, some 3 without",
+            "a GPT's step of two layers: 29.2 ms traced, 2.46 without",
             _TRAIN,
         ),
         Factor(

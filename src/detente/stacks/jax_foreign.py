@@ -21,12 +21,12 @@ from detente.stacks.jax_running import captures_of
 from detente.stacks.moments import FIRST, gradients_in
 from detente.stacks.process_memory import keeps_freed
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
-from detente.stacks.torch_xla_signature import FORMULAS, SCHEMA
+from detente.stacks.torch_xla_signature import BATCH, SCHEMA, number_of
 from detente.stacks.xla_memory import labelled_memory, read_plan
 from detente.workloads.names_asked import names_are_asked
 from detente.workloads.workload import Workload
 
-_TENSOR, _BATCH = "tensors:", "batch:"
+_TENSOR = "tensors:"
 
 
 def program_of(jax: Any, hlo: bytes, platform: str) -> tuple[Any, list[Any], list[Any]]:
@@ -66,7 +66,7 @@ class ForeignRunning:
                 f"{len(self.results)} are known"
             )
         self.taken = taken
-        self._kept = [k for k, a in enumerate(self.arguments) if a.get("name", _BATCH) in self.results]
+        self._kept = [k for k, a in enumerate(self.arguments) if a.get("name", BATCH) in self.results]
         donated = tuple(self._kept) if form.donates else ()
         self.donated = donated
         self.call = jax.jit(call, donate_argnums=donated, compiler_options=form.options or None)
@@ -81,8 +81,8 @@ class ForeignRunning:
     def load(self, tensors: Arrays) -> None:
         self.count = 0
         for shape, argument in zip(self.taken, self.arguments, strict=True):
-            name = argument.get("name", _BATCH)
-            if name.startswith(_BATCH):
+            name = argument.get("name", BATCH)
+            if name.startswith(BATCH):
                 continue
             array = np.zeros(shape.shape, shape.dtype)
             if name.startswith(_TENSOR):
@@ -92,7 +92,7 @@ class ForeignRunning:
     def place(self, batch: Arrays) -> Any:
         dtypes = {a["name"]: s.dtype for a, s in zip(self.arguments, self.taken, strict=True) if "name" in a}
         placed = {
-            n: self._put(np.array(a, copy=True).astype(dtypes.get(_BATCH + n, a.dtype)))
+            n: self._put(np.array(a, copy=True).astype(dtypes.get(BATCH + n, a.dtype)))
             for n, a in batch.items()
         }
         return self.jax.block_until_ready(placed)
@@ -181,16 +181,11 @@ class ForeignRunning:
         found = []
         for shape, argument in zip(self.taken, self.arguments, strict=True):
             name = argument.get("name", "")
-            if name.startswith(_BATCH):
-                found.append(batch[name.removeprefix(_BATCH)])
+            if name.startswith(BATCH):
+                found.append(batch[name.removeprefix(BATCH)])
             elif name:
                 found.append(state[name])
             else:
-                value = (
-                    argument["value"] if "value" in argument else self._formula(argument["formula"], count)
-                )
+                value = number_of(argument, self.workload.optimizer, float(count))
                 found.append(np.full(shape.shape, value, shape.dtype))
         return found
-
-    def _formula(self, named: str, count: int) -> float:
-        return FORMULAS[named](self.workload.optimizer, float(count))

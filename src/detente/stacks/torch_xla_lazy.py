@@ -30,7 +30,7 @@ from detente.stacks.installed_versions import installed_versions
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_eager import TorchEager, TorchRunning
 from detente.stacks.torch_xla_names import Names
-from detente.stacks.torch_xla_signature import Unsigned, signature
+from detente.stacks.torch_xla_signature import BATCH, UNCOUNTED, Unsigned, signature
 from detente.workloads.names_asked import names_are_asked
 from detente.workloads.workload import Size, Workload
 
@@ -156,13 +156,7 @@ class XlaRunning(TorchRunning):
         results = [handle[0], *(t for t in handle[1].values() if t is not None)]
         if self.contract.region == "train-step":
             results += [t for t in state if t.device.type == "xla"]
-        donated = self._donated()
-        facts = {} if donated is None else {"alias_bytes": float(donated)}
-        found = (
-            Capture("hlo", "step", private.hlo_proto(results), facts),
-            Capture("stablehlo", "step", private.stablehlo(results).encode(), facts),
-            *self._optimised(facts),
-        )
+        found = self._handed_over(results)
         arguments, count = (self._arguments(results, names), self._count()) if names else ([], 0.0)
         del handle, results
         for name in self.workload.batch_gradients:
@@ -183,7 +177,7 @@ class XlaRunning(TorchRunning):
             self.step(self._example)
             self.stack.wait()
             if self._count() <= before:
-                self.unsigned = "its optimizer does not count its steps where it could be read"
+                self.unsigned = UNCOUNTED
                 return ()
         state = [t for t in self._state() if t.device.type == "xla"]
         named = self._named_tensors()
@@ -193,8 +187,7 @@ class XlaRunning(TorchRunning):
         later = self._arguments(results, names)
         del handle, results
         self.stack.wait()
-        objects = {id(t): n for n, t in named.items()}
-        said = ["loss", *(objects.get(id(t), "") for t in state)]
+        said = self._result_names(named, state)
         try:
             data = signature(arguments, later, said, self.workload.optimizer, count)
         except (Unsigned, ValueError) as error:
@@ -225,10 +218,25 @@ class XlaRunning(TorchRunning):
             found |= {
                 f"{k}:{names[parameter]}": v for k, v in kept.items() if isinstance(v, self.torch.Tensor)
             }
-        found |= {f"batch:{n}": t for n, t in self._example.items()}
+        found |= {BATCH + n: t for n, t in self._example.items()}
         return {n: t for n, t in found.items() if t.device.type == "xla"}
 
     # -----------------------------------------------------------------------------------------------------------
+
+    def _handed_over(self, results: list[Any]) -> tuple[Capture, ...]:
+        """The pending program of ``results``, and what the compiler made of the steady one."""
+        donated = self._donated()
+        facts = {} if donated is None else {"alias_bytes": float(donated)}
+        return (
+            Capture("hlo", "step", private.hlo_proto(results), facts),
+            Capture("stablehlo", "step", private.stablehlo(results).encode(), facts),
+            *self._optimised(facts),
+        )
+
+    def _result_names(self, named: dict[str, Any], state: list[Any]) -> list[str]:
+        """Of a step's results: the loss, then ``state``; empty for what has no name."""
+        objects = {id(t): n for n, t in named.items()}
+        return ["loss", *(objects.get(id(t), "") for t in state)]
 
     def _optimised(self, facts: dict[str, float]) -> tuple[Capture, ...]:
         """What the compiler made of the steady step: to a capture, which had it dumped."""

@@ -18,12 +18,12 @@ from detente.records.contract import Contract
 from detente.stacks import torch_xla_private as private
 from detente.stacks.protocol import Capture, Unavailable
 from detente.stacks.torch_xla_lazy import TorchXla, XlaRunning
-from detente.stacks.torch_xla_signature import FORMULAS, Argument, Unsigned, signed
+from detente.stacks.torch_xla_signature import BATCH, UNCOUNTED, Argument, Unsigned, number_of, signed
 from detente.workloads.workload import Size, Workload
 
-_BATCH = "batch:"
 # The first step's program has the optimizer's fresh state as constants; the second's is the steady one.
 _STEADY = 2
+_REFUSED = "its step cannot be dispatched without being traced"
 
 
 class XlaReplayedRunning(XlaRunning):
@@ -47,13 +47,19 @@ class XlaReplayedRunning(XlaRunning):
         return self._once
 
     def load(self, tensors: Any) -> None:
-        self._held = {}
+        # Steps are counted anew: one of before and one of after would not be two that follow each other.
+        self._held, self._earlier = {}, []
         super().load(tensors)
 
     def _once(self, batch: Any) -> Any:
         if self._program is not None:
             return self._replayed(batch)
-        return self._dispatched(batch) if self._count() + 1 < _STEADY else self._read(batch)
+        if self._count() + 1 >= _STEADY:
+            return self._read(batch)
+        handle = self._dispatched(batch)
+        if not self._count():
+            raise Unavailable(f"{_REFUSED}: {UNCOUNTED}")
+        return handle
 
     def _read(self, batch: Any) -> Any:
         """A traced step, and what the arguments of its program are."""
@@ -69,21 +75,19 @@ class XlaReplayedRunning(XlaRunning):
             if not self._earlier:
                 self._earlier = arguments
                 return handle
-            objects = {id(t): n for n, t in named.items()}
             self._known = signed(self._earlier, arguments, self.workload.optimizer, self._count() - 1)
         except (Unsigned, ValueError) as error:
-            raise Unavailable(f"its step cannot be dispatched without being traced: {error}") from error
-        self._results = ["loss", *(objects.get(id(t), "") for t in state)]
+            raise Unavailable(f"{_REFUSED}: {error}") from error
+        self._results = self._result_names(named, state)
         self._program = private.computation_of(data)
         return handle
 
     def _replayed(self, batch: Any) -> Any:
         if not self._held:
-            self._held = {n: t for n, t in self._named_tensors().items() if not n.startswith(_BATCH)}
+            self._held = {n: t for n, t in self._named_tensors().items() if not n.startswith(BATCH)}
         counts = [s["step"] for s in self.optimizer.state.values() if "step" in s]
-        if counts:
-            self.torch._foreach_add_(counts, 1)
-        count = self._count()
+        self.torch._foreach_add_(counts, 1)
+        count = float(counts[0])
         kept = [self._held[n] for n in self._results if n in self._held]
         found = private.dispatched(self._program, self._given(batch, count), kept)
         for name, result in zip(self._results, found, strict=True):
@@ -98,14 +102,14 @@ class XlaReplayedRunning(XlaRunning):
     def _argument(self, at: int, one: Argument, batch: Any, count: float) -> Any:
         name, dtype = one.get("name", ""), getattr(self.torch, one["dtype"])
         if not name:
-            if "formula" in one:
-                value = FORMULAS[one["formula"]](self.workload.optimizer, count)
-                return self.torch.full(one["shape"], value, dtype=dtype).to(self.stack.device)
-            if at not in self._constants:
-                made = self.torch.full(one["shape"], one["value"], dtype=dtype)
-                self._constants[at] = made.to(self.stack.device)
-            return self._constants[at]
-        tensor = batch[name.removeprefix(_BATCH)] if name.startswith(_BATCH) else self._held[name]
+            if at in self._constants:
+                return self._constants[at]
+            value = number_of(one, self.workload.optimizer, count)
+            made = self.torch.full(one["shape"], value, dtype=dtype).to(self.stack.device)
+            if "value" in one:
+                self._constants[at] = made
+            return made
+        tensor = batch[name.removeprefix(BATCH)] if name.startswith(BATCH) else self._held[name]
         if list(tensor.shape) != one["shape"] or tensor.dtype != dtype:
             raise ValueError(
                 f"{name} is {tensor.dtype} {list(tensor.shape)} now and was {one['dtype']} {one['shape']} when the "
@@ -122,13 +126,7 @@ class XlaReplayedRunning(XlaRunning):
         self.step(self._example)
         self.stack.wait()
         found = private.dispatched(self._program, self._given(self._example, self._count() + 1), [])
-        donated = self._donated()
-        facts = {} if donated is None else {"alias_bytes": float(donated)}
-        captures = (
-            Capture("hlo", "step", private.hlo_proto(found), facts),
-            Capture("stablehlo", "step", private.stablehlo(found).encode(), facts),
-            *self._optimised(facts),
-        )
+        captures = self._handed_over(found)
         del found
         self.stack.wait()
         return captures + self._profile()

@@ -35,6 +35,9 @@ class Unsigned(Exception):
 
 
 Argument = Mapping[str, Any]
+# Before the name of an argument that is a tensor of the batch.
+BATCH = "batch:"
+UNCOUNTED = "its optimizer does not count its steps where it could be read"
 
 
 def signature(
@@ -68,6 +71,11 @@ def signed(
             row = {"dtype": one["dtype"], "shape": one["shape"], "formula": known[0]}
         rows.append(row)
     return rows
+
+
+def number_of(argument: Argument, settings: OptimizerSettings, count: float) -> float:
+    """What an argument without a name is in update number ``count``, as the optimizer's host computes it."""
+    return argument["value"] if "value" in argument else FORMULAS[argument["formula"]](settings, count)
 
 
 def _is(
