@@ -6,13 +6,14 @@ import re
 
 import pytest
 
+from detente.environments.recipe import RECIPES
 from detente.judge.meant import MEANT
 from detente.judge.rules import RULES
 from detente.records.arm import NO_ARM, arm_of
 from detente.records.contract import CONTRACTS
 from detente.records.fault import UsageFault
 from detente.stacks.catalogue import STACKS
-from detente.stacks.factors import FACTORS, STACK, bases_of, check_settings, failed_checks
+from detente.stacks.factors import FACTORS, STACK, bases_of, check_settings, environment_of, failed_checks
 from detente.stacks.jax_form import FORMS, JaxForm, form_of
 from detente.stacks.protocol import Unavailable
 
@@ -26,11 +27,13 @@ JAX = {
     "program": "a",
     "work": "a",
     "traced": 1300,
+    "compiler": "0.10.2",
 }
 # Factor -> the setting, and what the compiler made under it where it was switched.
 SWITCHED = {
     "program": ("torch-xla", {"work": "b"}),
     "tracing": ("off", {"traced": 90}),
+    "compiler": ("0.7.1", {"compiler": "0.7.1"}),
     "fusion": ("off", {"kernels": 1032}),
     "library-kernels": ("off", {"products": 39}),
     "torch-kernels": ("off", {"bridge_calls": 0}),
@@ -53,7 +56,9 @@ def test_every_factor_is_described_and_tested_here() -> None:
 def test_every_setting_of_a_jax_stack_has_a_form() -> None:
     wanted = {(f.code, s) for f in FACTORS.values() if "jax" in f.stacks for s in f.settings if s != STACK}
     assert wanted == FORMS.keys()
-    assert all(form_of("jax", arm_of({code: setting})) != JaxForm() for code, setting in wanted)
+    # Another release is another interpreter, and the form is the same.
+    mine = [(code, s) for code, s in wanted if s not in FACTORS[code].environments]
+    assert all(form_of("jax", arm_of({code: setting})) != JaxForm() for code, setting in mine)
 
 
 @pytest.mark.parametrize("code", FACTORS)
@@ -65,6 +70,26 @@ def test_a_check_holds_where_the_factor_was_switched_and_only_there(code: str) -
     assert failed_checks("jax", arm, {base: before, ("jax", arm): {**JAX, **moved}}) == ()
     (why,) = failed_checks("jax", arm, {base: before, ("jax", arm): JAX})
     assert why.startswith(f"{code}={setting} is not what it says") and FACTORS[code].check.title in why
+
+
+def test_another_compiler_is_no_other_program() -> None:
+    """A model that a release of JAX and Flax writes down otherwise would be a second cause."""
+    old = arm_of({"compiler": "0.7.1"})
+    rewritten = {**JAX, "compiler": "0.7.1", "work": "b"}
+    (why,) = failed_checks("jax", old, {("jax", NO_ARM): JAX, ("jax", old): rewritten})
+    assert "operations that the compiler was given must stay the same: a before, b under the arm" in why
+    (why,) = failed_checks("jax", old, {("jax", NO_ARM): {**JAX, "work": "b"}, ("jax", old): JAX})
+    assert "the release of jaxlib must be another one: 0.10.2 before, 0.10.2 under the arm" in why
+
+
+def test_a_setting_of_another_environment_has_a_recipe() -> None:
+    named = {e for f in FACTORS.values() for e in f.environments.values()}
+    assert named and named <= RECIPES.keys()
+    for factor in FACTORS.values():
+        assert factor.environments.keys() <= set(factor.settings)
+        for setting, environment in factor.environments.items():
+            assert environment_of("default", arm_of({factor.code: setting})) == environment
+    assert environment_of("torch-xla", arm_of({"tracing": "off"})) == "torch-xla"
 
 
 def test_a_figure_stands_in_the_reason() -> None:

@@ -60,6 +60,25 @@ RECIPES: dict[str, Recipe] = {
             note="most of it is CUDA libraries that torch 2.9.0 depends on; no GPU is needed",
         ),
         Recipe(
+            "jax-0.7.1",
+            "the JAX of torch_xla 2.9's age, for rows under the arm compiler=0.7.1",
+            # torch_xla 2.9.0's own metadata asks for this jax (its extra `pallas`).
+            (
+                "jax==0.7.1",
+                "jaxlib==0.7.1",
+                "flax==0.12.0",
+                "optax==0.2.8",
+                "numpy==2.4.6",
+                "safetensors==0.8.0",
+                "psutil==7.2.2",
+            ),
+            ("jax", "flax", "optax", "numpy", "safetensors"),
+            size=740_000_000,
+            download=230_000_000,
+            pythons=(11, 12, 13),
+            systems=(("Linux", "x86_64"),),
+        ),
+        Recipe(
             "chips",
             "compilers for TPUs and NVIDIA GPUs that are not here, for `detente fits --chip`",
             # Plug-ins of one jax; libtpu as that jax asks for it (its extra `tpu`).

@@ -11,7 +11,9 @@ from detente.records.arm import NO_ARM, Arm
 from detente.stacks.factors import FACTORS, STACK, Facts, Row
 
 RUNTIME, PROGRAM, KERNELS, TRACING = "runtime", "program", "torch-kernels", "tracing"
-_UNTRACED = "the runtime: dispatch and compiler"
+COMPILER = "compiler"
+# The release of XLA is switched by itself.
+_OF_ONE_AGE = "the runtime: dispatch, and how its compiler is set"
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Cause:
             else is still A's
     before  the cause that it is switched before: only what runs A's program can be set to it, and what stands behind
             that cause has it as B has it
+    within  the cause whose bar holds its effect where it has none of its own; empty: the one it is switched before
     guess   by which log ratio it moves a step's time, roughly
     """
 
@@ -33,12 +36,13 @@ class Cause:
     own: tuple[tuple[str, str], ...] = ()
     first: bool = False
     before: str = ""
+    within: str = ""
     guess: float = 0.1
 
     @property
     def otherwise(self) -> str:
         """Where its effect is when it has no bar, to stand behind the reason; empty where that is what is left."""
-        return f"; it is part of {self.before}" if self.before else ""
+        return f"; it is part of {within}" if (within := self.within or self.before) else ""
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,14 @@ class Path:
     ``left``: (cause, why it cannot be switched between these two), by A's capture; its effect is part of what is left.
 
     >>> path = known_path("torch-xla", "jax")
-    >>> order = ("tracing", "runtime", "program")
-    >>> [label(path, order[:k]) for k in range(4)]
-    ['torch-xla', 'torch-xla[tracing=off]', 'jax[program=torch-xla]', 'jax[program=jax]']
+    >>> order = ("tracing", "runtime", "compiler", "program")
+    >>> for k in range(5):
+    ...     print(label(path, order[:k]))
+    torch-xla
+    torch-xla[tracing=off]
+    jax[compiler=0.7.1+program=torch-xla]
+    jax[program=torch-xla]
+    jax[program=jax]
     """
 
     a: Row
@@ -224,12 +233,15 @@ def narrowed(path: Path, lacks: Sequence[str], same_program: bool) -> Path:
 
 
 def _traced_anew(path: Path) -> Path:
-    """Of a stack that traces each step: what that costs comes first, on its own runtime."""
-    factor = FACTORS[TRACING]
+    """Of PyTorch/XLA: what tracing each step costs comes first, on its own runtime; and its program is compiled by the
+    JAX of its own age before it is by B's."""
+    factor, age = FACTORS[TRACING], FACTORS[COMPILER]
     off = tuple((TRACING, setting) for setting in factor.settings)
+    old = tuple((COMPILER, setting) for setting in age.settings)
     tracing = Cause(TRACING, factor.title, own=off, first=True, before=RUNTIME, guess=factor.guess)
-    rest = tuple(replace(c, title=_UNTRACED) if c.code == RUNTIME else c for c in path.causes)
-    return replace(path, causes=(tracing, *rest))
+    compiler = Cause(COMPILER, age.title, as_a=old, before=PROGRAM, within=RUNTIME, guess=age.guess)
+    runtime, program, *rest = path.causes
+    return replace(path, causes=(tracing, replace(runtime, title=_OF_ONE_AGE), compiler, program, *rest))
 
 
 def _switched(factors: Iterable[str]) -> tuple[Cause, ...]:

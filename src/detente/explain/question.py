@@ -138,7 +138,10 @@ def single_arms(stack: str, region: str) -> tuple[str, ...]:
     """The rows of a stack under one arm each, by what they are expected to move: what each cause is worth there."""
     found = []
     for factor in sorted(FACTORS.values(), key=lambda f: -f.guess):
-        if stack not in factor.stacks or region not in factor.regions or factor.code == "program":
+        if stack not in factor.stacks or region not in factor.regions:
+            continue
+        # Neither is a cause of this stack's own: another's program, another release.
+        if factor.code == "program" or factor.environments:
             continue
         for setting in factor.settings:
             mine = "scan" if stack == "jax-scan" else "unrolled"

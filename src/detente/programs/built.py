@@ -27,6 +27,7 @@ def built_facts(captures: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
     bridge_calls kernels that the bridge brings: another library's products, loops of its own
     program      the hash of what was handed to the compiler; absent where it calls Python functions of its process, of
                  which nobody else knows what they compute
+    compiler     the release of the compiler, of a stack that says it (the capture adds it)
     traced       operations that a step traces anew, of a stack that does (the capture adds it)
     work         its heavy operations by opcode and dtype, calls opened, and their FLOPs: the same for a program that is
                  called by another, or that was written down and read again, whatever is folded on the way

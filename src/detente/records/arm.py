@@ -53,6 +53,12 @@ class Arm:
         """What a factor is set to; None where it is as the stack has it."""
         return dict(self.settings).get(factor)
 
+    @property
+    def release(self) -> str:
+        """Which release of the compiler is asked for; empty for the one that the stack has. Its row's versions are
+        others than the stack's."""
+        return self.get("compiler") or ""
+
     def label(self, row: str) -> str:
         """The name of a row under this arm, as a user writes it: ``jax[donation=off]``."""
         return f"{row}[{self.name}]" if self else row

@@ -49,7 +49,7 @@ def ask_alone(
     Raises MachineFault where the stack is not installed, CellFault with the reason when the job failed, and
     KeyboardInterrupt when the user stops it.
     """
-    why = missing_reason(find_entry(cell.stack))
+    why = missing_reason(find_entry(cell.stack), cell.arm)
     if why:
         raise MachineFault(
             f"the stack {cell.stack} cannot run here: {why}", "`detente doctor` checks every stack"

@@ -79,7 +79,11 @@ def _take(under: Underway, cell: Cell, program: str) -> str:
 def _why_not(under: Underway, cell: Cell) -> str:
     facts: dict[Row, Facts] = {}
     for stack, arm in ((cell.stack, cell.arm), *bases_of(cell.stack, cell.arm).values()):
-        evidence = captured(under, row_of(cell, stack, arm))
+        row, program = row_of(cell, stack, arm), arm.get("program")
+        # What a check compares with may be no row of the session, and nobody has taken its program yet.
+        if program not in (None, stack) and (why := _take(under, row, program)):
+            return why
+        evidence = captured(under, row)
         if evidence.status != "ok":
             # The reason of a row itself says enough; of another one it says whose it is.
             whose = "" if (stack, arm) == (cell.stack, cell.arm) else f"{arm.label(stack)}: "
@@ -102,7 +106,7 @@ def captured(under: Underway, cell: Cell) -> Evidence:
     known = [p for p in under.ledger.session.every(cell, "capture") if not p.evidence.killed]
     if known:
         return known[-1].evidence
-    missing = missing_reason(find_entry(cell.stack))
+    missing = missing_reason(find_entry(cell.stack), cell.arm)
     if missing:
         return Evidence("skipped", "start", missing)
     process = under.process("capture", cell)

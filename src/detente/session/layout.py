@@ -19,7 +19,7 @@ from detente.records.nearest import did_you_mean
 from detente.records.precision import NAMED, PRECISIONS
 from detente.session.request import Request
 from detente.stacks.catalogue import STACKS, StackEntry, find_entry
-from detente.stacks.factors import check_settings
+from detente.stacks.factors import check_settings, environment_of
 from detente.workloads.catalogue import find_size, find_workload, is_own
 from detente.workloads.workload import Size, Workload
 
@@ -61,7 +61,6 @@ def lay_out(request: Request) -> Layout:
     for arm in arms:
         check_settings(arm)
     labels = _labels(entries, arms)
-    missing = {e.name: why for e in entries if (why := missing_reason(e))}
     cells: list[Cell] = []
     skipped: dict[str, str] = {}
     aa: tuple[str, str] | None = None
@@ -70,19 +69,20 @@ def lay_out(request: Request) -> Layout:
         size = find_size(workload, request.size)
         contract = _contract(workload, request)
         rows = list(zip(labels, entries, arms, strict=True))
-        why_not = {e.name: missing.get(e.name) or _no_definition(workload, e, size) for _, e, _ in rows}
+        why_not = {label: missing_reason(e, a) or _no_definition(workload, e, size) for label, e, a in rows}
         if is_own(name) and not request.stacks:
             # Nobody asked for the rows that a model has no definition for.
             rows = [r for r in rows if r[1].definition in workload.definitions]
-        twin = next((r for r in rows if not why_not[r[1].name]), None) if request.aa else None
+        twin = next((r for r in rows if not why_not[r[0]]), None) if request.aa else None
         if twin is not None:
             aa = (twin[0], twin[0] + AA)
-            rows.append((twin[0] + AA, *twin[1:]))
+            rows.append((aa[1], *twin[1:]))
+            why_not[aa[1]] = ""
         for label, entry, arm in rows:
             cell = Cell(name, size.name, entry.name, contract, request.device, label, arm)
             cells.append(cell)
-            if why_not[entry.name]:
-                skipped[cell.key] = why_not[entry.name]
+            if why_not[label]:
+                skipped[cell.key] = why_not[label]
     return Layout(tuple(cells), skipped, aa)
 
 
@@ -144,9 +144,10 @@ def _no_definition(workload: Workload, entry: StackEntry, size: Size) -> str:
     return ""
 
 
-def python_for(entry: StackEntry) -> Path | None:
-    """The interpreter that runs a stack's workers, or None when its environment has not been made."""
-    return Path(sys.executable) if entry.environment == "default" else python_of(entry.environment)
+def python_for(entry: StackEntry, arm: Arm = NO_ARM) -> Path | None:
+    """The interpreter that runs a row's workers, or None when its environment has not been made."""
+    environment = environment_of(entry.environment, arm)
+    return Path(sys.executable) if environment == "default" else python_of(environment)
 
 
 @functools.cache
@@ -157,18 +158,16 @@ def _has_module(python: str, module: str) -> bool:
     return subprocess.run([python, "-c", code], check=False, timeout=60).returncode == 0
 
 
-def missing_reason(entry: StackEntry) -> str:
-    """Why a stack cannot run here, with the command that mends it; empty when it can. Imports nothing."""
-    python = python_for(entry)
+def missing_reason(entry: StackEntry, arm: Arm = NO_ARM) -> str:
+    """Why a row cannot run here, with the command that mends it; empty when it can. Imports nothing."""
+    python, environment = python_for(entry, arm), environment_of(entry.environment, arm)
     if python is None:
-        return f"not installed: `detente stacks add {entry.environment}` makes its environment"
+        return f"not installed: `detente stacks add {environment}` makes its environment"
     absent = [m for m in entry.requires if not _has_module(str(python), m)]
     if not absent:
         return ""
     mend = (
-        "pip install 'detente[stacks]'"
-        if entry.environment == "default"
-        else f"detente stacks add {entry.environment}"
+        "pip install 'detente[stacks]'" if environment == "default" else f"detente stacks add {environment}"
     )
     return f"not installed: no module {', '.join(absent)}; `{mend}`"
 

@@ -34,7 +34,7 @@ def proof_file(cell: Cell) -> Path:
             cell.key,
             cell.stack,
             cell.arm.name,
-            installed_hash(str(python_for(entry) or sys.executable)),
+            installed_hash(str(python_for(entry, cell.arm) or sys.executable)),
             machine()["processor"],
             source_hash(),
             hash_files(own.files),

@@ -36,6 +36,7 @@ from detente.session.package_alone import PACKAGE, package_alone
 from detente.session.phase_watch import PhaseWatch
 from detente.session.strays import Strays
 from detente.stacks.catalogue import find_entry
+from detente.stacks.factors import environment_of
 from detente.stacks.own_entry import worker_variable
 from detente.worker.events import PIPE
 
@@ -129,7 +130,7 @@ def spawn(
         job_file.write_text(dumps(job))
     read, write = os.pipe()
     load, started, begun = ForeignLoad(), time.time(), time.monotonic()
-    python = python_for(find_entry(job.cell.stack)) or Path(sys.executable)
+    python = python_for(find_entry(job.cell.stack), job.cell.arm) or Path(sys.executable)
     memory = MemoryWatch()
     with orphans.worker(), log.open("wb") as output:
         child = subprocess.Popen(
@@ -400,7 +401,7 @@ def signal_name(number: int) -> str:
 def worker_environment(job: Job, cpus: tuple[int, ...], memory_cap: int | None) -> dict[str, str]:
     """The scrubbed environment of a worker: a few variables of the user's, fixed ones, and the stack's own."""
     entry = find_entry(job.cell.stack)
-    own = entry.environment == "default"
+    own = environment_of(entry.environment, job.cell.arm) == "default"
     paths = [str(PACKAGE.parent if own else package_alone())]
     if own and os.environ.get("PYTHONPATH"):
         paths.append(os.environ["PYTHONPATH"])

@@ -9,7 +9,8 @@ a rule over what the compiler made (programs/built.py), and an arm that fails it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import eq
 from typing import Any
 
 from detente.records.arm import NO_ARM, Arm
@@ -29,21 +30,31 @@ class Check:
     title  how the fact is called, in words
     must   what it has to do, in words
     holds  whether it did
+    keeps  another fact and its title, which has to stay as it is: what would be a second cause
     """
 
     fact: str
     title: str
     must: str
     holds: Callable[[Any, Any], bool]
+    keeps: tuple[str, str] | None = None
 
     def failure(self, before: Facts, after: Facts) -> str:
         """Why the factor was not switched, with the figures; empty where it was."""
-        if self.fact not in before or self.fact not in after:
-            return f"nobody knows the {self.title}: there is no captured program"
-        old, new = before[self.fact], after[self.fact]
-        if self.holds(old, new):
-            return ""
-        return f"the {self.title} must {self.must}: {_shown(old)} before, {_shown(new)} under the arm"
+        if why := _failure(self.fact, self.title, self.must, self.holds, before, after):
+            return why
+        return _failure(*self.keeps, "stay the same", eq, before, after) if self.keeps else ""
+
+
+def _failure(
+    fact: str, title: str, must: str, holds: Callable[[Any, Any], bool], before: Facts, after: Facts
+) -> str:
+    if fact not in before or fact not in after:
+        return f"nobody knows the {title}: there is no captured program"
+    old, new = before[fact], after[fact]
+    if holds(old, new):
+        return ""
+    return f"the {title} must {must}: {_shown(old)} before, {_shown(new)} under the arm"
 
 
 def _shown(value: Any) -> str:
@@ -64,6 +75,7 @@ class Factor:
     settings  which ones there are; ``STACK`` stands for the name of a stack that gives its program away
     stacks    which can be run under it; what one of them cannot build after all, it says when it is asked to
     regions   of the contract, in which there is something to switch
+    environments  setting -> the environment whose interpreter runs the row; the stack's own where there is none
     check     that it was switched
     guess     by which log ratio a step's time moves, roughly: to order arms with that nobody measured
     measured  where the guess comes from
@@ -78,6 +90,7 @@ class Factor:
     guess: float
     measured: str
     regions: tuple[str, ...] = ("forward", "gradient", "train-step")
+    environments: Mapping[str, str] = field(default_factory=dict)
 
 
 STACK = "STACK"
@@ -116,6 +129,26 @@ FACTORS: dict[str, Factor] = {
             0.5,
             "a GPT's step of two layers: 29.2 ms traced, 2.46 without",
             _TRAIN,
+        ),
+        Factor(
+            "compiler",
+            "the compiler's version",
+            "another release of JAX compiles and runs the step, from an environment of its own: XLA with its executor, "
+            "and what dispatches to it. 0.7.1 (August 2025) is the release that torch_xla 2.9.0 names in its own "
+            "metadata as the one it goes with",
+            ("0.7.1",),
+            _XLA,
+            Check(
+                "compiler",
+                "release of jaxlib",
+                "be another one",
+                lambda a, b: a != b,
+                # A model that another release writes down otherwise is another program.
+                keeps=("work", "operations that the compiler was given"),
+            ),
+            0.05,
+            "a guess",
+            environments={"0.7.1": "jax-0.7.1"},
         ),
         Factor(
             "fusion",
@@ -216,6 +249,17 @@ def check_settings(arm: Arm) -> None:
 
 
 Row = tuple[str, Arm]
+
+
+def environment_of(environment: str, arm: Arm) -> str:
+    """The environment that runs a row: ``environment``, the stack's own, unless a setting of the arm is another one's.
+
+    >>> from detente.records.arm import arm_of
+    >>> environment_of("default", arm_of({"compiler": "0.7.1", "donation": "off"}))
+    'jax-0.7.1'
+    """
+    found = (FACTORS[code].environments.get(s) for code, s in arm.settings if code in FACTORS)
+    return next(filter(None, found), environment)
 
 
 def bases_of(stack: str, arm: Arm) -> dict[str, Row]:

@@ -65,6 +65,12 @@ class JaxJit:
     def versions(self) -> dict[str, str]:
         return installed_versions("jax", "jaxlib", "flax", "optax", "numpy")
 
+    def compiler(self) -> str:
+        """The release of jaxlib, as what is loaded says it: who asked for another one reads here whether it is."""
+        import jaxlib
+
+        return jaxlib.__version__
+
     def threads(self) -> dict[str, int]:
         # XLA's CPU client takes its pool size from the affinity at import; nothing reads it back by name.
         return {"affinity": len(os.sched_getaffinity(0))}

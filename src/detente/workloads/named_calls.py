@@ -102,11 +102,12 @@ class _Named:
 
 
 def nnx_tree(nnx: Any) -> Tree:
-    """A module of Flax NNX and the modules in it, lists opened."""
+    """A module of Flax NNX and the modules in it, lists opened. Up to Flax 0.12.0 it is the module's own way."""
+    every = getattr(nnx, "iter_modules", None) or nnx.Module.iter_modules
 
     def tree(root: Any) -> dict[str, Any]:
         found = {"": root}
-        for path, module in nnx.iter_modules(root):
+        for path, module in every(root):
             found.setdefault(".".join(str(p) for p in path), module)
         return found
 

@@ -174,12 +174,12 @@ def _runtimes(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
 
 
 def _drift(group: Group) -> Iterator[Hit]:
-    by_stack: dict[str, dict[str, str]] = {}
+    by_stack: dict[tuple[str, str], dict[str, str]] = {}
     for row in group.rows:
         for p in row.fine:
             if not p.evidence.versions:
                 continue
-            before = by_stack.setdefault(row.cell.stack, p.evidence.versions)
+            before = by_stack.setdefault((row.cell.stack, row.cell.arm.release), p.evidence.versions)
             moved = {
                 name: (before.get(name, "absent"), p.evidence.versions.get(name, "absent"))
                 for name in before.keys() | p.evidence.versions.keys()

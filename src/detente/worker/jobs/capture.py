@@ -26,6 +26,8 @@ def run(job: Job, events: Events) -> Evidence:
     events.phase("capture")
     programs = keep_programs(Path(job.artefacts), opened.captures)
     built = built_facts((c.form, c.data) for c in opened.captures if c.form in READERS)
+    if hasattr(opened.stack, "compiler"):
+        built["compiler"] = opened.stack.compiler()  # type: ignore[attr-defined]
     if hasattr(opened.running, "traced"):
         built["traced"] = opened.running.traced()  # type: ignore[attr-defined]
     return Evidence(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from detente.workloads.named_calls import named_nnx
+from detente.workloads.named_calls import named_nnx, nnx_tree
 from detente.workloads.own.jax_models.functional import Arrays, Functional, joined
 
 
@@ -13,7 +13,7 @@ def switch_off(model: Any) -> None:
     """Every dropout of the model, in place."""
     from flax import nnx
 
-    for _, part in nnx.iter_modules(model):
+    for part in nnx_tree(nnx)(model).values():
         if isinstance(part, nnx.Dropout):
             part.rate = 0.0
         elif hasattr(part, "dropout_rate"):
