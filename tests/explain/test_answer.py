@@ -16,7 +16,7 @@ import pytest
 from detente.explain.answer import Answer, _aligned, answer
 from detente.explain.ask_and_answer import stored
 from detente.explain.causes import known_path
-from detente.explain.question import Question, ask, of_explained, of_result, single_arms
+from detente.explain.question import Question, arms_beside, ask, of_explained, of_result, single_arms
 from detente.judge import judge
 from detente.records.codec import dumps
 from detente.records.evidence import Evidence
@@ -262,7 +262,19 @@ def test_single_arms_are_those_of_the_stack() -> None:
         "detente[library-kernels=off]",
     )
     assert not [a for a in single_arms("jax", "forward") if "optimizer" in a]
-    assert single_arms("torch-eager", "train-step") == ()
+    of_torch = ("torch-eager[layout=channels-last]", "torch-eager[attention=decomposed]")
+    assert single_arms("torch-eager", "train-step") == of_torch
+
+
+def test_what_a_model_has_none_of_is_not_switched() -> None:
+    built = {"attention_calls": 12, "convolutions": 0, "channels_last": 0}
+    assert single_arms("torch-eager", "train-step", built) == ("torch-eager[attention=decomposed]",)
+    asked = ask("gpt2", "paper", "train-step", "fp32", "cpu", "torch-eager", "jax")
+    beside = arms_beside(asked, "train-step", {"torch-eager": built})
+    assert beside[-1] == "torch-eager[attention=decomposed]" and "jax[donation=off]" in beside
+    # What both can switch is switched once, where the waterfall ends.
+    loops = ask("gpt2", "paper", "train-step", "fp32", "cpu", "jax-scan", "jax")
+    assert not [name for name in arms_beside(loops, "train-step", {}) if name.startswith("jax-scan")]
 
 
 def test_a_bar_is_called_after_what_it_holds_besides(whole: Answer) -> None:

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from detente.programs.built import built_facts
 from detente.programs.count import count_program, read_program
 from detente.programs.module import ProgramError
-from detente.programs.operators import SCHEMA, kernels_of, origin_of, seconds_of
+from detente.programs.operators import SCHEMA, kernels_of, operator_facts, origin_of, seconds_of
 from detente.programs.part_table import part_table
 from detente.programs.scope import read_scope
 
@@ -47,6 +48,21 @@ def test_operators_are_counted_and_timed_by_part() -> None:
     assert found["h.0", "forward"] == (100, 4.0, 2)
     assert found["h.0", "backward"] == (50, 2.0, 1)
     assert table.of_time["name"] == pytest.approx(5 / 6) and table.of_time["flow"] == pytest.approx(1 / 6)
+
+
+def test_what_a_check_reads_of_operators() -> None:
+    attention = "aten._scaled_dot_product_flash_attention_for_cpu"
+    data = written(
+        row(f"{attention}.default"),
+        row("aten._scaled_dot_product_efficient_attention.default"),
+        row(f"{attention}_backward.default", [0], direction="backward"),
+        row("aten._scaled_dot_product_attention_math.default"),
+        row("aten.convolution.default") | {"channels_last": True},
+        row("aten.convolution_backward.default", [4], direction="backward"),
+        row("aten.native_batch_norm.default", [4]) | {"channels_last": True},
+    )
+    assert operator_facts(data) == {"attention_calls": 2, "convolutions": 2, "channels_last": 1}
+    assert built_facts([("operators", data)]) == operator_facts(data)
 
 
 def with_kernels(rows, *kernels) -> bytes:

@@ -41,6 +41,29 @@ def test_arms_of_a_transformer_are_proved(detente: Any) -> None:
         assert_proved(row)
 
 
+def test_attention_of_pytorch_without_its_kernel_is_proved(detente: Any) -> None:
+    stacks = [f"{s}[attention=decomposed]" for s in ("torch-eager", "torch-compile")]
+    rows = rows_of(detente, "gpt2", "train-step", *stacks, "torch-eager[layout=channels-last]")
+    for stack in stacks:
+        assert_proved(rows[stack])
+        assert "decomposed" in rows[stack]["practice"]
+    assert "no weight of this model" in rows["torch-eager[layout=channels-last]"]["reason"]
+
+
+def test_images_with_channels_last_are_proved(detente: Any) -> None:
+    rows = rows_of(
+        detente,
+        "resnet50",
+        "train-step",
+        "torch-eager[layout=channels-last]",
+        "torch-eager[attention=decomposed]",
+    )
+    assert_proved(rows["torch-eager[layout=channels-last]"])
+    assert "channels last" in rows["torch-eager[layout=channels-last]"]["practice"]
+    # It has no attention that could be taken apart.
+    assert "must go from some to none: 0 before" in rows["torch-eager[attention=decomposed]"]["reason"]
+
+
 def test_the_bridge_without_its_kernels_is_proved(detente: Any) -> None:
     rows = rows_of(detente, "ffn", "train-step", "detente[torch-kernels=off]", "jax[torch-kernels=off]")
     assert_proved(rows["detente[torch-kernels=off]"])
@@ -64,7 +87,7 @@ def test_what_a_stack_cannot_be_built_under_is_skipped_with_the_reason(detente: 
     assert_proved(rows["jax"])
     assert rows["jax[optimizer=outside]"]["status"] == "skipped"
     assert "has no optimizer" in rows["jax[optimizer=outside]"]["reason"]
-    assert "TorchEager is built under no arm" in rows["torch-eager[fusion=off]"]["reason"]
+    assert "TorchEager cannot be built under fusion=off" in rows["torch-eager[fusion=off]"]["reason"]
 
 
 def test_a_factor_that_there_is_not_is_a_usage_fault(detente: Any) -> None:

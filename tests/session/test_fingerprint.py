@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from detente.records.session import Fingerprint
-from detente.session.fingerprint import differences
+from detente.session.fingerprint import differences, machine, processor_of
 
 
 def _asked(**settings: Any) -> Fingerprint:
@@ -27,3 +27,25 @@ def test_another_source_does_not():
     assert differences(_asked(), Fingerprint({"cores": 2}, _asked().settings, "other")) == [
         "detente's own source changed"
     ]
+
+
+def _cpuinfo(family: int, model: int) -> str:
+    one = f"vendor_id\t: AuthenticAMD\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\n"
+    return "".join(f"processor\t: {core}\n{one}microcode\t: 0x1\n\n" for core in range(2))
+
+
+def test_two_generations_of_one_name_are_two_processors():
+    """A session of one day was resumed on the next by a machine of another generation, whose name is the same."""
+    older, newer = processor_of(_cpuinfo(25, 1)), processor_of(_cpuinfo(26, 2))
+    assert (older, newer) == ("AMD EPYC (family 25, model 1)", "AMD EPYC (family 26, model 2)")
+    moved = differences(Fingerprint({"processor": older}, {}, ""), Fingerprint({"processor": newer}, {}, ""))
+    assert moved == [f"machine processor: {older!r} -> {newer!r}"]
+
+
+def test_a_processor_that_tells_half_of_it():
+    assert processor_of("model name\t: Neoverse-N1\n") == "Neoverse-N1"
+    assert (
+        processor_of("Hardware\t:\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
+        == "implementer 0x41, part 0xd0c"
+    )
+    assert processor_of("") == "" and machine()["processor"]

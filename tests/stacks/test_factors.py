@@ -16,6 +16,8 @@ from detente.stacks.catalogue import STACKS
 from detente.stacks.factors import FACTORS, STACK, bases_of, check_settings, environment_of, failed_checks
 from detente.stacks.jax_form import FORMS, JaxForm, form_of
 from detente.stacks.protocol import Unavailable
+from detente.stacks.torch_form import FORMS as OF_EAGER
+from detente.stacks.torch_form import OF_A_COMPILER, TorchForm, torch_form
 
 JAX = {
     "executables": 1,
@@ -27,6 +29,9 @@ JAX = {
     "program": "a",
     "work": "a",
     "traced": 1300,
+    "attention_calls": 12,
+    "convolutions": 53,
+    "channels_last": 0,
     "compiler": "0.10.2",
 }
 # Factor -> the setting, and what the compiler made under it where it was switched.
@@ -40,6 +45,8 @@ SWITCHED = {
     "donation": ("off", {"alias_bytes": 0}),
     "optimizer": ("outside", {"executables": 2}),
     "loop": ("scan", {"loops": 2}),
+    "attention": ("decomposed", {"attention_calls": 0}),
+    "layout": ("channels-last", {"channels_last": 53}),
 }
 OTHER = {**JAX, "program": "b", "work": "b"}
 
@@ -70,6 +77,15 @@ def test_a_check_holds_where_the_factor_was_switched_and_only_there(code: str) -
     assert failed_checks("jax", arm, {base: before, ("jax", arm): {**JAX, **moved}}) == ()
     (why,) = failed_checks("jax", arm, {base: before, ("jax", arm): JAX})
     assert why.startswith(f"{code}={setting} is not what it says") and FACTORS[code].check.title in why
+
+
+def test_every_setting_of_a_torch_stack_has_a_form() -> None:
+    for stack, forms in (("torch-eager", OF_EAGER), ("torch-compile", OF_A_COMPILER)):
+        wanted = {(f.code, s) for f in FACTORS.values() if stack in f.stacks for s in f.settings}
+        assert wanted == forms.keys()
+        assert all(torch_form(stack, arm_of({code: s}), forms) != TorchForm() for code, s in wanted)
+    with pytest.raises(Unavailable, match="torch-compile cannot be built under layout=channels-last"):
+        torch_form("torch-compile", arm_of({"layout": "channels-last"}), OF_A_COMPILER)
 
 
 def test_another_compiler_is_no_other_program() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from detente.explain.align import Match
 from detente.explain.answer import Answer, answer, question_open
 from detente.explain.budget import choose, too_long
-from detente.explain.question import Question, ask, left_out, single_arms
+from detente.explain.question import Question, arms_beside, ask, left_out
 from detente.explain.rows import group_of, label_of, plain_captures
 from detente.records.arm import read_arm
 from detente.records.contract import CONTRACTS
@@ -21,7 +21,7 @@ from detente.session.layout import lay_out
 from detente.session.progress import Progress, Sink
 from detente.session.request import Request
 from detente.session.run import run_session
-from detente.stacks.factors import Row
+from detente.stacks.factors import Facts, Row
 from detente.store.artefacts import artefacts_of
 from detente.store.recorder import open_recorder
 
@@ -34,7 +34,7 @@ def measured(request: Request, arms: bool, sink: Sink, by_hand: Sequence[Match] 
     question = _question(request)
     plain = replace(request, stacks=_captured_rows(question), aa=False)
     captured = capture_programs(plain, sink)
-    question = question.knowing({c.cell.stack: c.evidence.probes.get("built", {}) for c in captured})
+    question = question.knowing(_built(captured))
     rows, untested = _rows(question, request, arms, captured)
     if untested:
         sink(Progress("note", f"{len(untested)} causes are not tested within the budget"))
@@ -91,6 +91,10 @@ def _captured_rows(question: Question) -> tuple[str, ...]:
     return tuple(dict.fromkeys((question.a, question.b, *((stand_in,) if stand_in else ()))))
 
 
+def _built(captured: Sequence[Captured]) -> dict[str, Facts]:
+    return {c.cell.stack: c.evidence.probes.get("built", {}) for c in captured}
+
+
 def _rows(
     question: Question, request: Request, arms: bool, captured: Sequence[Captured]
 ) -> tuple[list[Row], dict[str, str]]:
@@ -107,7 +111,8 @@ def _rows(
     chosen = choose(path, cost_s, blocks, request.budget_s, besides=twin)
     rows, untested, spent = list(chosen.rows), dict(chosen.untested), chosen.seconds
     region = CONTRACTS[question.contract].region
-    for name in single_arms(question.b, region) if arms else ():
+    built = _built(captured)
+    for name in arms_beside(question, region, built) if arms else ():
         row = read_arm(name)
         if row in rows:
             continue

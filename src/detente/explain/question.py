@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from detente.explain.causes import KERNELS, Path, known_path, lacking, narrowed
+from detente.records.arm import read_arm
 from detente.records.contract import CONTRACTS
 from detente.records.fault import UsageFault
 from detente.records.result import Result
@@ -134,14 +135,23 @@ def of_session(
     )
 
 
-def single_arms(stack: str, region: str) -> tuple[str, ...]:
-    """The rows of a stack under one arm each, by what they are expected to move: what each cause is worth there."""
-    found = []
+def arms_beside(question: Question, region: str, built: Mapping[str, Facts]) -> tuple[str, ...]:
+    """What is measured beside the path: B's single arms, then those of A that B has not, as PyTorch's attention."""
+    theirs = single_arms(question.b, region, built.get(question.b))
+    mine = single_arms(question.a, region, built.get(question.a))
+    alone = [n for n in mine if all(question.b not in FACTORS[f].stacks for f in read_arm(n)[1].factors)]
+    return tuple(dict.fromkeys((*theirs, *alone)))
+
+
+def single_arms(stack: str, region: str, built: Facts | None = None) -> tuple[str, ...]:
+    """The rows of a stack under one arm each, by what they are expected to move: what each cause is worth there.
+    ``built``: the facts of its captured program, where there are any. What it has none of is not switched."""
+    found, built = [], built or {}
     for factor in sorted(FACTORS.values(), key=lambda f: -f.guess):
         if stack not in factor.stacks or region not in factor.regions:
             continue
         # Neither is a cause of this stack's own: another's program, another release.
-        if factor.code == "program" or factor.environments:
+        if factor.code == "program" or factor.environments or built.get(factor.needs) == 0:
             continue
         for setting in factor.settings:
             mine = "scan" if stack == "jax-scan" else "unrolled"

@@ -10,6 +10,7 @@ from typing import Any
 from detente.programs.count import live, read_program
 from detente.programs.hlo import BRIDGES, calls_back
 from detente.programs.module import Instruction, Module
+from detente.programs.operators import operator_facts
 from detente.programs.parts import FREE, running, sites
 from detente.programs.products import is_product, product_flops
 
@@ -27,6 +28,8 @@ def built_facts(captures: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
     bridge_calls kernels that the bridge brings: another library's products, loops of its own
     program      the hash of what was handed to the compiler; absent where it calls Python functions of its process, of
                  which nobody else knows what they compute
+    attention_calls, convolutions, channels_last
+                 of PyTorch's operators (programs/operators.py)
     compiler     the release of the compiler, of a stack that says it (the capture adds it)
     traced       operations that a step traces anew, of a stack that does (the capture adds it)
     work         its heavy operations by opcode and dtype, calls opened, and their FLOPs: the same for a program that is
@@ -38,8 +41,10 @@ def built_facts(captures: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
     optimised = [read_program(data, form) for form, data in captures if form == "hlo-optimised"]
     before = [read_program(data, form) for form, data in captures if form == "hlo"]
     facts: dict[str, Any] = {}
+    for data in (data for form, data in captures if form == "operators"):
+        facts |= operator_facts(data)
     if before:
-        facts = {"work": _work(before)}
+        facts["work"] = _work(before)
         if not any(_calls_back(module) for module in before):
             facts["program"] = "+".join(m.sha256 for m in before)
     if not optimised:

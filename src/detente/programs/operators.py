@@ -4,7 +4,8 @@ torch.compile handed to Inductor.
 The file is one JSON object, ``{"schema": "detente/operators/1", "name", "operations": [...]}``; an operation has
 ``op`` (``aten.addmm.default``), ``results`` ([dtype, [dims]] each), ``operands`` (positions before it, -1 for what was
 there before the step), ``path`` (a module's; null where nobody knows), ``direction``, ``flops`` (of products, torch's
-own count) and ``seconds`` (null where it was not timed). Where a compiler made kernels of them, ``kernels`` lists those
+own count), ``seconds`` (null where it was not timed) and, where a result's channels are innermost in memory,
+``channels_last``. Where a compiler made kernels of them, ``kernels`` lists those
 that were timed: ``name``, ``operations`` (the positions of what it holds, the last one its result) and ``seconds``.
 """
 
@@ -84,6 +85,34 @@ def seconds_of(data: bytes) -> dict[str, float]:
             for k, r in enumerate(rows)
             if r.get("seconds") is not None
         }
+
+
+def operator_facts(data: bytes) -> dict[str, int]:
+    """What an arm's check reads of them.
+
+    attention_calls  attentions that run as a kernel of their own, forward
+    convolutions     of the forward pass and the backward
+    channels_last    those among them whose result has its channels innermost in memory
+    """
+    with _operators(data) as document:
+        rows = document["operations"]
+        convolutions = [r for r in rows if "convolution" in str(r["op"])]
+        return {
+            "attention_calls": sum(_attends(str(r["op"])) for r in rows),
+            "convolutions": len(convolutions),
+            "channels_last": sum(bool(r.get("channels_last")) for r in convolutions),
+        }
+
+
+def _attends(op: str) -> bool:
+    """By the names that torch gives its kernels.
+
+    >>> _attends("aten._scaled_dot_product_flash_attention_for_cpu.default")
+    True
+    >>> _attends("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
+    False
+    """
+    return "_scaled_dot_product_" in op and not any(word in op for word in ("_math", "backward"))
 
 
 def kernels_of(data: bytes) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,15 +24,37 @@ def take_fingerprint(settings: dict[str, Any]) -> Fingerprint:
 def machine() -> dict[str, Any]:
     """Processor, cores, memory, kernel, devices. Nothing here changes while a session runs on a healthy machine."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    model = re.search(r"model name\s*:\s*(.+)", info)
     return {
-        "processor": model.group(1).strip() if model else platform.processor(),
+        "processor": processor_of(info) or platform.processor(),
         "architecture": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
         "devices": _devices(),
     }
+
+
+def processor_of(info: str) -> str:
+    """The first processor of ``/proc/cpuinfo``, by its name and its numbers; empty where neither is told. A virtual
+    machine has one name for several generations: of two that are called ``AMD EPYC``, of families 25 and 26, one
+    takes twice the time of the other for a step of GPT-2 in PyTorch.
+
+    >>> processor_of("model name : AMD EPYC\\ncpu family : 25\\nmodel : 1\\n")
+    'AMD EPYC (family 25, model 1)'
+    >>> processor_of("CPU implementer : 0x41\\nCPU part : 0xd40\\n")
+    'implementer 0x41, part 0xd40'
+    """
+    told: dict[str, str] = {}
+    for key, colon, value in (line.partition(":") for line in info.splitlines()):
+        if colon and value.strip():
+            told.setdefault(key.strip(), value.strip())
+    numbers = ", ".join(f"{word} {told[key]}" for key, word in _NUMBERS.items() if key in told)
+    name = told.get("model name", "")
+    return f"{name} ({numbers})" if name and numbers else name or numbers
+
+
+# What tells one generation from another: of x86, then of ARM.
+_NUMBERS = {"cpu family": "family", "model": "model", "CPU implementer": "implementer", "CPU part": "part"}
 
 
 @functools.cache

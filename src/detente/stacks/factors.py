@@ -77,6 +77,7 @@ class Factor:
     regions   of the contract, in which there is something to switch
     environments  setting -> the environment whose interpreter runs the row; the stack's own where there is none
     check     that it was switched
+    needs     the fact that there is nothing to switch without; empty: it is not known beforehand
     guess     by which log ratio a step's time moves, roughly: to order arms with that nobody measured
     measured  where the guess comes from
     """
@@ -91,12 +92,15 @@ class Factor:
     measured: str
     regions: tuple[str, ...] = ("forward", "gradient", "train-step")
     environments: Mapping[str, str] = field(default_factory=dict)
+    needs: str = ""
 
 
 STACK = "STACK"
 _TRAIN = ("train-step",)
 _XLA = ("jax", "jax-scan")
 _COMPILED_BY_XLA = (*_XLA, "detente")
+_EAGER = ("torch-eager", "torch-eager-default")
+_OF_TORCH = (*_EAGER, "torch-compile", "torch-compile-model")
 
 FACTORS: dict[str, Factor] = {
     f.code: f
@@ -212,6 +216,40 @@ FACTORS: dict[str, Factor] = {
             0.05,
             "a guess: gradients are written and read once more",
             _TRAIN,
+        ),
+        Factor(
+            "attention",
+            "the attention kernel",
+            "`scaled_dot_product_attention` is left its decomposed form alone (`SDPBackend.MATH`): two products and a "
+            "softmax, with the scores written to memory",
+            ("decomposed",),
+            _OF_TORCH,
+            Check(
+                "attention_calls",
+                "number of attentions that are one kernel",
+                "go from some to none",
+                lambda a, b: a > 0 and b == 0,
+            ),
+            0.1,
+            "a guess",
+            needs="attention_calls",
+        ),
+        Factor(
+            "layout",
+            "layout of images",
+            "images and the weights of their convolutions have their channels innermost in memory "
+            "(`memory_format=torch.channels_last`)",
+            ("channels-last",),
+            _EAGER,
+            Check(
+                "channels_last",
+                "number of convolutions with channels last",
+                "grow",
+                lambda a, b: b > a,
+            ),
+            0.2,
+            "a guess: oneDNN reorders what lies otherwise",
+            needs="convolutions",
         ),
         Factor(
             "loop",

@@ -119,6 +119,10 @@ class JaxJit:
         from detente.stacks.jax_outside import OutsideRunning
 
         program = arm.get("program")
+        if arm.release and arm.release != self.compiler():
+            raise Unavailable(
+                f"jaxlib {arm.release} was asked for, and this environment has {self.compiler()}"
+            )
         form = form_of("jax", arm.only(f for f in arm.factors if f != "program"), self.forms)
         if program not in (None, self.own):
             return self._foreign(program or "", workload, size, contract, form)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from detente.records.arm import Arm
 from detente.records.contract import Contract
 from detente.records.precision import PRECISIONS
 from detente.stacks.best_seconds import best_seconds
@@ -18,6 +19,7 @@ from detente.stacks.installed_versions import installed_versions
 from detente.stacks.moments import by_name, is_count
 from detente.stacks.process_memory import forget_peak, keeps_freed, resident
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
+from detente.stacks.torch_form import AS_IT_IS, FORMS, Forms, TorchForm, torch_form
 from detente.stacks.torch_trace import operators_of
 from detente.workloads.names_asked import names_are_asked
 from detente.workloads.narrow import of_torch, to_torch
@@ -49,7 +51,8 @@ class TorchRunning:
             for name in ("build_raised", "backward")
         )
         self._backward: Callable[[Any], None] = back or torch.Tensor.backward
-        self.module = self._place_module((build or self.definition.build)(size))
+        placed = self._place_module((build or self.definition.build)(size))
+        self.module = stack.form.laid_out(torch, placed)
         self.module.train(contract.region != "forward")
         self._example: Any = None
         self.persistent = set(self.module.state_dict())
@@ -61,10 +64,22 @@ class TorchRunning:
         self.optimizer = optimizer_for(
             self.definition, contract, self.module, workload.optimizer, fused=stack.fused
         )
-        self._loss = self._wrap_loss(self._loss_of)
+        self._loss = self._attending(self._wrap_loss(self._loss_of))
         self._run: Callable[[Any], Any] = self._wrap_step(
             {"forward": self._forward, "gradient": self._gradient, "train-step": self._train}[contract.region]
         )
+
+    def _attending(self, loss: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Around what is compiled, too: a compiler takes attention apart by what is allowed while it traces."""
+        form = self.stack.form
+        if form == AS_IT_IS:
+            return loss
+
+        def attending(batch: Any) -> Any:
+            with form.attending(self.torch):
+                return loss(batch)
+
+        return attending
 
     # What a compiled stack replaces -------------------------------------------------------------------------
 
@@ -158,7 +173,8 @@ class TorchRunning:
             if not isinstance(held, torch.Tensor):
                 held = torch.from_numpy(np.array(held))
             tensor = held.to(self.stack.device)
-            placed[name] = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+            tensor = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+            placed[name] = self.stack.form.placed(torch, tensor)
         self.stack.wait()
         return placed
 
@@ -264,7 +280,9 @@ class TorchRunning:
             said.append(f"{type(self.optimizer).__name__}, {'fused' if fused else 'default implementation'}")
         attention = getattr(getattr(self.module, "config", None), "_attn_implementation", None)
         if attention:
-            said.append(f"attention: {attention}")
+            said.append(f"attention: {attention}{', decomposed' if self.stack.form.decomposed else ''}")
+        if self.stack.form.channels_last:
+            said.append("channels last")
         left_out = getattr(self.definition, "left_out", None)
         if left_out is not None and left_out(self.module):
             said.append(left_out(self.module))
@@ -305,6 +323,9 @@ class TorchEager:
     # (docs.pytorch.org/docs/stable/optim.html). GPT-2 Small's step on an Intel processor: 0.69 s with it, 1.05 to 1.22
     # without.
     fused: ClassVar[bool] = True
+    forms: ClassVar[Forms] = FORMS
+    # Of the arm that the worker runs under.
+    form: TorchForm = AS_IT_IS
 
     def start(self, device: str, precision: str, threads: int) -> str:
         import torch
@@ -397,6 +418,11 @@ class TorchEager:
     ) -> dict[str, int]:
         """``planned_compiler``: what a compiler leaves in the process. Eager has none."""
         return {}
+
+    def build_under(self, arm: Arm, workload: Workload, size: Size, contract: Contract) -> TorchRunning:
+        """The same under an arm. Raises Unavailable for one that this step cannot be built under."""
+        self.form = torch_form(type(self).__name__, arm, self.forms)
+        return self.build(workload, size, contract)
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> TorchRunning:
         if "torch" not in workload.definitions:

@@ -84,6 +84,7 @@ def _traced(step: Callable[[], Any], module: Any) -> list[dict[str, Any]]:
                     "direction": direction,
                     "flops": flops_of(func, args, kwargs, found),
                     "seconds": seconds,
+                    **({"channels_last": True} if any(map(_channels_last, written)) else {}),
                 }
             )
             for tensor in written:
@@ -148,6 +149,17 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
 
 def _shape(tensor: Any) -> list[Any]:
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+
+
+def _channels_last(tensor: Any) -> bool:
+    """Not where both are true, as of an image of one pixel."""
+    import torch
+
+    return (
+        tensor.dim() == 4
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+        and not tensor.is_contiguous()
+    )
 
 
 def _storage(tensor: Any) -> int:
