@@ -38,10 +38,10 @@ def test_what_a_program_is_given() -> None:
         {"dtype": "float64", "shape": [], "formula": "-lr / (1 - beta1^t)"},
     )
     batch = {"ids": torch.arange(4)}
-    weight, ids, half, share = one._given(batch, 1.0)
+    weight, ids, half, share = one._given(batch, one._held, 1.0)
     assert weight is one._held["tensors:w"] and ids is batch["ids"] and float(half) == 0.5
     assert share.dtype == torch.float64 and float(share) == pytest.approx(-0.25 / (1 - 0.9))
-    again = one._given(batch, 2.0)
+    again = one._given(batch, one._held, 2.0)
     assert again[2] is half and float(again[3]) == pytest.approx(-0.25 / (1 - 0.9**2))
 
 
@@ -50,7 +50,7 @@ def test_a_batch_of_another_form_is_refused(ids: Any) -> None:
     """XLA would be given what its program was not made for."""
     one = running({"dtype": "int64", "shape": [4], "name": "batch:ids"})
     with pytest.raises(ValueError, match=r"batch:ids is .* and was int64 \[4\] when the step was traced"):
-        one._given({"ids": ids}, 1.0)
+        one._given({"ids": ids}, one._held, 1.0)
 
 
 def test_only_a_whole_step_is_dispatched_without_being_traced() -> None:

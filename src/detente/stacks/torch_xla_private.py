@@ -85,6 +85,17 @@ def dispatched(computation: Any, given: list[Any], donated: list[Any]) -> list[A
     return list(torch_xla._XLAC._xla_user_computation("detente::step", given, computation))
 
 
+def as_it_is(tensor: Any) -> Any:
+    """Another tensor of the value that this one has now, and of its memory: what is traced of this one from here on
+    does not reach it."""
+    import torch
+    import torch_xla
+
+    found = torch.empty_like(tensor, requires_grad=False)
+    torch_xla._XLAC._replace_xla_tensor(found, tensor)
+    return found
+
+
 def replace_tensor(tensor: Any, result: Any) -> None:
     """``tensor`` stays the object that it is, with another value."""
     import torch_xla

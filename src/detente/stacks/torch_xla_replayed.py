@@ -62,8 +62,11 @@ class XlaReplayedRunning(XlaRunning):
         return handle
 
     def _read(self, batch: Any) -> Any:
-        """A traced step, and what the arguments of its program are."""
+        """A traced step, and what the arguments of its program are. Where they are known for good, what was traced is
+        left alone and the step dispatched as all that follow: its program is compiled before a window may begin."""
         named = self._named_tensors()
+        held = {n: t for n, t in named.items() if not n.startswith(BATCH)}
+        before = {n: private.as_it_is(t) for n, t in held.items()} if self._earlier else {}
         names = private.names_of(named)
         handle = self._trace(batch)
         state = [t for t in self._state() if t.device.type == "xla"]
@@ -71,8 +74,8 @@ class XlaReplayedRunning(XlaRunning):
         try:
             arguments = private.arguments_of(results, names)
             data = private.hlo_proto(results)
-            self.stack.xla.sync()
             if not self._earlier:
+                self.stack.xla.sync()
                 self._earlier = arguments
                 return handle
             self._known = signed(self._earlier, arguments, self.workload.optimizer, self._count() - 1)
@@ -80,26 +83,31 @@ class XlaReplayedRunning(XlaRunning):
             raise Unavailable(f"{_REFUSED}: {error}") from error
         self._results = self._result_names(named, state)
         self._program = private.computation_of(data)
-        return handle
+        self._held = held
+        del handle, results, state
+        return self._dispatched_as_one(batch, before, self._count())
 
     def _replayed(self, batch: Any) -> Any:
         if not self._held:
             self._held = {n: t for n, t in self._named_tensors().items() if not n.startswith(BATCH)}
         counts = [s["step"] for s in self.optimizer.state.values() if "step" in s]
         self.torch._foreach_add_(counts, 1)
-        count = float(counts[0])
-        kept = [self._held[n] for n in self._results if n in self._held]
-        found = private.dispatched(self._program, self._given(batch, count), kept)
+        return self._dispatched_as_one(batch, self._held, float(counts[0]))
+
+    def _dispatched_as_one(self, batch: Any, before: dict[str, Any], count: float) -> Any:
+        """The step from the state ``before``; its results are what the state's tensors hold afterwards."""
+        kept = [before[n] for n in self._results if n in before]
+        found = private.dispatched(self._program, self._given(batch, before, count), kept)
         for name, result in zip(self._results, found, strict=True):
             if name in self._held:
                 private.replace_tensor(self._held[name], result)
         self.stack.xla.sync()
         return found[self._results.index("loss")], {}
 
-    def _given(self, batch: Any, count: float) -> list[Any]:
-        return [self._argument(k, one, batch, count) for k, one in enumerate(self._known)]
+    def _given(self, batch: Any, state: dict[str, Any], count: float) -> list[Any]:
+        return [self._argument(k, one, batch, state, count) for k, one in enumerate(self._known)]
 
-    def _argument(self, at: int, one: Argument, batch: Any, count: float) -> Any:
+    def _argument(self, at: int, one: Argument, batch: Any, state: dict[str, Any], count: float) -> Any:
         name, dtype = one.get("name", ""), getattr(self.torch, one["dtype"])
         if not name:
             if at in self._constants:
@@ -109,7 +117,7 @@ class XlaReplayedRunning(XlaRunning):
             if "value" in one:
                 self._constants[at] = made
             return made
-        tensor = batch[name.removeprefix(BATCH)] if name.startswith(BATCH) else self._held[name]
+        tensor = batch[name.removeprefix(BATCH)] if name.startswith(BATCH) else state[name]
         if list(tensor.shape) != one["shape"] or tensor.dtype != dtype:
             raise ValueError(
                 f"{name} is {tensor.dtype} {list(tensor.shape)} now and was {one['dtype']} {one['shape']} when the "
@@ -125,7 +133,7 @@ class XlaReplayedRunning(XlaRunning):
             self.step(self._example)
         self.step(self._example)
         self.stack.wait()
-        found = private.dispatched(self._program, self._given(self._example, self._count() + 1), [])
+        found = private.dispatched(self._program, self._given(self._example, self._held, self._count() + 1), [])
         captures = self._handed_over(found)
         del found
         self.stack.wait()
