@@ -133,7 +133,9 @@ class XlaReplayedRunning(XlaRunning):
             self.step(self._example)
         self.step(self._example)
         self.stack.wait()
-        found = private.dispatched(self._program, self._given(self._example, self._held, self._count() + 1), [])
+        found = private.dispatched(
+            self._program, self._given(self._example, self._held, self._count() + 1), []
+        )
         captures = self._handed_over(found)
         del found
         self.stack.wait()
