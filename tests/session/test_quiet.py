@@ -118,7 +118,7 @@ def test_a_neighbour_is_seen_and_named_and_our_own_children_are_not(monkeypatch)
     neighbour = int(started.stdout)
     child = subprocess.Popen([sys.executable, "-c", BURN])
     try:
-        for _ in range(5):  # on a crowded machine it may get little of one look
+        for _ in range(20):  # on a crowded machine it may get little of many looks
             seen = look(1.0)
             if neighbour in dict(seen.neighbours):
                 break
