@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from detente.records.arm import read_arm
 from detente.records.contract import CONTRACTS
 from detente.records.fault import UsageFault
 from detente.records.folders import data_folder
-from detente.records.session import Session
+from detente.records.session import Process, Session
 from detente.session.capturing import Captured, capture_programs
 from detente.session.layout import lay_out
 from detente.session.progress import Progress, Sink
@@ -34,8 +34,9 @@ def measured(request: Request, arms: bool, sink: Sink, by_hand: Sequence[Match] 
     question = _question(request)
     plain = replace(request, stacks=_captured_rows(question), aa=False)
     captured = capture_programs(plain, sink)
-    question = question.knowing(_built(captured))
-    rows, untested = _rows(question, request, arms, captured)
+    built = _built(captured)
+    question = question.knowing(built)
+    rows, untested = _rows(question, request, arms, captured, built)
     if untested:
         sink(Progress("note", f"{len(untested)} causes are not tested within the budget"))
     session = run_session(
@@ -58,8 +59,9 @@ def stored(session: Session, artefacts: Path, question: Question, by_hand: Seque
             f"`detente explain {question.workload} {question.a} {question.b} --size {question.size}` captures them and "
             "measures",
         )
-    built = {p.cell.stack: p.evidence.probes.get("built", {}) for p in captured}
-    return answer(question.knowing(built), session, artefacts, left_out(session, question), by_hand)
+    return answer(
+        question.knowing(_built(captured)), session, artefacts, left_out(session, question), by_hand
+    )
 
 
 def _question(request: Request) -> Question:
@@ -91,12 +93,17 @@ def _captured_rows(question: Question) -> tuple[str, ...]:
     return tuple(dict.fromkeys((question.a, question.b, *((stand_in,) if stand_in else ()))))
 
 
-def _built(captured: Sequence[Captured]) -> dict[str, Facts]:
+def _built(captured: Sequence[Captured | Process]) -> dict[str, Facts]:
+    """Stack -> what the compiler made of its step."""
     return {c.cell.stack: c.evidence.probes.get("built", {}) for c in captured}
 
 
 def _rows(
-    question: Question, request: Request, arms: bool, captured: Sequence[Captured]
+    question: Question,
+    request: Request,
+    arms: bool,
+    captured: Sequence[Captured],
+    built: Mapping[str, Facts],
 ) -> tuple[list[Row], dict[str, str]]:
     """The rows that are measured, the two ends first, and what does not fit into the budget."""
     took = {c.cell.stack: c.process.wall_s for c in captured if c.process is not None}
@@ -111,7 +118,6 @@ def _rows(
     chosen = choose(path, cost_s, blocks, request.budget_s, besides=twin)
     rows, untested, spent = list(chosen.rows), dict(chosen.untested), chosen.seconds
     region = CONTRACTS[question.contract].region
-    built = _built(captured)
     for name in arms_beside(question, region, built) if arms else ():
         row = read_arm(name)
         if row in rows:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from detente.records.arm import Arm
-from detente.stacks.protocol import Unavailable
+from detente.stacks.form_of_arm import form_of_arm
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,4 @@ FORMS: Forms = {
 
 def form_of(stack: str, arm: Arm, forms: Forms = FORMS) -> JaxForm:
     """The form of an arm. Raises Unavailable for a factor or a setting that this stack cannot be built under."""
-    form = AS_IT_IS
-    for factor, setting in arm.settings:
-        if (factor, setting) not in forms:
-            raise Unavailable(f"{stack} cannot be built under {factor}={setting}")
-        form = forms[factor, setting](form)
-    return form
+    return form_of_arm(stack, arm, forms, AS_IT_IS)

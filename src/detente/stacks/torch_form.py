@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from detente.records.arm import Arm
+from detente.stacks.form_of_arm import form_of_arm
 from detente.stacks.protocol import Unavailable
 
 
@@ -60,9 +61,4 @@ def torch_form(stack: str, arm: Arm, forms: Forms) -> TorchForm:
     >>> torch_form("torch-eager", arm_of({"layout": "channels-last"}), FORMS)
     TorchForm(decomposed=False, channels_last=True)
     """
-    form = AS_IT_IS
-    for factor, setting in arm.settings:
-        if (factor, setting) not in forms:
-            raise Unavailable(f"{stack} cannot be built under {factor}={setting}")
-        form = forms[factor, setting](form)
-    return form
+    return form_of_arm(stack, arm, forms, AS_IT_IS)

@@ -18,6 +18,7 @@ from detente.records.job import Job
 from detente.records.kinks import Kinks
 from detente.records.precision import drawn_at
 from detente.stacks.torch_eager import TorchEagerDefault, TorchRunning
+from detente.stacks.torch_form import TorchForm
 from detente.worker.fair import Arrays, Fair, fair_runs
 from detente.worker.kinks import AT_ZERO, clear, look
 from detente.worker.layers.in_torch import walk
@@ -96,8 +97,8 @@ class TorchMaker:
             mkldnn.enabled = before
 
     def place(self, fair: Fair, running: TorchRunning, batch: Arrays) -> Any:
-        placed = running.place(batch)
-        return _channels_last(placed) if fair.channels_last else placed
+        form = TorchForm(channels_last=fair.channels_last)
+        return {n: form.placed(torch, t) for n, t in running.place(batch).items()}
 
     @contextmanager
     def gradients(self, running: TorchRunning, batch: Any) -> Iterator[dict[str, np.ndarray]]:
@@ -127,10 +128,3 @@ def _looked(running: TorchRunning, batches: list[dict[str, np.ndarray]]) -> Kink
         )
     except RuntimeError as error:  # what does not run at all fails as a row, in words of its own
         return Kinks(reason=f"{type(error).__name__}: {error}"[:200])
-
-
-def _channels_last(batch: Any) -> Any:
-    return {
-        n: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 and t.is_floating_point() else t
-        for n, t in batch.items()
-    }
