@@ -339,7 +339,7 @@ def test_the_twin_is_paid_for_before_causes_are_chosen() -> None:
     asked = ask("gpt2", "tiny", "train-step", "fp32", "cpu", "torch-xla", "jax")
     request = Request(("gpt2",), ("torch-xla", "jax"), blocks=5, budget_s=700)
     for aa, tested in ((True, 2), (False, 4)):
-        chosen, _ = _rows(asked, replace(request, aa=aa), False, ())
+        chosen, _ = _rows(asked, replace(request, aa=aa), False, (), {})
         assert len(chosen) == tested
 
 
