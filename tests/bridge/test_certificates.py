@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from detente import bridge
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.certify import certify, room, short
 from detente.bridge.certify.apart import apart, pooled
 from detente.bridge.certify.eager import EagerStep

@@ -36,8 +36,10 @@ class ArmEffect:
 def arm_effects(rows: Rows, planned: tuple[Row, ...] = ()) -> tuple[ArmEffect, ...]:
     """The effect of every factor of every row under an arm: those that were measured, those that were refused, and the
     ``planned`` ones that never ran. The interval is corrected for the number of effects."""
-    wanted = [r for r in dict.fromkeys((*rows.medians, *rows.refused, *planned)) if r[1]]
-    pairs = [(row, factor, _against(row, factor)) for row in wanted for factor in row[1].factors]
+    there = dict.fromkeys((*rows.medians, *rows.refused, *planned))
+    pairs = [(row, factor, _against(row, factor)) for row in there for factor in row[1].factors]
+    # Of a row under several, those that nobody asked for have no row to compare with, and nothing to say.
+    pairs = [(row, factor, base) for row, factor, base in pairs if base in there or len(row[1].factors) == 1]
     return tuple(_one(rows, row, factor, base, len(pairs)) for row, factor, base in pairs)
 
 

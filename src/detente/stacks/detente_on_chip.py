@@ -17,7 +17,7 @@ from torch import nn
 
 from detente.bridge.capture import batch as batches
 from detente.bridge.capture.cached import Caches
-from detente.bridge.capture.export import _export
+from detente.bridge.capture.export import Subject, export
 from detente.bridge.capture.weights import weights
 from detente.bridge.choose.choose import alike_of
 from detente.bridge.choose.forms import FORMS, available, shape
@@ -73,7 +73,7 @@ def captured(module: nn.Module, loss: Loss, batch: Any) -> Graph:
     tensors, layout = batches.flatten(batch)
     held = weights(module)
     before = sources(module, loss)
-    found, _ = _export(module, loss, layout, tensors, held, {}, before, Ran(), Caches(before))
+    found, _ = export(Subject(module, loss, before, Ran(), Caches(before)), layout, tensors, held)
     return recognise_masks(without_dead(found.graph), held.tensors)
 
 

@@ -16,7 +16,7 @@ from torch.nn.utils import prune
 
 import detente
 from detente import bridge
-from detente.bridge.capture import export, kept
+from detente.bridge.capture import capture, kept
 from tests.bridge.between.loops import Net, World, batches, cross_entropy, equal, run
 
 LAST: torch.Tensor | None = None
@@ -295,7 +295,7 @@ def test_nothing_is_kept_where_nothing_is_left() -> None:
 
 
 def test_what_is_too_much_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "ROOM", 0)
+    monkeypatch.setattr(capture, "ROOM", 0)
     model = ADictionary()
     model.keep = lambda h: model.table.update(h=h.detach().repeat(100, 1), mean=h.detach().mean())
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from detente import bridge
+from detente.bridge.capture.capture import capture
 from detente.bridge.capture.draws import draws
-from detente.bridge.capture.export import capture
 from detente.bridge.graph import node_refs, refs
 
 X = torch.ones(3, 4)

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from detente.bridge.capture import export
+from detente.bridge.capture.capture import capture
 from detente.bridge.capture.functional import Functional
 from detente.bridge.refusal import Refused
 
@@ -51,9 +52,9 @@ def both(monkeypatch):
         # Of two models, because a first forward may leave something behind (transformers hooks its layers then).
         other = copy.deepcopy(model)
         monkeypatch.setattr(export, "functional", lambda exported: exported.run_decompositions({}))
-        long = export.capture(other, loss, batch)
+        long = capture(other, loss, batch)
         monkeypatch.setattr(export, "functional", noted)
-        short = export.capture(model, loss, batch)
+        short = capture(model, loss, batch)
         assert described(long.graph) == described(short.graph)
         assert (long.draws, len(long.writes)) == (short.draws, len(short.writes))
         return isinstance(ways[-1], Functional)
@@ -214,7 +215,7 @@ def test_a_buffer_under_two_names_is_not_followed(monkeypatch):
     for model in (nn.Sequential(nn.Linear(12, 12), norm, nn.Linear(12, 12), norm), Shown()):
         ways.clear()
         with contextlib.suppress(Refused):
-            export.capture(model, lambda m, b: m(b).sum(), X)
+            capture(model, lambda m, b: m(b).sum(), X)
         assert "Functional" not in ways
         begun.append("begun" in ways)
     assert any(begun)

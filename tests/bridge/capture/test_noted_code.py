@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import detente
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 
 
 class Doubled(torch.autograd.Function):

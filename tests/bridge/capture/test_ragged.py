@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from detente import bridge
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.graph import Graph
 
 END = 9

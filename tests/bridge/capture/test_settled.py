@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from detente import bridge
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 
 IDS = torch.tensor([[3, 5, 4, 0], [1, 2, 0, 0]])  # 0 is padding
 FULL = IDS + 1
@@ -112,9 +112,9 @@ def test_asking_leaves_model_and_generator_alone():
 
 
 def test_a_program_without_questions_is_captured_once(monkeypatch):
-    from detente.bridge.capture import export
+    from detente.bridge.capture import capture as module
 
-    monkeypatch.setattr(export, "answers", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(module, "answers", lambda *_: pytest.fail("asked"))
     capture(Words(), lambda m, b: m.embed(b).sum(), IDS)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.choose.choose import alike_of
 from detente.bridge.choose.forms import FORMS, Shaped, available, shape
 from detente.bridge.graph import Graph

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from update_runs import SHAPES, arrays, error, gradients, parameters
 
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.lower.precision import torch_numerics, x64
 from detente.bridge.optim.accumulate import accumulated, microbatches
 from detente.bridge.optim.clip import clip_norm, clip_value, total_norm

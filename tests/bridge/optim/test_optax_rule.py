@@ -9,7 +9,7 @@ import torch
 from jax import lax
 from torch import nn
 
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.optim.optax_rule import OptaxRule
 from detente.bridge.program.program import Program

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.graph import without_dead
 from detente.bridge.passes.connected import connected
 from detente.bridge.passes.known import known

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.graph import without_dead
 from detente.bridge.passes.unbound import SELECT, UNBIND, unbind_selections
 from tests.bridge.test_channels_last import agrees

@@ -14,7 +14,7 @@ import transformers as hf
 from torch.overrides import TorchFunctionMode
 
 from detente.bridge.capture.batch import flatten
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.graph import Graph, without_dead
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.passes.connected import connected

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.choose.forms import FORMS, shape
 from detente.bridge.graph import Graph, without_dead
 from detente.bridge.passes.unbound import SELECT, UNBIND, unbind_selections

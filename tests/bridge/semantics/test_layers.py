@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from detente import bridge
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.graph import without_dead
 from detente.bridge.lower.precision import x64
 from detente.bridge.passes.masks import ATTENTION, recognise_masks

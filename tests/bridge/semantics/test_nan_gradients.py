@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.lower.gradient import with_gradient
 from detente.bridge.lower.precision import x64
 from detente.bridge.program.program import Program

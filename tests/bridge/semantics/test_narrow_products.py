@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.lower.contract import contracted
 from detente.bridge.lower.precision import x64
 from detente.bridge.program.program import Program

@@ -10,7 +10,7 @@ from suite.nets import Net, X
 from torch.utils.checkpoint import checkpoint
 
 from detente import bridge
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.lower.precision import x64
 from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key

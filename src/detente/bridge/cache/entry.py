@@ -27,7 +27,7 @@ from detente.bridge.cache.describe import Writer, content, digest
 from detente.bridge.cache.lines import lines_of, loads, moved
 from detente.bridge.cache.surroundings import flags, lowerings, patched, update_of
 from detente.bridge.capture.batch import Layout, kinds
-from detente.bridge.capture.export import Captured
+from detente.bridge.capture.captured import Captured
 from detente.bridge.capture.weights import Weights
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from detente.bridge.capture import batch as batches
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.lower.faults import NO_FAULT
 from detente.bridge.lower.precision import known_matmul, torch_numerics
 from detente.bridge.private import versioned, versions_of

@@ -11,7 +11,7 @@ import jax
 import torch
 from torch import nn
 
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.lower.dtypes import torchs_gradient
 from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.program.captured import graph_of, lowerable

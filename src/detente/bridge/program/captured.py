@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from detente.bridge.capture.export import Captured
+from detente.bridge.capture.captured import Captured
 from detente.bridge.graph import Graph, without_dead
 from detente.bridge.lower.driver import missing
 from detente.bridge.passes.exact import exact_arithmetic

@@ -11,8 +11,9 @@ from torch import nn
 
 from detente.bridge.capture.ahead import Ahead
 from detente.bridge.capture.batch import Layout, flatten
+from detente.bridge.capture.capture import capture
+from detente.bridge.capture.captured import Captured, alike
 from detente.bridge.capture.counters import only_counts
-from detente.bridge.capture.export import Captured, alike, capture
 from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.micro import split
 from detente.bridge.capture.settled import is_check

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from detente.bridge.capture.export import Captured
+from detente.bridge.capture.captured import Captured
 from detente.bridge.capture.generators import movers
 from detente.bridge.live.walk import sources
 

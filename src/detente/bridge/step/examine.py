@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.capture.weights import whole
 from detente.bridge.lower.driver import missing
 from detente.bridge.optim.rule import trace

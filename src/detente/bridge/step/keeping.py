@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from detente.bridge.capture.export import Captured
+from detente.bridge.capture.captured import Captured
 from detente.bridge.capture.held import with_each
 from detente.bridge.capture.kept import Kept, Leaf, without_value
 from detente.bridge.live.places import has, place

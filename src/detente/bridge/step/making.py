@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from detente.bridge.capture.export import Captured
+from detente.bridge.capture.captured import Captured
 from detente.bridge.choose.choose import Chosen, alike_of, choose
 from detente.bridge.choose.forms import Shaped
 from detente.bridge.choose.memory import limit_bytes

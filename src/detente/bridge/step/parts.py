@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from detente.bridge.capture.captured import Captured, alike
 from detente.bridge.capture.counters import Count
-from detente.bridge.capture.export import Captured, alike
 from detente.bridge.live.places import has, place
 from detente.bridge.live.places import put as put_into
 from detente.bridge.live.python import PLAIN

@@ -17,7 +17,7 @@ from detente.bridge.cache import entry as cached
 from detente.bridge.cache.beside import Beside
 from detente.bridge.cache.describe import Unknown, content
 from detente.bridge.cache.entry import Stored
-from detente.bridge.capture.export import Captured
+from detente.bridge.capture.captured import Captured
 from detente.bridge.capture.weights import Weights
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice

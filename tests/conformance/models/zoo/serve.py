@@ -22,7 +22,7 @@ def prepare() -> None:
     import transformers
 
     import detente.bridge.doors.entry  # noqa: F401
-    from detente.bridge.capture.export import capture
+    from detente.bridge.capture.capture import capture
     from detente.bridge.lower.driver import load_table
 
     load_table()

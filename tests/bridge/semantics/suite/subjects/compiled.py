@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from detente import bridge
-from detente.bridge.capture.export import capture
+from detente.bridge.capture.capture import capture
 from detente.bridge.lower.precision import x64
 from detente.bridge.program.program import Program
 from detente.bridge.random.keys import step_key
