@@ -397,6 +397,14 @@ def test_a_cause_that_is_only_uncertain_rejects_nothing() -> None:
         assert ending[0] == "untested" and ("rejects nothing" in ending[1] or "one block" in ending[1])
 
 
+def test_an_effect_that_equal_rows_have_too_is_not_called_unsure() -> None:
+    """0.826x (0.761 to 0.897) in a session whose rows differ from themselves by 12 %: 1 is not possible."""
+    clear = Effect(-0.19, Interval(-0.273, -0.108, 0.99))
+    state, said = ended("program", explained(Bar("program", clear, (0, 0), True)))
+    assert state == "untested" and "possible" not in said
+    assert "one row differs from itself by as much here: that rejects nothing" in said
+
+
 def test_of_a_program_that_matters_no_single_difference_is_blamed() -> None:
     matters = explained(Bar("program", effect(0.2), (0.2, 0.2), False))
     several = settled([finding("program"), finding("program"), finding("donation")], [], matters)

@@ -340,6 +340,12 @@ def test_an_interval_stands_beside_its_level(whole: Answer) -> None:
         assert "are at 95 %, the verdict" in page and "those of the bars at 97.5 % each" in page, style
     assert "95 % interval</th>" not in render_why(found)
     assert "Intervals are at 98.33 %, the verdict's level." in told(whole, "text")
+    # What a bar is below stands beside the word, and nowhere else.
+    below = replace(two, bars=(replace(bars[0], below_noise=True), bars[1]), noise=math.log(1.2))
+    found = replace(found, explanation=replace(whole.explanation, waterfall=below))
+    for page in (*(told(found, style) for style in STYLES), render_why(found)):
+        assert "Below noise: not wholly beyond 0.833x to 1.200x" in page
+    assert "Below noise" not in told(replace(found, explanation=whole.explanation), "text")
 
 
 def test_a_kernel_of_several_parts_is_counted_with_its_largest_product() -> None:

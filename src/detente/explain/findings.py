@@ -164,10 +164,11 @@ def _without(said: str, effect: Effect, orders: tuple[float, float] | None = Non
     small."""
     if effect.interval is None:
         return "untested", f"{said}, and one block says nothing of how sure that is"
-    possible = (
-        f"anything from {effect.interval.ratios[0]:.2f}x to {effect.interval.ratios[1]:.2f}x is possible"
-    )
-    ends = [(effect.interval.low, effect.interval.high, possible)]
+    low, high = effect.interval.low, effect.interval.high
+    possible = f"anything from {math.exp(low):.2f}x to {math.exp(high):.2f}x is possible"
+    if low > 0 or high < 0:  # there is an effect, of a size that equal rows have, too
+        possible = "one row differs from itself by as much here"
+    ends = [(low, high, possible)]
     if orders is not None and orders[0] < orders[1]:
         least, most = (math.exp(x) for x in orders)
         ends += [(*orders, f"it is {least:.2f}x to {most:.2f}x by the order in which causes are switched")]

@@ -70,12 +70,14 @@ class Bar:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """From stack A to stack B over ``blocks`` blocks. The bars and the residual add up to the gap."""
+    """From stack A to stack B over ``blocks`` blocks. The bars and the residual add up to the gap. ``noise``: the log
+    ratio by which one row differs from itself, beyond which a bar has to lie."""
 
     gap: Effect
     bars: tuple[Bar, ...]
     residual: Effect
     blocks: int
+    noise: float = 0.0
 
     @property
     def left(self) -> Left:
@@ -168,7 +170,7 @@ def waterfall(
         apart = _apart(beside, each, rho, noise)
         bars.append(Bar(cause, effect, (min(means), max(means)), not _beyond(effect, noise), apart))
     left = [whole_gap - done for whole_gap, done in zip(gap, explained, strict=True)]
-    return Waterfall(_effect(gap, alpha, rho), tuple(bars), _effect(left, alpha, rho), len(whole))
+    return Waterfall(_effect(gap, alpha, rho), tuple(bars), _effect(left, alpha, rho), len(whole), noise)
 
 
 def _beyond(effect: Effect, noise: float) -> bool:

@@ -236,7 +236,18 @@ def _waterfall(found: Answer, md: bool) -> list[str]:
 
 
 def bars_note(fall: Waterfall) -> str:
-    """At which level the intervals of a waterfall are."""
+    """At which level the intervals of a waterfall are, and what a bar below noise is below."""
+    return _level_of(fall) + _noise_of(fall)
+
+
+def _noise_of(fall: Waterfall) -> str:
+    if not any(bar.below_noise for bar in fall.bars):
+        return ""
+    low, high = math.exp(-fall.noise), math.exp(fall.noise)
+    return f" Below noise: not wholly beyond {low:.3f}x to {high:.3f}x, by which one row differs from itself here."
+
+
+def _level_of(fall: Waterfall) -> str:
     bars = _levels(bar.effect for bar in fall.bars)
     whole = _levels((fall.gap, fall.residual))
     if len(fall.bars) < 2 or not bars:
