@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 # At tiny nearly all of a process is libraries, which a plan knows less of than of tensors: benchmarks/planned_memory.py
 # holds the figures of models.
 LIMITS = {"torch-eager": 0.20, "jax": 0.20}
@@ -26,6 +28,7 @@ def test_planned_and_measured_stand_beside_each_other(detente: Any) -> None:
         assert abs(memory["planned_process"] / memory["step_peak"] - 1) <= limit, (stack, memory)
 
 
+@pytest.mark.long
 def test_what_a_plan_compiled_is_not_there_when_the_first_step_is_timed(detente: Any, tmp_path: Path) -> None:
     """A plan compiles the very step, and its row's first timed process is the one that is told as cold."""
     words = (*FFN, "--stacks", "jax,detente", "--blocks", "2")

@@ -90,7 +90,9 @@ def same_training(step: Any, losses: list[float], **options: Any) -> None:
             assert torch.equal(step.state_dict()[name], value), name
 
 
-@pytest.mark.parametrize("options", [{}, {"accumulate": 2, "clip_norm": 1.0, "ema": 0.9}])
+@pytest.mark.parametrize(
+    "options", [pytest.param({}, marks=pytest.mark.long), {"accumulate": 2, "clip_norm": 1.0, "ema": 0.9}]
+)
 def test_training_begins_in_a_loop_and_goes_on_written_out(
     at_once: None, written_out_wins: None, options: dict[str, Any]
 ) -> None:
@@ -260,6 +262,7 @@ print("ended at", step.count, step.programs[0].later is not None)
 """
 
 
+@pytest.mark.long
 def test_a_script_that_ends_meanwhile_ends_well() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SHORT.format(here=str(Path(__file__).parent))],

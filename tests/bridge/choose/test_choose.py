@@ -51,6 +51,7 @@ def test_the_rule_compiles_one_form(case: test_forms.Case) -> None:
     assert str(ROLL_FROM) in found.choice.why
 
 
+@pytest.mark.long
 def test_few_layers_stay_written_out() -> None:
     case = test_forms.Case(layers=ROLL_FROM - 3, make=plain)
     build = Counted(case)

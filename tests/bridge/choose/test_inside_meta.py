@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from benchmarks import bridge_large
 from detente import bridge
 
 
+@pytest.mark.long
 def test_the_benchmark_trains_its_tiny_shape() -> None:
     row = bridge_large.train("tiny", tokens=16, steps=3, lr=0.1, form="inside", certificate="full")
     assert (row["form"], row["iterations"]) == ("inside", (4,))

@@ -104,6 +104,7 @@ def test_a_choice_outlives_the_program_and_replaces_one_of_the_rule(compiled: An
     assert last.choice == tuned.choice and not last.programs[0].cached
 
 
+@pytest.mark.long
 def test_a_form_that_is_asked_for_is_neither_measured_nor_remembered(compiled: Any, tmp_path: Path) -> None:
     compiled(tune=True)
     asked, _ = compiled(form="rolled+full")
@@ -125,6 +126,7 @@ def test_a_model_of_one_form_is_tuned_too(tmp_path: Path, monkeypatch: pytest.Mo
     assert (step.choice.form, step.choice.why) == ("unrolled", "the only form that is possible and fits")
 
 
+@pytest.mark.long
 def test_what_was_faster_is_timed_in_turns_remembered_and_told(compiled: Any, tmp_path: Path) -> None:
     tuned, batch = compiled(tune=True)
     assert not tuned.choice.beside and not tuned.choice.advice, "nobody asked for it"
