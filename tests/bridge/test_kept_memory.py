@@ -125,6 +125,7 @@ print(max(found), step._hole._size, step._hole._missed)
 """
 
 
+@pytest.mark.long
 @of_glibc
 def test_a_large_step_begins_when_the_block_of_the_one_before_is_free() -> None:
     """A loss is ready before that: without the wait some of forty steps begin with a block of 300 MB in use."""

@@ -65,7 +65,9 @@ def sharded(model, folder):
     return folder
 
 
-@pytest.mark.parametrize(("make", "write"), [(gpt2, sharded), (llama, one_file)])
+@pytest.mark.parametrize(
+    ("make", "write"), [(gpt2, sharded), pytest.param(llama, one_file, marks=pytest.mark.long)]
+)
 def test_a_meta_model_with_a_checkpoint_runs_as_the_ordinary_one_bit_for_bit(make, write, tmp_path):
     torch.manual_seed(1)
     model = make()
@@ -96,7 +98,7 @@ def test_sync_gives_the_parameters_memory_and_they_stay_the_same_objects(tmp_pat
     assert float(step(TEXT)) < first
 
 
-@pytest.mark.parametrize("make", [gpt2, llama])
+@pytest.mark.parametrize("make", [gpt2, pytest.param(llama, marks=pytest.mark.long)])
 def test_initialisation_is_seeded_and_trains(make):
     step = compiled(make("meta"), weights="init")
     again = make("meta")

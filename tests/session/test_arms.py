@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 IDLE = f"{Path(__file__).parent}/idle_arms.py:IdleFusion"
 QUICK = ("--size", "tiny", "--blocks", "1", "--no-memory", "--no-aa", "--threads", "1", "--format", "json")
 
@@ -35,21 +37,23 @@ def test_arms_of_a_train_step_are_proved_and_their_checks_hold(detente: Any) -> 
         assert row["stack"] == "jax" and label == f"jax[{row['arm']}]"
 
 
+@pytest.mark.long
 def test_arms_of_a_transformer_are_proved(detente: Any) -> None:
     rows = rows_of(detente, "gpt2", "train-step", "jax[donation=off]", "jax[fusion=off]")
     for row in rows.values():
         assert_proved(row)
 
 
-def test_attention_of_pytorch_without_its_kernel_is_proved(detente: Any) -> None:
-    stacks = [f"{s}[attention=decomposed]" for s in ("torch-eager", "torch-compile")]
-    rows = rows_of(detente, "gpt2", "train-step", *stacks, "torch-eager[layout=channels-last]")
-    for stack in stacks:
-        assert_proved(rows[stack])
-        assert "decomposed" in rows[stack]["practice"]
+@pytest.mark.parametrize("stack", ["torch-eager", pytest.param("torch-compile", marks=pytest.mark.long)])
+def test_attention_of_pytorch_without_its_kernel_is_proved(detente: Any, stack: str) -> None:
+    arm = f"{stack}[attention=decomposed]"
+    rows = rows_of(detente, "gpt2", "train-step", arm, "torch-eager[layout=channels-last]")
+    assert_proved(rows[arm])
+    assert "decomposed" in rows[arm]["practice"]
     assert "no weight of this model" in rows["torch-eager[layout=channels-last]"]["reason"]
 
 
+@pytest.mark.long
 def test_images_with_channels_last_are_proved(detente: Any) -> None:
     rows = rows_of(
         detente,

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long  # one session of three rows, at two depths
+
 SCRIPT = Path(__file__).with_name("unreferenced.py")
 
 
