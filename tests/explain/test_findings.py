@@ -398,7 +398,7 @@ def test_a_cause_that_is_only_uncertain_rejects_nothing() -> None:
 
 
 def test_an_effect_that_equal_rows_have_too_is_not_called_unsure() -> None:
-    """0.826x (0.761 to 0.897) in a session whose rows differ from themselves by 12 %: 1 is not possible."""
+    """0.826x (0.761 to 0.897) in a session whose rows differ from themselves by 14 %: 1 is not possible."""
     clear = Effect(-0.19, Interval(-0.273, -0.108, 0.99))
     state, said = ended("program", explained(Bar("program", clear, (0, 0), True)))
     assert state == "untested" and "possible" not in said

@@ -354,6 +354,15 @@ def test_a_budget_takes_what_promises_most_and_lists_the_rest() -> None:
     assert "donation" in {c.code for c in other.path.causes}
 
 
+def test_a_row_under_two_arms_is_compared_where_it_can_be_and_never_left_out() -> None:
+    both, one = ("jax", arm_of({"fusion": "off", "donation": "off"})), ("jax", arm_of({"fusion": "off"}))
+    alone = arm_effects(rows([JAX, both]))
+    assert {(e.factor, e.state) for e in alone} == {("fusion", "untested"), ("donation", "untested")}
+    assert all("was not measured" in e.reason for e in alone)
+    told = [(e.factor, e.row, e.state) for e in arm_effects(rows([JAX, one, both])) if "donation" in e.row]
+    assert told == [("donation", "jax[donation=off+fusion=off]", "measured")]
+
+
 def test_a_runtime_is_tested_with_its_program_or_not_at_all() -> None:
     path = between("torch-xla", "jax", ["donation"])
     some = choose(path, lambda row: 10.0, blocks=5, budget_s=200)

@@ -37,9 +37,11 @@ def arm_effects(rows: Rows, planned: tuple[Row, ...] = ()) -> tuple[ArmEffect, .
     """The effect of every factor of every row under an arm: those that were measured, those that were refused, and the
     ``planned`` ones that never ran. The interval is corrected for the number of effects."""
     there = dict.fromkeys((*rows.medians, *rows.refused, *planned))
-    pairs = [(row, factor, _against(row, factor)) for row in there for factor in row[1].factors]
-    # Of a row under several, those that nobody asked for have no row to compare with, and nothing to say.
-    pairs = [(row, factor, base) for row, factor, base in pairs if base in there or len(row[1].factors) == 1]
+    pairs: list[tuple[Row, str, Row]] = []
+    for row in there:
+        against = [(factor, _against(row, factor)) for factor in row[1].factors]
+        # A row that is compared in one of its factors is there for that one; one that is compared in none says why.
+        pairs += [(row, *one) for one in [o for o in against if o[1] in there] or against]
     return tuple(_one(rows, row, factor, base, len(pairs)) for row, factor, base in pairs)
 
 

@@ -69,11 +69,12 @@ def capture(
     """
     whole(model)
     before = sources(model, loss)
+    caches = Caches(before)
     held = before.tensors.items() if inputs else ()
     outside = {identity(tensor): name for name, tensor in held if _plain(tensor)}
     try:
         with same_parts(model) as parts, plain([*tensors_of(model), *before.tensors.values()]), Ran() as ran:
-            subject = Subject(model, loss, before, ran, Caches(before), outside)
+            subject = Subject(model, loss, before, ran, caches, outside)
             captured = _settled_draws(lambda: _twice(subject, batch, settle, again), before, ran)
     except OfTheLoss as raised:
         assert raised.refused is not None

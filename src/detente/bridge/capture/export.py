@@ -78,18 +78,13 @@ class _Told:
 class _Program(nn.Module):
     """What is exported: loss of the model on a batch that arrives as flat tensors."""
 
-    def __init__(
-        self,
-        subject: Subject,
-        layout: batches.Layout,
-        given: Given | None,
-    ) -> None:
+    def __init__(self, subject: Subject, layout: batches.Layout, given: Given | None) -> None:
         super().__init__()
         self.model = subject.model
         self.layout = layout
         # not submodules, even where the loss is a Module: its tensors are constants
         self.__dict__["subject"], self.__dict__["given"] = subject, given
-        self.__dict__["own"] = subject.before, {id(tensor): place for tensor, *place in _places(self.model)}
+        self.__dict__["own"] = {id(tensor): place for tensor, *place in _places(self.model)}
         # what forward found out; not an attribute, because export takes attribute writes back
         self.__dict__["told"] = _Told()
         self.__dict__["derivatives"] = Derivatives()
@@ -101,9 +96,9 @@ class _Program(nn.Module):
         tensors = tuple(leaf(t) if wanted and capturing() else t for t, wanted in asked)
         given = self.__dict__["given"]
         held = Held(self.model)
-        same = _same_tensors(*self.__dict__["own"])
         told, subject = self.__dict__["told"], self.__dict__["subject"]
         before, ran = subject.before, subject.ran
+        same = _same_tensors(before, self.__dict__["own"])
         # Before the loss, which may bind another tensor to a name: what it gives back of that is of this step.
         own = (*self.model.named_parameters(), *self.model.named_buffers())
         counted = Counted(before)
