@@ -28,6 +28,7 @@ def assert_proved(row: dict[str, Any]) -> None:
     assert row["steady_s"]["median"] > 0
 
 
+@pytest.mark.long
 def test_arms_of_a_train_step_are_proved_and_their_checks_hold(detente: Any) -> None:
     arms = ("donation=off+fusion=off", "optimizer=outside", "library-kernels=off")
     rows = rows_of(detente, "ffn", "train-step", *(f"jax[{arm}]" for arm in arms))
@@ -44,7 +45,8 @@ def test_arms_of_a_transformer_are_proved(detente: Any) -> None:
         assert_proved(row)
 
 
-@pytest.mark.parametrize("stack", ["torch-eager", pytest.param("torch-compile", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("stack", ["torch-eager", "torch-compile"])
 def test_attention_of_pytorch_without_its_kernel_is_proved(detente: Any, stack: str) -> None:
     arm = f"{stack}[attention=decomposed]"
     rows = rows_of(detente, "gpt2", "train-step", arm, "torch-eager[layout=channels-last]")

@@ -86,6 +86,7 @@ def test_proof_and_preparation_can_be_interrupted(tmp_path: Path) -> None:
     assert [t["kept"] for t in told] == [[]] * len(FRESH)
 
 
+@pytest.mark.long
 def test_a_plan_can_be_interrupted(tmp_path: Path) -> None:
     """In a home of its own, where none is stored: twice leaves none, and the session goes on."""
     (told,) = interrupt(tmp_path, [("build", "plan")], 2)

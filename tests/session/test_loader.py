@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.parametrize(("stacks", "workers", "called"), [("torch-eager,jax", 0, ""), ("jax", 1, "1")])
+@pytest.mark.parametrize(
+    ("stacks", "workers", "called"),
+    [pytest.param("torch-eager,jax", 0, "", marks=pytest.mark.long), ("jax", 1, "1")],
+)
 def test_a_loader_feeds_every_row(detente: Any, stacks: str, workers: int, called: str) -> None:
     done = detente(
         *("compare", "gemm", "--stacks", stacks, "--size", "tiny", "--feed", "loader"),

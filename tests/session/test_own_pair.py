@@ -47,6 +47,7 @@ def make(batch=64):
 """
 
 
+@pytest.mark.long
 def test_a_lightning_module_beside_a_keras_model_is_one_command(detente: Any, tmp_path: Path) -> None:
     file = tmp_path / "keras_side.py"
     file.write_text(KERAS_WITH_ADAM.format(folder=MLP))

@@ -76,6 +76,7 @@ def test_a_worker_that_runs_out_says_what_it_was_allowed_and_planned(detente: An
     assert "allowed 0.0629 GB, it was planned to hold" in cell["reason"], cell["reason"]
 
 
+@pytest.mark.long
 def test_a_row_that_lets_others_go_first_is_planned_when_its_turn_comes(detente: Any, tmp_path: Path) -> None:
     """Its plan compiles for as long as the row does: the budget is the others' until then. A home of its own: which row
     rests hangs on what sessions before it measured, and in a new one on a guess."""

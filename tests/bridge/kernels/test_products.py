@@ -307,6 +307,7 @@ def test_a_stored_program_calls_in_another_process_and_is_none_where_nothing_is_
     assert float(without[3]) == pytest.approx(float(first[3]), rel=1e-5)
 
 
+@pytest.mark.long
 def test_a_program_from_before_there_was_a_compiler_is_made_anew(monkeypatch: Any, tmp_path: Any) -> None:
     monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -293,6 +293,7 @@ def test_a_stack_of_layers_is_updated_by_each_ones_numbers(monkeypatch: Any, tmp
     assert compiled_step.executable.as_text().count(f'custom_call_target="{passes.UPDATE}"') < 18
 
 
+@pytest.mark.long
 def test_a_stored_program_finds_its_loops_in_another_process_or_is_compiled_anew(
     monkeypatch: Any, tmp_path: Any
 ) -> None:

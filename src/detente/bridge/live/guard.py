@@ -390,7 +390,10 @@ def _see_transforms() -> None:
         for tensor in _watched(args):
             for guard, _ in _told(tensor):
                 guard.swapped = True
-        gc.collect()  # what a capture left behind refers to the tensors weakly, and such ones torch does not swap
+        # What a capture left behind refers to the tensors weakly, and such ones torch does not swap. A collection takes
+        # a third of a second beside two frameworks: not for every tensor of a model.
+        if any(weakref.getweakrefcount(a) for a in args if isinstance(a, torch.Tensor)):
+            gc.collect()
 
     def scripted(module: Any, *_: Any) -> None:
         for tensor in tensors_of(module) if isinstance(module, nn.Module) else ():
