@@ -14,7 +14,7 @@ Loss = Callable[[Any, Any], Any]
 class Beside:
     """One model. ``make(rows, length, **config)`` gives the module, a batch and ``loss(module, batch)``; ``length`` is
     of tokens or of whatever else the model reads in a row (pictures have none). ``shallow`` of its configuration makes
-    it as wide as it is, of few layers."""
+    it as wide as it is, of few layers. ``pictures``: what it reads can lie in memory with its channels last."""
 
     name: str
     make: Callable[..., tuple[Any, Any, Loss]]
@@ -22,6 +22,7 @@ class Beside:
     accelerator: tuple[int, int]
     shallow: dict[str, Any]
     also: str = ""
+    pictures: bool = False
 
     def titled(self, sizes: tuple[int, int]) -> str:
         return f"{self.name}, {' x '.join(str(n) for n in sizes if n)}{self.also}"
@@ -142,8 +143,8 @@ _TWO, _STAGES = {"num_hidden_layers": 2}, {"depths": [1, 1, 1, 1]}
 MODELS: dict[str, Beside] = {
     "gpt2": Beside("GPT-2 Small", _gpt2, (2, 64), (8, 1024), {"n_layer": 2}),
     "bert": Beside("BERT-Base", _bert, (4, 64), (32, 512), _TWO),
-    "vit": Beside("ViT-B/16", _vit, (2, 0), (64, 0), _TWO),
-    "resnet50": Beside("ResNet-50", _resnet50, (4, 224), (128, 224), _STAGES),
+    "vit": Beside("ViT-B/16", _vit, (2, 0), (64, 0), _TWO, pictures=True),
+    "resnet50": Beside("ResNet-50", _resnet50, (4, 224), (128, 224), _STAGES, pictures=True),
     "llama": Beside("Llama, 12 layers of 768", _llama, (2, 128), (8, 1024), _TWO),
     "t5": Beside("T5, 6 + 6 of 512", _t5, (4, 64), (32, 512), {"num_layers": 2}),
     "whisper": Beside(
@@ -155,7 +156,7 @@ MODELS: dict[str, Beside] = {
         ", 64 labels",
     ),
     "mamba": Beside("Mamba, 4 layers of 256", _mamba, (2, 64), (256, 64), _TWO),
-    "convnext": Beside("ConvNeXt tiny", _convnext, (2, 224), (64, 224), _STAGES),
+    "convnext": Beside("ConvNeXt tiny", _convnext, (2, 224), (64, 224), _STAGES, pictures=True),
 }
 
 
