@@ -6,8 +6,8 @@
 Each figure comes from a process of its own, whose caches are empty; eager (``fused=True``), ``torch.compile`` (default
 mode, of model and loss) and the bridge take turns in a new random order in every round. A model of pictures runs on
 PyTorch with channels last, too, weights and batch: which layout is faster hangs on model and processor (ConvNeXt,
-compiled, Zen 3: 0.54 s a step and 0.86). PyTorch's processes keep freed memory as the referee's rows do. A first step is
-everything from the built model to the first loss that is read; the bridge's certificate is left out of it, because
+compiled, Zen 3: 0.54 s a step and 0.86). PyTorch's processes keep freed memory as the referee's rows do. A first step
+is everything from the built model to the first loss that is read; the bridge's certificate is left out of it, because
 PyTorch makes none. ``VmHWM`` is reset before the third step.
 
 What is compared is decided within a round, where the machine was the same: the median over rounds of the bridge's
@@ -188,6 +188,10 @@ def _table(lines: list[dict[str, Any]]) -> list[str]:
         if "failed" in x
     ]
     text += ["", *failed] if failed else []
+    tried = {line["model"] for line in lines if line["side"].endswith(LAST)}
+    if there := {line["model"] for line in lines if MODELS[line["model"]].pictures} - tried:
+        names = ", ".join(m.name for name, m in MODELS.items() if name in there)
+        text += ["", f"Measured before channels last was tried, and PyTorch may be faster with it: {names}."]
     if ratios:
         mean = math.exp(statistics.fmean(math.log(r) for r in ratios))
         text += ["", f"Geometric mean of the ratios: {mean:.2f}; the largest: {max(ratios):.2f}."]

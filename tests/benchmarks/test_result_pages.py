@@ -85,6 +85,7 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
         line("eager", 0, 2.0, model="vit"), line("eager, channels last", 0, 3.0, model="vit"),
         line("compile", 0, 4.0, model="vit"), line("compile, channels last", 0, 1.0, model="vit", first_s=7.0),
         line("bridge", 0, 1.5, model="vit"),
+        line("eager", 0, 2.0, model="convnext"), line("bridge", 0, 2.0, model="convnext"),
     ]  # fmt: skip
     told = page(lines, "python benchmarks/bridge_against_torch.py")
     row, elsewhere = [text for text in told.splitlines() if text.startswith("| GPT-2")]
@@ -93,5 +94,6 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
     assert told.index("## one, 2 cores") < told.index(row) < told.index("## other, 2 cores")
     (pictures,) = [text for text in told.splitlines() if text.startswith("| ViT")]
     assert "| 1 | 2 | 1 cl | 1.5 | rolled | 1.50 (1.50 to 1.50) | 7, 9 |" in pictures, "the layout that is faster"
-    assert "Geometric mean of the ratios: 1.13; the largest: 1.50." in told
+    assert "Geometric mean of the ratios: 1.08; the largest: 1.50." in told
+    assert "may be faster with it: ConvNeXt tiny." in told
     assert "BERT" in told and "failed: exit code 137" in told

@@ -62,10 +62,12 @@ def test_images_with_channels_last_are_proved(detente: Any) -> None:
         "resnet50",
         "train-step",
         "torch-eager[layout=channels-last]",
+        "torch-compile[layout=channels-last]",
         "torch-eager[attention=decomposed]",
     )
-    assert_proved(rows["torch-eager[layout=channels-last]"])
-    assert "channels last" in rows["torch-eager[layout=channels-last]"]["practice"]
+    for row in ("torch-eager[layout=channels-last]", "torch-compile[layout=channels-last]"):
+        assert_proved(rows[row])
+        assert "channels last" in rows[row]["practice"]
     # It has no attention that could be taken apart.
     assert "must go from some to none: 0 before" in rows["torch-eager[attention=decomposed]"]["reason"]
 

@@ -16,8 +16,8 @@ from detente.stacks.catalogue import STACKS
 from detente.stacks.factors import FACTORS, STACK, bases_of, check_settings, environment_of, failed_checks
 from detente.stacks.jax_form import FORMS, JaxForm, form_of
 from detente.stacks.protocol import Unavailable
-from detente.stacks.torch_form import FORMS as OF_EAGER
-from detente.stacks.torch_form import OF_A_COMPILER, TorchForm, torch_form
+from detente.stacks.torch_form import FORMS as OF_TORCH
+from detente.stacks.torch_form import TorchForm, torch_form
 
 JAX = {
     "executables": 1,
@@ -80,12 +80,12 @@ def test_a_check_holds_where_the_factor_was_switched_and_only_there(code: str) -
 
 
 def test_every_setting_of_a_torch_stack_has_a_form() -> None:
-    for stack, forms in (("torch-eager", OF_EAGER), ("torch-compile", OF_A_COMPILER)):
+    for stack in ("torch-eager", "torch-compile", "torch-compile-model"):
         wanted = {(f.code, s) for f in FACTORS.values() if stack in f.stacks for s in f.settings}
-        assert wanted == forms.keys()
-        assert all(torch_form(stack, arm_of({code: s}), forms) != TorchForm() for code, s in wanted)
-    with pytest.raises(Unavailable, match="torch-compile cannot be built under layout=channels-last"):
-        torch_form("torch-compile", arm_of({"layout": "channels-last"}), OF_A_COMPILER)
+        assert wanted == OF_TORCH.keys()
+        assert all(torch_form(stack, arm_of({code: s})) != TorchForm() for code, s in wanted)
+    with pytest.raises(Unavailable, match="torch-compile cannot be built under donation=off"):
+        torch_form("torch-compile", arm_of({"donation": "off"}))
 
 
 def test_another_compiler_is_no_other_program() -> None:

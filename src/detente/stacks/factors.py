@@ -99,8 +99,7 @@ STACK = "STACK"
 _TRAIN = ("train-step",)
 _XLA = ("jax", "jax-scan")
 _COMPILED_BY_XLA = (*_XLA, "detente")
-_EAGER = ("torch-eager", "torch-eager-default")
-_OF_TORCH = (*_EAGER, "torch-compile", "torch-compile-model")
+_OF_TORCH = ("torch-eager", "torch-eager-default", "torch-compile", "torch-compile-model")
 
 FACTORS: dict[str, Factor] = {
     f.code: f
@@ -240,7 +239,7 @@ FACTORS: dict[str, Factor] = {
             "images and the weights of their convolutions have their channels innermost in memory "
             "(`memory_format=torch.channels_last`)",
             ("channels-last",),
-            _EAGER,
+            _OF_TORCH,
             Check(
                 "channels_last",
                 "number of convolutions with channels last",
@@ -248,7 +247,7 @@ FACTORS: dict[str, Factor] = {
                 lambda a, b: b > a,
             ),
             0.2,
-            "a guess: oneDNN reorders what lies otherwise",
+            "ConvNeXt compiled, Zen 3: 859 ms without it, 539 with; ResNet-50: nothing beyond noise",
             needs="convolutions",
         ),
         Factor(

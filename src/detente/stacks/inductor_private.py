@@ -23,7 +23,7 @@ from detente.programs.operators import SCHEMA
 from detente.programs.scope import OPTIMIZER
 from detente.stacks.inductor_calls import seconds_of_calls
 from detente.stacks.protocol import Capture
-from detente.stacks.torch_trace import flops_of, tensors_in
+from detente.stacks.torch_trace import channels_last, flops_of, tensors_in
 
 # ``L['self'].module.transformer.h[0].ln_1``, ``L__self___module_...`` and the like: what is behind the module itself.
 _INDEX = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]")
@@ -137,14 +137,16 @@ class Recorder:
 
         args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
         found = node.meta.get("val")
+        made = list(tensors_in(found))
         return {
             "op": str(node.target),
-            "results": [[str(t.dtype).removeprefix("torch."), _numbers(t.shape)] for t in tensors_in(found)],
+            "results": [[str(t.dtype).removeprefix("torch."), _numbers(t.shape)] for t in made],
             "operands": operands,
             "path": self._path(node),
             "direction": direction,
             "flops": _flops(node.target, args, kwargs, found),
             "seconds": None,
+            **({"channels_last": True} if any(map(channels_last, made)) else {}),
         }
 
     def _path(self, node: Any) -> str | None:

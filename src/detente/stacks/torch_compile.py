@@ -16,7 +16,6 @@ from detente.stacks.inductor_private import Recorder
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
 from detente.stacks.torch_dynamo_private import DynamoCounters, plain_step, with_hooks
 from detente.stacks.torch_eager import TorchEager, TorchRunning
-from detente.stacks.torch_form import OF_A_COMPILER
 from detente.workloads.names_asked import names_are_asked
 from detente.workloads.workload import Size, Workload
 
@@ -89,7 +88,6 @@ class TorchCompile(TorchEager):
         importlib.import_module("torch._inductor.compile_fx")
 
     running = CompiledRunning
-    forms = OF_A_COMPILER
     # Inductor fuses the update itself; torch's fused kernel would be a call that it cannot look into.
     fused = False
 

@@ -19,7 +19,7 @@ from detente.stacks.installed_versions import installed_versions
 from detente.stacks.moments import by_name, is_count
 from detente.stacks.process_memory import forget_peak, keeps_freed, resident
 from detente.stacks.protocol import Arrays, Capture, CompileCount, Unavailable
-from detente.stacks.torch_form import AS_IT_IS, FORMS, Forms, TorchForm, torch_form
+from detente.stacks.torch_form import AS_IT_IS, TorchForm, torch_form
 from detente.stacks.torch_trace import operators_of
 from detente.workloads.names_asked import names_are_asked
 from detente.workloads.narrow import of_torch, to_torch
@@ -323,7 +323,6 @@ class TorchEager:
     # (docs.pytorch.org/docs/stable/optim.html). GPT-2 Small's step on an Intel processor: 0.69 s with it, 1.05 to 1.22
     # without.
     fused: ClassVar[bool] = True
-    forms: ClassVar[Forms] = FORMS
     # Of the arm that the worker runs under.
     form: TorchForm = AS_IT_IS
 
@@ -421,7 +420,7 @@ class TorchEager:
 
     def build_under(self, arm: Arm, workload: Workload, size: Size, contract: Contract) -> TorchRunning:
         """The same under an arm. Raises Unavailable for one that this step cannot be built under."""
-        self.form = torch_form(type(self).__name__, arm, self.forms)
+        self.form = torch_form(type(self).__name__, arm)
         return self.build(workload, size, contract)
 
     def build(self, workload: Workload, size: Size, contract: Contract) -> TorchRunning:

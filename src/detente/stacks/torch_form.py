@@ -46,19 +46,18 @@ AS_IT_IS = TorchForm()
 
 Forms = Mapping[tuple[str, str], Callable[[TorchForm], TorchForm]]
 
-# Of whoever compiles: Inductor decides by itself how an image lies.
-OF_A_COMPILER: Forms = {("attention", "decomposed"): lambda form: replace(form, decomposed=True)}
+# Inductor lays images out by itself, but not all: of ConvNeXt, whose convolutions are depthwise, none.
 FORMS: Forms = {
-    **OF_A_COMPILER,
+    ("attention", "decomposed"): lambda form: replace(form, decomposed=True),
     ("layout", "channels-last"): lambda form: replace(form, channels_last=True),
 }
 
 
-def torch_form(stack: str, arm: Arm, forms: Forms) -> TorchForm:
+def torch_form(stack: str, arm: Arm) -> TorchForm:
     """The form of an arm. Raises Unavailable for a factor or a setting that this stack cannot be built under.
 
     >>> from detente.records.arm import arm_of
-    >>> torch_form("torch-eager", arm_of({"layout": "channels-last"}), FORMS)
+    >>> torch_form("torch-eager", arm_of({"layout": "channels-last"}))
     TorchForm(decomposed=False, channels_last=True)
     """
-    return form_of_arm(stack, arm, forms, AS_IT_IS)
+    return form_of_arm(stack, arm, FORMS, AS_IT_IS)

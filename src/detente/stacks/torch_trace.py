@@ -84,7 +84,7 @@ def _traced(step: Callable[[], Any], module: Any) -> list[dict[str, Any]]:
                     "direction": direction,
                     "flops": flops_of(func, args, kwargs, found),
                     "seconds": seconds,
-                    **({"channels_last": True} if any(map(_channels_last, written)) else {}),
+                    **({"channels_last": True} if any(map(channels_last, written)) else {}),
                 }
             )
             for tensor in written:
@@ -151,7 +151,7 @@ def _shape(tensor: Any) -> list[Any]:
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
 
 
-def _channels_last(tensor: Any) -> bool:
+def channels_last(tensor: Any) -> bool:
     """Not where both are true, as of an image of one pixel."""
     import torch
 
