@@ -176,3 +176,30 @@ def test_the_command_tunes_for_the_users_own_program(detente: Any, compiled: Any
         program.unlink()  # this process compiles otherwise than a user's (tests/quick_xla.py)
     text = detente("bridge", "tune", target, DETENTE_BRIDGE_CACHE=str(tmp_path / "cache"))
     assert text.stdout.startswith(f"{step.choice.form}: {step.choice.why}") and "remembered in" in text.stdout
+
+
+PICTURES = """
+import torch
+from torch import nn
+
+
+def training():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 4))
+    batch = (torch.randn(2, 3, 16, 16), torch.tensor([1, 3]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1]), batch, optimizer
+"""
+
+
+@pytest.mark.matrix
+def test_pictures_are_timed_with_channels_last_too(detente: Any, tmp_path: Path) -> None:
+    """Where that is what PyTorch is fastest with, staying with it means with that."""
+    file = tmp_path / "pictures.py"
+    file.write_text(PICTURES)
+    words = ("bridge", "tune", f"{file}:training", "--format", "json")
+    done = detente(*words, DETENTE_BRIDGE_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+    beside = dict(json.loads(done.stdout)["choice"]["beside"])
+    theirs = {"torch-eager", "torch-compile"}
+    assert set(beside) == {"detente", *theirs, *(f"{s}[layout=channels-last]" for s in theirs)}

@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from detente.records.arm import NO_ARM, arm_of
 from detente.records.evidence import Evidence
 from detente.records.job import Job
 from detente.stacks.installed_versions import installed_versions
+from detente.stacks.protocol import Unavailable
 from detente.stacks.torch_eager import optimizer_for
+from detente.stacks.torch_form import torch_form
 from detente.worker.events import Events
 from detente.workloads.catalogue import find_size, find_workload
 
@@ -91,24 +94,36 @@ def run(job: Job, events: Events) -> Evidence:
 
 
 def _time_pytorch(step: Any, definition: Any, size: Any, job: Job, batch: Any) -> None:
-    """PyTorch's own step beside the tuned one: eager with the fused update, and compiled. Here, in a process of its own
-    with a model of its own: the loss of a user's loop may count, and is called by nobody but them."""
+    """PyTorch's own step beside the tuned one: eager with the fused update, and compiled, each with images as they come
+    and with their channels last. Here, in a process of its own with a model of its own: the loss of a user's loop may
+    count, and is called by nobody but them."""
     import torch
 
     workload, sides = find_workload(job.cell.workload), {}
-    for name in ("torch-eager", "torch-compile"):
+    last = arm_of({"layout": "channels-last"})
+    for stack, arm in ((s, arm) for arm in (NO_ARM, last) for s in ("torch-eager", "torch-compile")):
+        name, form = arm.label(stack), torch_form(stack, arm)
+        given = {n: form.placed(torch, t) for n, t in batch.items()}
+        if arm != NO_ARM and all(given[n] is t for n, t in batch.items()):
+            continue  # nothing that it reads is an image
         torch.manual_seed(job.seed)
-        module = definition.build(size)
+        try:
+            module = form.laid_out(torch, definition.build(size))
+        except Unavailable:
+            continue
         optimizer = optimizer_for(
-            definition, job.cell.contract, module, workload.optimizer, fused=name == "torch-eager"
+            definition, job.cell.contract, module, workload.optimizer, fused=stack == "torch-eager"
         )
 
         def loss(module: Any, batch: Any) -> Any:
             return definition.loss(module, batch)[0]
 
-        forward = torch.compile(loss) if name == "torch-compile" else loss
+        # One code with tensors of two layouts: by itself torch would make the second program one of any strides.
+        forward = torch.compile(loss, dynamic=False) if stack == "torch-compile" else loss
 
-        def run(module: Any = module, optimizer: Any = optimizer, forward: Any = forward) -> float:
+        def run(
+            module: Any = module, optimizer: Any = optimizer, forward: Any = forward, batch: Any = given
+        ) -> float:
             optimizer.zero_grad()
             value = forward(module, batch)
             value.backward()
