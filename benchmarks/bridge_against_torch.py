@@ -6,9 +6,9 @@
 Each figure comes from a process of its own, whose caches are empty; eager (``fused=True``), ``torch.compile`` (default
 mode, of model and loss) and the bridge take turns in a new random order in every round. A model of pictures runs on
 PyTorch with channels last, too, weights and batch: which layout is faster hangs on model and processor (ConvNeXt,
-compiled, Zen 3: 0.54 s a step and 0.86). PyTorch's processes keep freed memory as the referee's rows do. A first step
-is everything from the built model to the first loss that is read; the bridge's certificate is left out of it, because
-PyTorch makes none. ``VmHWM`` is reset before the third step.
+compiled, Zen 3: 0.54 and 0.72 s a step with them last, 0.86 and 0.83 without). PyTorch's processes keep freed memory as
+the referee's rows do. A first step is everything from the built model to the first loss that is read; the bridge's
+certificate is left out of it, because PyTorch makes none. ``VmHWM`` is reset before the third step.
 
 What is compared is decided within a round, where the machine was the same: the median over rounds of the bridge's
 step over the best of PyTorch's. Interrupted, the same command goes on.
