@@ -1,8 +1,9 @@
-"""Python's garbage collector, asked less often while the bridge is imported and a step is captured and compiled.
+"""Python's garbage collector, asked less often while the bridge is imported and a step is captured and compiled; and
+what it knows of.
 
-Both make hundreds of thousands of small objects that stay, and each full collection walks over them, the model and
-every module that was ever imported: a tenth of the first step. It is asked less often, and never stopped: what a
-capture drops in circles is megabytes by the thousand.
+Importing and capturing make hundreds of thousands of small objects that stay, and each full collection walks over
+them, the model and every module that was ever imported: a tenth of the first step. It is asked less often, and never
+stopped: what a capture drops in circles is megabytes by the thousand.
 """
 
 from __future__ import annotations
@@ -36,3 +37,18 @@ def asked_seldom() -> Iterator[None]:
             _found.pop()
             if not _found and gc.get_threshold() == _SELDOM:
                 gc.set_threshold(*before)
+
+
+@contextlib.contextmanager
+def all_in_sight() -> Iterator[None]:
+    """While it lasts ``gc.get_objects()`` and ``gc.get_referrers()`` see every object. What a user put aside with
+    ``gc.freeze()`` (loops do, for speed) they pass over; behind this it is put aside again, with what lives by then."""
+    if not gc.get_freeze_count():
+        yield
+        return
+    gc.collect()  # garbage that is put aside is never collected
+    gc.unfreeze()
+    try:
+        yield
+    finally:
+        gc.freeze()

@@ -45,6 +45,7 @@ CORE = (
     "test_what_stands_beside_a_long_container[a dictionary-hot]",
     "test_a_field_that_moves[as_keywords-Config]",
     "test_a_table_that_the_capture_fills[a global]",
+    "test_one_that_was_put_aside_is_followed_too",
     "test_it_is_refused_and_gone_again_the_training_goes_on[at_its_node]",
     "test_something_of_a_library_is_replaced[an_entry]",
     "test_a_function_of_torchs_is_replaced[later-a method of a distribution]",

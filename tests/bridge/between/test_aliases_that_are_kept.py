@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
 from collections.abc import Callable
@@ -197,6 +198,20 @@ def binds_at_two(bind: Callable[[World, nn.Module], Any]) -> Callable[[World], l
 @pytest.mark.parametrize("kind", BINDS)
 def test_another_module_that_shows_its_memory_is_followed(kind: str) -> None:
     equal(binds_at_two(BINDS[kind]), certificate="none", **SGD)
+
+
+def test_one_that_was_put_aside_is_followed_too() -> None:
+    """``gc.freeze()``, which loops call for speed: what is put aside, the collector does not tell of."""
+
+    def freezes(world: World, other: nn.Module) -> nn.Module:
+        gc.freeze()
+        return binds_data(world, other)
+
+    try:
+        equal(binds_at_two(freezes), certificate="none", **SGD)
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 def scripts_at_two(compile_in_c: Callable[[nn.Module, Any], Any]) -> Callable[[World], list[float]]:

@@ -4,6 +4,7 @@ leaves nothing there that eager could not compute with."""
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -116,6 +117,21 @@ def test_a_table_that_the_capture_fills(which: str) -> None:
 
     world = equal(once, build=lambda: Table(TABLES[which]))
     assert len(world.more["compiled"].programs) == 1
+
+
+def test_a_table_that_was_put_aside_before() -> None:
+    """``gc.freeze()``, which loops call for speed: what is put aside, the collector does not tell of."""
+
+    def build() -> Table:
+        model = Table(TABLES["in a tuple"])
+        gc.freeze()
+        return model
+
+    try:
+        equal(trains_and_validates, build=build)
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 def test_what_is_drawn_once_stays() -> None:

@@ -27,6 +27,7 @@ from detente.bridge.live.python import PLAIN
 from detente.bridge.live.sources import Sources, found_in
 from detente.bridge.private import FakeTensor, outside_of_modes, without_functions
 from detente.bridge.refusal import refuse
+from detente.collector import all_in_sight
 
 CACHED: Any = type(functools.lru_cache(lambda: None))
 _OF_A_TRACE = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -42,7 +43,9 @@ class Caches:
         self._slots = [(t, k, v) for t, k, v, _ in before.slots if _cached(v) is not None]
         self._cells = [(c, v) for c, v, _ in before.cells if _cached(v) is not None]
         # Each refers to its type. A list of all objects of a process, to look through, takes twice as long and more.
-        self._all = [one for one in gc.get_referrers(CACHED) if type(one) is CACHED and _may_be_filled(one)]
+        with all_in_sight():
+            found = gc.get_referrers(CACHED)
+        self._all = [one for one in found if type(one) is CACHED and _may_be_filled(one)]
         self._misses = list(map(_misses, self._all))
 
     @contextmanager

@@ -44,6 +44,7 @@ from detente.bridge.private import (
     plainly,
     with_users_modes,
 )
+from detente.collector import all_in_sight
 
 # Asking for these reads no value and gives no way to write one.
 FREE = frozenset(
@@ -372,7 +373,9 @@ def follow_strangers(tensors: Iterable[torch.Tensor]) -> None:
     sought.pop(0, None)
     if not sought:
         return
-    for found in gc.get_objects():
+    with all_in_sight():
+        every = gc.get_objects()
+    for found in every:
         # By its type: an object may say of itself in ``__class__`` what runs code of its own.
         if type(found) in _SEEN and (shown := sought.get(address(found))) is not None:
             _show(found, shown)
