@@ -171,8 +171,12 @@ def _table(lines: list[dict[str, Any]]) -> list[str]:
 
         shown = [best(side) if side != "bridge" else side for side in SIDES]
 
-        def middle(side: str, key: str, values: Any = values) -> str:
-            return f"{statistics.median(found):.3g}" if (found := values(side, key)) else "failed"
+        tried = {line["side"] for line in lines if line["model"] == name}
+
+        def middle(side: str, key: str, values: Any = values, tried: set[str] = tried) -> str:
+            if found := values(side, key):
+                return f"{statistics.median(found):.3g}"
+            return "failed" if side in tried else "–"  # an interrupted run's
 
         steps = " | ".join(middle(s, "step_s") + " cl" * s.endswith(LAST) for s in shown)
         forms = ", ".join(dict.fromkeys(r["bridge"]["form"] for r in whole))
@@ -188,8 +192,8 @@ def _table(lines: list[dict[str, Any]]) -> list[str]:
         if "failed" in x
     ]
     text += ["", *failed] if failed else []
-    tried = {line["model"] for line in lines if line["side"].endswith(LAST)}
-    if there := {line["model"] for line in lines if MODELS[line["model"]].pictures} - tried:
+    laid = {line["model"] for line in lines if line["side"].endswith(LAST)}
+    if there := {line["model"] for line in lines if MODELS[line["model"]].pictures} - laid:
         names = ", ".join(m.name for name, m in MODELS.items() if name in there)
         text += ["", f"Measured before channels last was tried, and PyTorch may be faster with it: {names}."]
     if ratios:
