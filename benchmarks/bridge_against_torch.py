@@ -34,6 +34,7 @@ from beside_torch import MODELS, made
 from detente.session.fingerprint import machine
 from detente.stacks.catalogue import STACKS
 from detente.stacks.process_memory import peak
+from detente.stacks.torch_form import TorchForm
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-against-torch.md"
 SIDES = ("eager", "compile", "bridge")
@@ -51,11 +52,9 @@ def measure(name: str, side: str) -> dict[str, Any]:
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     model, batch, loss = made(name)
-    if side.endswith(LAST):
-        last = {"memory_format": torch.channels_last}
-        model = model.to(**last)
-        batch = {n: x.contiguous(**last) if x.dim() == 4 else x for n, x in batch.items()}
-        side = side.removesuffix(LAST)
+    layout = TorchForm(channels_last=side.endswith(LAST))
+    model, batch = layout.laid_out(torch, model), {n: layout.placed(torch, x) for n, x in batch.items()}
+    side = side.removesuffix(LAST)
     optimizer = torch.optim.AdamW(model.parameters(), fused=side != "bridge")
     begun = time.perf_counter()
     if side == "bridge":
@@ -163,14 +162,13 @@ def _table(lines: list[dict[str, Any]]) -> list[str]:
             return [r[side][key] for r in whole if side in r and key in r[side]]
 
         def best(side: str, values: Any = values) -> str:
-            """Of a side of PyTorch's: the layout that is faster."""
+            """The side in the layout that is faster; the bridge has one."""
             steps = {s: values(s, "step_s") for s in (side, side + LAST)}
             return min(
                 (s for s in steps if steps[s]), key=lambda s: statistics.median(steps[s]), default=side
             )
 
-        shown = [best(side) if side != "bridge" else side for side in SIDES]
-
+        shown = [best(side) for side in SIDES]
         tried = {line["side"] for line in lines if line["model"] == name}
 
         def middle(side: str, key: str, values: Any = values, tried: set[str] = tried) -> str:

@@ -46,8 +46,8 @@ def all_in_sight() -> Iterator[None]:
     if not gc.get_freeze_count():
         yield
         return
-    gc.collect()  # garbage that is put aside is never collected
     gc.unfreeze()
+    gc.collect()  # also what became garbage where it had been put aside: nobody else would
     try:
         yield
     finally:

@@ -82,6 +82,7 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
         line("bridge", 2, 9.0),  # nothing beside it yet: interrupted
         line("bridge", 0, 9.0, model="bert", failed="exit code 137"),
         line("eager", 0, 1.0, processor="other, 2 cores"), line("bridge", 0, 3.0, processor="other, 2 cores"),
+        line("compile", 0, 1.0, processor="other, 2 cores", failed="exit code 1"),
         line("eager", 0, 2.0, model="vit"), line("eager, channels last", 0, 3.0, model="vit"),
         line("compile", 0, 4.0, model="vit"), line("compile, channels last", 0, 1.0, model="vit", first_s=7.0),
         line("bridge", 0, 1.5, model="vit"),
@@ -90,7 +91,7 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
     told = page(lines, "python benchmarks/bridge_against_torch.py")
     row, elsewhere = [text for text in told.splitlines() if text.startswith("| GPT-2")]
     assert "| 2 | 2.5 | 0.5 | 1.3 | rolled | 0.85 (0.50 to 1.20) |" in row
-    assert "| 1 | 1 | – | 3 | rolled | 3.00 (3.00 to 3.00) |" in elsewhere, "a table of its own"
+    assert "| 1 | 1 | failed | 3 | rolled | 3.00 (3.00 to 3.00) |" in elsewhere, "a table of its own"
     assert told.index("## one, 2 cores") < told.index(row) < told.index("## other, 2 cores")
     (pictures,) = [text for text in told.splitlines() if text.startswith("| ViT")]
     assert "| 1 | 2 | 1 cl | 1.5 | rolled | 1.50 (1.50 to 1.50) | 7, 9 |" in pictures, (

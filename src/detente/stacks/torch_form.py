@@ -44,10 +44,8 @@ class TorchForm:
 
 AS_IT_IS = TorchForm()
 
-Forms = Mapping[tuple[str, str], Callable[[TorchForm], TorchForm]]
-
 # Inductor lays images out by itself, but not all: of ConvNeXt, whose convolutions are depthwise, none.
-FORMS: Forms = {
+FORMS: Mapping[tuple[str, str], Callable[[TorchForm], TorchForm]] = {
     ("attention", "decomposed"): lambda form: replace(form, decomposed=True),
     ("layout", "channels-last"): lambda form: replace(form, channels_last=True),
 }
