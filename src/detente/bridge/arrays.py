@@ -13,14 +13,14 @@ _BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """A C-contiguous copy on the host."""
+    """A C-contiguous copy on the host. By the exchange of arrays: ``numpy()`` notes for good that an array of numpy
+    shows the tensor's memory, and who asks for that (private.alone) would take ours for somebody's."""
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
-    if hasattr(ml_dtypes, name):
+    if hasattr(ml_dtypes, name) or name == "bool":  # which the exchange of some versions does not have
         bits, _ = _BITS[tensor.element_size()]
-        raw = tensor.view(bits).numpy()
-        return raw.copy().view(np.dtype(getattr(ml_dtypes, name)))
-    return tensor.numpy().copy()
+        return np.from_dlpack(tensor.view(bits)).copy().view(np.dtype(getattr(ml_dtypes, name, name)))
+    return np.from_dlpack(tensor).copy()
 
 
 def to_torch(array: Any) -> torch.Tensor:

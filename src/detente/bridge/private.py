@@ -7,9 +7,11 @@ and holds the other files of the bridge against this one: where a release takes 
 from __future__ import annotations
 
 import copy
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import jax.experimental.serialize_executable as executables  # noqa: F401
@@ -185,6 +187,22 @@ def holders(tensor: torch.Tensor) -> int:
     """How many tensors hold the memory of this one, itself among them."""
     storage = tensor.untyped_storage()
     return torch._C._storage_Use_Count(storage._cdata) - 1  # the object that was made to ask
+
+
+def alone(tensor: torch.Tensor) -> bool:
+    """Whether nothing but this object leads to the tensor's memory, which torch has allocated: no other tensor, no
+    storage that somebody holds, and nothing of C's (a graph of autograd, TorchScript, a transfer)."""
+    storage = tensor.untyped_storage()
+    held = sys.getrefcount(storage) > _references() or tensor._use_count() > 1 or holders(tensor) > 1
+    return not held and storage.resizable() and not tensor.is_pinned()
+
+
+@cache
+def _references() -> int:
+    """What Python counts of a storage that nobody else holds: newer versions of torch keep the object themselves."""
+    tensor = torch.empty(1)
+    storage = tensor.untyped_storage()
+    return sys.getrefcount(storage)
 
 
 def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:

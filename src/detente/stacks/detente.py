@@ -244,7 +244,8 @@ class _Train:
         return self.compiled_step.gradients(batch)
 
     def reload(self) -> None:
-        self.compiled_step.restart()
+        module = self.compiled_step.model
+        self.compiled_step.restart({**dict(module.named_parameters()), **dict(module.named_buffers())})
 
     def values(self) -> dict[str, Any]:
         return self.compiled_step.values()

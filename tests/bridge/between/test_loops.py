@@ -394,8 +394,9 @@ class Remembers(Keeps):
 
 
 def test_an_output_that_is_only_kept_is_no_matter_and_nothing_fake_stays() -> None:
+    *_, eager = run(steps, bridge=False, build=Keeps)
     model = equal(steps, build=Keeps).model
-    assert model.out is None
+    torch.testing.assert_close(model.out.detach(), eager.model.out.detach(), rtol=2e-4, atol=2e-5)
 
 
 def test_an_output_that_the_next_step_reads_is_refused_by_name() -> None:
@@ -492,7 +493,7 @@ def test_restart_forgets_what_the_live_optimizer_holds() -> None:
         step = world.more["compiled"]
         first = step.state_dict()
         step.sync_to_torch()
-        step.restart()
+        step.restart(first)
         assert all(
             not t.any() for leaves in step.moments().values() for k, t in leaves.items() if k == "exp_avg"
         )
@@ -587,7 +588,7 @@ def test_a_write_is_in_what_is_saved(tmp_path: Any) -> None:
         model.last.bias.data.fill_(7.0)
     next(iter(optimizer.state.values()))["exp_avg"].fill_(3.0)
     step.save(tmp_path / "s.safetensors")
-    step.restart()
+    step.restart(Net().state_dict())
     step.load(tmp_path / "s.safetensors")
     assert float(step.state_dict()["last.bias"].mean()) == 7.0
     assert any(float(m["exp_avg"].mean()) == 3.0 for m in step.moments().values())

@@ -70,6 +70,16 @@ ALIASES = frozenset(
     }
 )  # fmt: skip
 
+# These give the memory's address away, and whoever has it asks nobody, for as long as it likes.
+POINTERS = frozenset(
+    {
+        "data_ptr", "numpy", "__array__", "__dlpack__", "to_dlpack", "_to_dlpack", "__cuda_array_interface__",
+        "untyped_storage", "storage", "_typed_storage", "storage_type",
+    }
+)  # fmt: skip
+# Operations on what is watched that run now, of any thread: each was told the values of its moment, and still reads.
+READING: list[str] = []
+
 _GUARDS = "_detente_guards"
 _SHOWS = "_detente_shows"  # of an alias: the tensor whose memory it shows
 _TOKEN = (
@@ -77,7 +87,8 @@ _TOKEN = (
 )
 _SHOWN = "_detente_shown"  # of such a tensor: the tokens of its aliases that live
 _LOOKED = "_detente_looked"  # and how many others held its memory when they were last looked for
-_MARKS = (_GUARDS, _SHOWS, _TOKEN, _SHOWN, _LOOKED)
+_POINTED = "_detente_pointed"  # somebody was told its address
+_MARKS = (_GUARDS, _SHOWS, _TOKEN, _SHOWN, _LOOKED, _POINTED)
 
 
 class Guard:
@@ -188,6 +199,20 @@ def watch(tensors: Iterable[torch.Tensor], guard: Guard) -> None:
             setattr(tensor, _GUARDS, guards)
 
 
+def askable(tensors: Iterable[torch.Tensor], guard: Guard) -> list[torch.Tensor]:
+    """Those that ``guard`` alone is told of, by whoever reads them: nobody reads one now, and nobody knows where one
+    lies. Called inside of a step, where nobody else begins to read."""
+    if READING or guard.unasked:
+        return []
+    return [
+        tensor
+        for tensor in tensors
+        if type(tensor) in _OWN
+        and not {_SHOWS, _POINTED} & tensor.__dict__.keys()
+        and [one for ref in tensor.__dict__.get(_GUARDS, ()) if (one := ref()) is not None] == [guard]
+    ]
+
+
 def unwatchable(tensors: Iterable[torch.Tensor]) -> str:
     """Why some of these are read and written where nobody is asked; empty where all of them tell. A class of the
     user's own has questions of its own to answer; and what binds several of them (one flat tensor under all weights of
@@ -283,6 +308,8 @@ def _tell(tensors: Iterable[torch.Tensor], name: str) -> None:
     for tensor in tensors:
         for guard, told in _told(tensor):
             guard.touched(told, name)
+            if name in POINTERS and not guard.off:
+                told.__dict__[_POINTED] = True
 
 
 def _seen(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -298,6 +325,16 @@ def _seen(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -
                 guard.no_gradient(sys._getframe(1))
         return found
     given = list(_watched((*args, *kwargs.values())))
+    READING.append(name)
+    try:
+        return _asked(cls, func, name, given, args, kwargs)
+    finally:
+        READING.pop()
+
+
+def _asked(
+    cls: Any, func: Any, name: str, given: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     _tell(given, name)
     # ``p.data`` has a version of its own, which the step never asks for.
     aliases = [tensor for tensor in given if _SHOWS in tensor.__dict__]
@@ -311,11 +348,11 @@ def _seen(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -
         for guard in {guard for tensor in given for guard, _ in _told(tensor) if not guard.off}:
             guard.arrays.append(weakref.ref(found))
     if name == "set:data":
-        for mark in (_SHOWS, _TOKEN, _LOOKED):  # it has another memory now
+        for mark in (_SHOWS, _TOKEN, _LOOKED, _POINTED):  # it has another memory now
             args[0].__dict__.pop(mark, None)
         for value in plainly(_aliased, given, args[0]):
             _show(args[0], value)
-    if name == "detach" and sys._getframe(1).f_code is _MAKING:
+    if name == "detach" and sys._getframe(2).f_code is _MAKING:
         # ``nn.Parameter(p)`` of a class that it does not know wants that class from detach().
         found.__class__, found.__dict__[_GUARDS] = cls, []
         _show(found, args[0])
@@ -443,6 +480,18 @@ def _aliased(given: Iterable[torch.Tensor], found: torch.Tensor) -> list[torch.T
     ]
 
 
+@contextmanager
+def _read(tensor: torch.Tensor, name: str) -> Iterator[None]:
+    """It is read by code of torch's that wants its own class."""
+    READING.append(name)
+    try:
+        _tell((tensor,), name)
+        with plain((tensor,)):
+            yield
+    finally:
+        READING.pop()
+
+
 _MAKING = nn.Parameter.__new__.__code__
 
 
@@ -458,18 +507,15 @@ class SeenParameter(nn.Parameter):
         return plainly(torch.Tensor.set_, self, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        _tell((self,), "__deepcopy__")
-        with plain((self,)):
+        with _read(self, "__deepcopy__"):
             return copy.deepcopy(self, memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        _tell((self,), "__reduce_ex__")
-        with plain((self,)):
+        with _read(self, "__reduce_ex__"):
             return self.__reduce_ex__(protocol)
 
     def __repr__(self, **kwargs: Any) -> str:
-        _tell((self,), "__repr__")
-        with plain((self,)):
+        with _read(self, "__repr__"):
             return self.__repr__(**kwargs)
 
 

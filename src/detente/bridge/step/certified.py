@@ -22,6 +22,7 @@ from detente.bridge.lower.faults import NO_FAULT
 from detente.bridge.optim.update import Update
 from detente.bridge.refusal import refuse
 from detente.bridge.state.birth import Births
+from detente.bridge.state.emptied import Emptied
 from detente.bridge.state.meta import Source
 from detente.bridge.state.place import from_jax
 from detente.bridge.state.state import State
@@ -57,6 +58,7 @@ class Certified:
     _memory: list[int]  # where the values of what is watched lie
     _guard: Guard  # of the module's tensors
     _attended: list[torch.Tensor]  # which these are
+    _emptied: Emptied  # and of which of them the memory was given up meanwhile
     _meeting: Meeting  # with other processes, in memory that is shared
     _moments_at: list[int]  # where the optimizer's state lay when it was last asked whether that is shared
     _outside: Guard  # of what the loss holds

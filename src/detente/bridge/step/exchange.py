@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch.utils.hooks import RemovableHandle
 
 from detente.bridge.capture.functions import unkept
@@ -260,26 +259,25 @@ class Exchange(Filling):
         self._variants.start_anew()
         self.sharing.loaded()
 
-    def _load(self, given: Mapping[str, torch.Tensor] | None = None) -> None:
-        """State from the live module and optimizer; ``given`` (by ``given.named``) comes before the module's."""
-        given = given or {}
-        values = {}
+    def _load(self) -> None:
+        """State from the live module and optimizer."""
         meta = any(t.is_meta for t in self.weights.tensors.values())
         weights: Any = self._source
         if meta and weights is None:  # used up: an initialisation keeps nothing
             weights = source(self.model, self.optimizer, self.options.weights, self.options.seed)
         self._source = None
-        for name, live in self.weights.tensors.items():
-            if name in given:
-                values[name] = to_jax(given[name])
-            else:
-                values[name] = to_jax(live if not live.is_meta else weights(name))
+        values = {
+            name: to_jax(weights(name) if live.is_meta else live)
+            for name, live in self.weights.tensors.items()
+        }
         self._live, self._stepped = not meta, bool(self.optimizer.state)
+        self._state, self._told_values = State(values, self._first_moments()), True
+
+    def _first_moments(self) -> Any:
+        """The optimizer's state from the live one, which may have none yet."""
         if self.optimizer.state or self._rule.together:
-            optimizer = self._torchs_state()
-        else:
-            optimizer = self._births.at(self._hyper())
-        self._state, self._told_values = State(values, optimizer), True
+            return self._torchs_state()
+        return self._births.at(self._hyper())
 
     def _hyper(self) -> Any:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import warnings
 import weakref
@@ -15,7 +16,7 @@ import torch
 
 from detente.bridge.capture.markers import capturing
 from detente.bridge.live.forks import in_child
-from detente.bridge.live.guard import watch
+from detente.bridge.live.guard import askable, watch
 from detente.bridge.live.inside import INSIDE, leave, runs_here
 from detente.bridge.live.optimizer_state import see, tensors_in
 from detente.bridge.private import (
@@ -57,6 +58,7 @@ class Filling(Ruled):
             with torch.no_grad():
                 for name, live in mine.items():
                     fill(live, plainly(self._meeting.merged, live, from_jax(self._state.value(name))))
+            self._emptied.filled()
             self._attend(born)
         # What was loaded into the optimizer since, or may have been written to it, is newer than what was trained.
         if optimizer and not self._rewritten and (self._moments.behind or not self._live):
@@ -78,6 +80,18 @@ class Filling(Ruled):
         self._wrote(mine.values())
         for stranger in self.sharing.apart:
             stranger._hear(mine.values())
+
+    def _let_go(self) -> None:
+        """Asked before every step: the module's memory, which nobody needs while the step is ahead of it, goes where it
+        has been behind for some steps. Not while a certificate, or another step, takes what lies there for a value."""
+        if not self._guard.behind:
+            self._emptied.filled()
+        elif (
+            self._open is None and not self.sharing.others and not self.sharing.apart and self._emptied.due()
+        ):
+            mine = [live for name, live in self.weights.tensors.items() if name not in self._held]
+            if not any(live.is_meta for live in mine):
+                plainly(self._emptied.empty, askable(mine, self._guard))
 
     def _hear(self, tensors: Iterable[torch.Tensor]) -> None:
         """A step that this one shares nothing with has written its values to these: no news for the weights, of which
@@ -108,11 +122,26 @@ class Filling(Ruled):
             try:
                 self._none_hidden()
                 self._write_back(optimizer=True)
-            except Refused as refused:
+            except Exception as error:  # of a refusal, or of a device that failed: nobody else can be told
                 warnings.warn(
-                    f"a step that nobody holds any more could not write back what it trained: {refused}",
+                    f"a step that nobody holds any more could not write back what it trained: {error}",
                     stacklevel=2,
                 )
+            finally:
+                self._fill_what_is_left()
+
+    def _fill_what_is_left(self) -> None:
+        """What was given up and is not filled yet, when nobody will come to do it: its values, or no number where there
+        are none any more (a device that failed), and not zeros, which would pass for weights."""
+        left = {id(tensor) for tensor in self._emptied.tensors}
+        with torch.no_grad():
+            for name, live in self.weights.tensors.items():
+                if id(live) in left:
+                    try:
+                        fill(live, self._host_value(name))
+                    except Exception:
+                        live.fill_(math.nan)
+        self._emptied.filled()
 
     def _before_fork(self) -> None:
         """A process is about to be forked: its copy of the live objects has the values of now. What is refused here is

@@ -30,11 +30,13 @@ from detente.bridge.live.seeded import Seeded
 from detente.bridge.live.shared import Meeting
 from detente.bridge.live.writes import same
 from detente.bridge.refusal import Refused, refuse
+from detente.bridge.state.emptied import Emptied
 from detente.bridge.state.hole import Hole
 from detente.bridge.state.kept import ALONE, ground, settle_down
 from detente.bridge.state.meta import Source, on_meta, source, stand_ins
 from detente.bridge.state.pending import Pending
-from detente.bridge.state.place import Placed, but_floats, from_jax, place, with_numbers
+from detente.bridge.state.place import Placed, but_floats, from_jax, place, to_jax, with_numbers
+from detente.bridge.state.state import State
 from detente.bridge.step import shown
 from detente.bridge.step.certifier import Certifier, Open
 from detente.bridge.step.draws import Draws
@@ -117,6 +119,7 @@ class Step(Readable):
         self._held: dict[str, torch.Tensor] = {}  # what the loss holds, by name
         self._meeting, self._moments_at = Meeting(), []
         self._attended: list[torch.Tensor] = []
+        self._emptied = Emptied()
         weakref.finalize(self, release, self._attended, self._guard).atexit = False
         self._variants.adopt = self._adopt
         self._variants.catch_up = self._live_values
@@ -181,10 +184,13 @@ class Step(Readable):
             variant = self._other_form(variant, batch, placed, hyper)
         if self.options.certificate != "none" and self._variants.certificate(variant) is None:
             self._open = self._opened(variant, batch, placed, hyper)
+        self._let_go()
         return self._run(variant, placed.arrays, hyper)
 
     def _opened(self, variant: Variant, batch: Any, placed: Placed, hyper: Any) -> Open:
-        """The step on ``batch`` as it is now, for a certificate."""
+        """The step on ``batch`` as it is now, for a certificate. Of one that fails the module is as it was."""
+        if self._emptied.tensors:
+            self._write_back(optimizer=False)
         self._fill_held()
         mode, value = self._watch.mode, None if self._live else self._host_value
         given = batch.as_placed() if isinstance(batch, Placed) else batch
@@ -293,23 +299,41 @@ class Step(Readable):
         jax.block_until_ready(self.arrays())
 
     def restart(self, tensors: Mapping[str, Any] | None = None) -> None:
-        """Set weights and buffers (torch or numpy arrays by name) and forget the optimizer's state, without compiling
-        anything. By default they are what the live module holds: the values of the last ``sync_to_torch()``, or of the
-        last time that anybody read it. The count of steps, and so the random numbers, start anew. Names are those of
-        ``state_dict()``, any of those that a tied tensor has, and of other buffers; what is not named is what the live
-        module holds. Raises Refused (``weights``) for a name or a shape that is none of the module's; nothing has
-        changed then."""
+        """Set weights and buffers (torch, numpy or JAX arrays by name) and forget the optimizer's state, without
+        compiling anything. The count of steps, and so the random numbers, start anew. Names are those of
+        ``state_dict()``, any of those that a tied tensor has, and of other buffers; what is not named stays what it is.
+        Raises Refused (``weights``) for a name or a shape that is none of the module's, and without tensors: a step
+        keeps no weights of before. Nothing has changed then.
+
+        >>> import detente
+        >>> layer = nn.Linear(2, 1)
+        >>> sgd = torch.optim.SGD(layer.parameters(), lr=0.1)
+        >>> batch = torch.ones(1, 2)
+        >>> step = detente.compile(layer, lambda m, b: m(b).sum(), sgd, example_batch=batch, cache=False)
+        >>> begin = step.state_dict()
+        >>> first, second = float(step(batch)), float(step(batch))
+        >>> step.restart(begin)
+        >>> float(step(batch)) == first
+        True
+        """
+        if tensors is None:
+            raise refuse(
+                "weights",
+                "restart() was given no weights, and the step keeps none of before",
+                hint="begin = step.state_dict() before the first step, and step.restart(begin) when it is time",
+            )
         with self._away():
             self._settle()
-            given = {} if tensors is None else named(self.weights, tensors)
-            if tensors is None:
-                self._watch.wrote(self.weights.tensors.values())
-            stacks = self._state.stacks
+            given = named(self.weights, tensors)
+            self._wrote(self.weights.tensors[name] for name in given)  # what was written there before is gone
+            self._now()
+            values, stacks = self._state.by_torch_names()[0], self._state.stacks
             self.optimizer.state.clear()
-            self._load(given)
-            self._live = self._live and not given
-            self._guard.behind = not self._live
+            fresh = {name: to_jax(tensor) for name, tensor in given.items()}
+            self._state = State({**values, **fresh}, self._first_moments())
             self._state.arrange(stacks)
+            self._live, self._stepped, self._rewritten, self._told_values = False, False, False, True
+            self._guard.behind = True
             self.count = 0
             self.sharing.loaded()
             self._show_loaded()
