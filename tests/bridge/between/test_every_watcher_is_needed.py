@@ -14,7 +14,7 @@ from detente.bridge.live import guard as live
 from detente.bridge.live import walk, watch
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.standing import Standing
-from detente.bridge.step import exchange
+from detente.bridge.step import exchange, filling
 from tests.bridge.between import test_aliases_that_are_kept as kept
 from tests.bridge.between import test_further_loops as further
 from tests.bridge.between import test_loops as loops
@@ -108,7 +108,8 @@ def no_libraries(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_optimizer_table(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(exchange, "see", lambda optimizer, asked: False)
+    for place in (exchange, filling):
+        patch.setattr(place, "see", lambda optimizer, asked: False)
     patch.setattr(exchange, "unseen", lambda optimizer: False)
 
 

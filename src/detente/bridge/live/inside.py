@@ -13,6 +13,7 @@ import torch
 
 from detente.bridge.live.forks import not_in_child
 from detente.bridge.live.interrupts import held_back
+from detente.bridge.private import set_grad
 
 if TYPE_CHECKING:
     from detente.bridge.live.guard import Guard
@@ -91,6 +92,7 @@ class Away:
         self._ordinary = torch.inference_mode(False) if torch.is_inference_mode_enabled() else None
         if self._ordinary is not None:
             self._ordinary.__enter__()
+            set_grad(False)  # as before: a step that is called there has nothing to train (around.ambient)
         self._frame = sys._getframe(1)
         for calls in self._calls:
             calls.append(self._frame)
