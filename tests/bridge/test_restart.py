@@ -103,3 +103,36 @@ def test_what_is_none_of_the_modules_is_refused_and_nothing_is_changed(step: bri
 def test_a_module_is_no_mapping(step: bridge.Step) -> None:
     with pytest.raises(TypeError, match=r"tensors by name.*this is a Tied"):
         step.restart(Tied())  # type: ignore[arg-type]
+
+
+def test_without_weights_it_is_refused_and_nothing_is_changed(step: bridge.Step) -> None:
+    step((IDS, NEXT))
+    before, count = step.state_dict(), step.count
+    with pytest.raises(bridge.Refused, match=r"keeps none of before(?s:.)*step\.restart\(begin\)"):
+        step.restart()
+    assert step.count == count and all(
+        torch.equal(after, before[name])
+        for name, after in step.state_dict().items()
+        if name != "_extra_state"
+    )
+
+
+def test_what_is_not_named_stays_what_it_is(step: bridge.Step) -> None:
+    """What was trained, and what somebody has written since; not what the live module held when it was last read."""
+    step((IDS, NEXT))
+    trained = step.state_dict()["head.bias"].clone()
+    step.restart({"embed.weight": WEIGHT})
+    assert torch.equal(step.state_dict()["head.bias"], trained)
+    with torch.no_grad():
+        step.model.head.bias.fill_(3.0)
+    step.restart({"embed.weight": WEIGHT})
+    assert step.count == 0 and float(step.state_dict()["head.bias"].mean()) == 3.0
+    assert not any(leaf.any() for leaves in step.moments().values() for leaf in leaves.values())
+
+
+def test_what_is_named_takes_the_place_of_what_was_written(step: bridge.Step) -> None:
+    step((IDS, NEXT))
+    with torch.no_grad():
+        step.model.head.bias.fill_(7.0)
+    step.restart({"head.bias": torch.ones(5)})
+    assert float(step.state_dict()["head.bias"].mean()) == 1.0 == float(step.model.head.bias.detach().mean())

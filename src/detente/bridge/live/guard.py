@@ -170,8 +170,9 @@ class Guard:
             warnings.warn(
                 f"process {os.getpid()} was forked while a step of detente.compile was ahead of the live module, whose "
                 "values could not be written back (inside of a call of the step, or its certificate fails): what is "
-                "read here is older; fork between two calls, or start the process with multiprocessing's spawn",
-                stacklevel=5,
+                "read here is older, or zeros; fork between two calls, or start the process with multiprocessing's "
+                "spawn",
+                stacklevel=7,  # who reads: behind this, touched, its wrapper, _tell, _asked and _seen
             )
 
     @torch.compiler.disable

@@ -326,7 +326,10 @@ class Step(Readable):
             self._settle()
             given = named(self.weights, tensors)
             self._wrote(self.weights.tensors[name] for name in given)  # what was written there before is gone
-            self._now()
+            self._take_writes()
+            self._catch_up()
+            self._held_moments = []  # whoever has them: nobody's
+            self._moments.exposed.clear()
             values, stacks = self._state.by_torch_names()[0], self._state.stacks
             self.optimizer.state.clear()
             fresh = {name: to_jax(tensor) for name, tensor in given.items()}
