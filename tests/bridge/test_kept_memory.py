@@ -17,10 +17,10 @@ PROGRAM = """
 import resource
 import torch
 import detente
-model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
-x = torch.randn(16384, 512)
+model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+x = torch.randn(131072, 64)
 step = detente.compile(model, lambda m, b: m(b).pow(2).mean(), torch.optim.SGD(model.parameters(), lr=0.1),
-                       example_batch=x, cache=False, quiet=True)
+                       example_batch=x, cache=False, quiet=True, certificate="none")
 for _ in range(4):
     float(step(x))
 found = []
@@ -68,7 +68,7 @@ AHEAD = """
 import torch
 import detente
 model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
-x = torch.randn(16384, 512)
+x = torch.randn(4096, 512)
 step = detente.compile(model, lambda m, b: m(b).pow(2).mean(), torch.optim.SGD(model.parameters(), lr=0.1),
                        example_batch=x, cache=False, quiet=True, certificate="none")
 for _ in range(2):
@@ -90,7 +90,7 @@ for hole in (step._hole, None):
 
 @of_glibc
 def test_a_large_step_waits_for_the_one_before_where_nobody_looks() -> None:
-    """Some 300 MB a step: several under way at once would hold as many blocks."""
+    """Some 80 MB a step: several under way at once would hold as many blocks."""
     found = said(AHEAD)
     assert found.split() == ["True", "True", "False", "False"], "and without it steps do run ahead"
 
