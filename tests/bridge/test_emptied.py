@@ -9,8 +9,10 @@ import io
 import math
 import mmap
 import os
+import signal
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -127,7 +129,10 @@ def test_of_a_large_model_and_of_no_small_one() -> None:
     class Large(Net):
         def __init__(self) -> None:
             super().__init__()
-            self.beside = nn.Linear(2400, 2000)
+            self.beside = nn.Linear(WIDE, 12000)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).mean() + self.beside(x).mean()
 
     large = Large()
     ahead(compiled(large))
@@ -358,3 +363,172 @@ def test_it_may_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     first = memory(model.last.weight)
     ahead(compiled(model), 5)
     assert np.array_equal(memory(model.last.weight), first)
+
+
+def saves(model: nn.Module, found: list[float]) -> Callable[..., None]:
+    """What a handler of a signal does before the machine is taken away."""
+
+    def handler(*_: Any) -> None:
+        found.append(float(saved(model.state_dict())["last.weight"][3, 3]))
+
+    return handler
+
+
+@pytest.fixture
+def on_signal() -> Iterator[Callable[[int, Any], None]]:
+    before: dict[int, Any] = {}
+
+    def put(number: int, handler: Any) -> None:
+        before.setdefault(number, signal.signal(number, handler))
+
+    yield put
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM], ids=lambda n: n.name)
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_signal_inside_of_a_call_saves_what_was_trained(
+    number: signal.Signals, where: str, on_signal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the step is handed over, or behind it. Most handlers wait for the call's end; a clock's does not."""
+    model = Net()
+    step, found = ahead(compiled(model)), []
+    on_signal(number, saves(model, found))
+    real = step._run
+
+    def run(*arguments: Any) -> Any:
+        if where == "before":
+            signal.raise_signal(number)
+        value = real(*arguments)
+        if where == "after":
+            signal.raise_signal(number)
+        return value
+
+    monkeypatch.setattr(step, "_run", run)
+    assert given_up(model.last.weight), "the case"
+    ahead(step, 1)
+    clock = number is signal.SIGALRM and where == "before"
+    assert found == [pytest.approx(float(eager(3 if clock else 4).last.weight.detach()[3, 3]), rel=1e-5)]
+    monkeypatch.undo()
+    ahead(step, 2)
+    close(model, eager(6))
+
+
+def test_a_signal_whose_values_are_in_a_programs_hands_saves_no_zeros(on_signal: Any) -> None:
+    model = Net()
+    step, found = ahead(compiled(model)), []
+    on_signal(signal.SIGALRM, saves(model, found))
+    compiled_step = step.programs[0].compiled
+    run = compiled_step.executable
+
+    def handed_over(*arguments: Any) -> Any:
+        value = run(*arguments)
+        signal.raise_signal(signal.SIGALRM)  # what went in is used up, and what came out is nobody's yet
+        return value
+
+    object.__setattr__(compiled_step, "executable", handed_over)
+    with pytest.warns(UserWarning, match="its values cannot be had"):
+        step(batch())
+    object.__setattr__(compiled_step, "executable", run)
+    assert math.isnan(found[0])
+    close(model, eager(4))
+
+
+class Trainer:
+    """Holds the step in a cycle, and looks at the model when the collector takes it."""
+
+    def __init__(self, model: nn.Module, step: bridge.Step, found: list[float]) -> None:
+        self.model, self.step, self.found, self.me = model, step, found, self
+
+    def __del__(self) -> None:
+        self.found.append(float(self.model.last.weight.detach()[3, 3]))
+
+
+@pytest.mark.parametrize("how", ["a cycle", "the module's", "a callback", "a callback in a cycle"])
+def test_who_is_told_of_the_end_reads_what_was_trained(how: str) -> None:
+    """The collector clears weak references before it calls finalizers: nobody is there to be asked."""
+    model, found = Net(), []
+    step = ahead(compiled(model))
+    assert given_up(model.last.weight), "the case"
+    if how == "a cycle":
+        Trainer(model, step, found)
+    elif how == "the module's":
+        model.step = step
+        Trainer(model, step, found)
+    else:
+        weakref.finalize(step, saves(model, found))
+        if how == "a callback in a cycle":
+            cycle = [step]
+            cycle.append(cycle)
+            del cycle
+    del step
+    if how == "the module's":
+        del model.step
+    gc.collect()
+    assert found == [pytest.approx(float(eager(3).last.weight.detach()[3, 3]), rel=1e-5)]
+
+
+def test_what_steps_do_not_change_keeps_its_memory() -> None:
+    """It is the same in both places, and who reads it unasked (``torch.tensor``) is right."""
+
+    class Adapted(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first.requires_grad_(False)
+            self.register_buffer("mask", torch.full((WIDE,), 2.0).repeat(WIDE, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * self.mask[0]
+
+    model = Adapted()
+    first = memory(model.first.weight)
+    ahead(compiled(model), 4)
+    assert given_up(model.last.weight), "the case"
+    assert np.array_equal(memory(model.first.weight), first)
+    assert float(torch.tensor(plainly(model.mask.tolist)).mean()) == 2.0
+
+
+@pytest.mark.parametrize("cut", ["rows", "columns", "data"])
+def test_what_lies_beside_a_tensor_in_its_memory_is_left_alone(cut: str) -> None:
+    model = Net()
+    whole = torch.full((3 * WIDE, 2 * WIDE), 7.0)
+    with torch.no_grad():
+        whole[:WIDE, :WIDE] = model.last.weight
+        part = {"rows": whole.view(-1)[: WIDE * WIDE].view(WIDE, WIDE), "columns": whole[:WIDE, ::2]}.get(cut)
+        if part is None:
+            model.last.weight.data = whole[:WIDE, :WIDE]
+        else:
+            model.last.weight = nn.Parameter(part)
+    del whole, part
+    ahead(compiled(model), 4)
+    storage = plainly(lambda: model.last.weight.detach().untyped_storage())
+    assert bool((torch.empty(0).set_(storage)[-WIDE * WIDE :] == 7.0).all())
+
+
+def test_a_child_that_is_forked_with_a_hidden_write_finds_what_was_trained() -> None:
+    model = Net()
+    alias = model.first.bias.detach()
+    ahead(compiled(model))
+    assert given_up(model.last.weight), "the case"
+    alias.add_(1.0)  # which the module's refusal to be filled is about
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writes, np.asarray(memory(model.last.weight)[3, :4], dtype=np.float32).tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    found = torch.from_numpy(np.frombuffer(os.read(reads, 16), dtype=np.float32).copy())
+    torch.testing.assert_close(found, eager(3).last.weight.detach()[3, :4])
+
+
+def test_a_signal_while_a_loss_is_waited_for_saves_what_was_trained(on_signal: Any) -> None:
+    """torch asks no class of its own meanwhile, and a handler's reads must be asked."""
+    model = Net()
+    step, found = ahead(compiled(model)), []
+    on_signal(signal.SIGALRM, saves(model, found))
+    value = step(batch())
+    real = value._fetch
+    value._fetch = lambda: (signal.raise_signal(signal.SIGALRM), real())[1]
+    float(value)
+    assert found == [pytest.approx(float(eager(4).last.weight.detach()[3, 3]), rel=1e-5)]

@@ -20,7 +20,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
@@ -88,7 +88,8 @@ _TOKEN = (
 _SHOWN = "_detente_shown"  # of such a tensor: the tokens of its aliases that live
 _LOOKED = "_detente_looked"  # and how many others held its memory when they were last looked for
 _POINTED = "_detente_pointed"  # somebody was told its address
-_MARKS = (_GUARDS, _SHOWS, _TOKEN, _SHOWN, _LOOKED, _POINTED)
+EMPTIED = "_detente_emptied"  # its memory was given up: what can fill it (state/emptied.py)
+_MARKS = (_GUARDS, _SHOWS, _TOKEN, _SHOWN, _LOOKED, _POINTED, EMPTIED)
 
 
 class Guard:
@@ -200,18 +201,18 @@ def watch(tensors: Iterable[torch.Tensor], guard: Guard) -> None:
             setattr(tensor, _GUARDS, guards)
 
 
-def askable(tensors: Iterable[torch.Tensor], guard: Guard) -> list[torch.Tensor]:
+def askable(tensors: Mapping[str, torch.Tensor], guard: Guard) -> dict[str, torch.Tensor]:
     """Those that ``guard`` alone is told of, by whoever reads them: nobody reads one now, and nobody knows where one
     lies. Called inside of a step, where nobody else begins to read."""
     if READING or guard.unasked:
-        return []
-    return [
-        tensor
-        for tensor in tensors
+        return {}
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
         if type(tensor) in _OWN
         and not {_SHOWS, _POINTED} & tensor.__dict__.keys()
         and [one for ref in tensor.__dict__.get(_GUARDS, ()) if (one := ref()) is not None] == [guard]
-    ]
+    }
 
 
 def unwatchable(tensors: Iterable[torch.Tensor]) -> str:
@@ -238,6 +239,7 @@ def release(tensors: Iterable[torch.Tensor], guard: Guard | None) -> None:
         own = _OWN.get(type(tensor))
         if own is None:
             continue
+        _refilled(tensor)
         left = [r for r in getattr(tensor, _GUARDS) if r() not in (None, guard)]
         if left or _SHOWS in tensor.__dict__:
             setattr(tensor, _GUARDS, left)
@@ -311,6 +313,16 @@ def _tell(tensors: Iterable[torch.Tensor], name: str) -> None:
             guard.touched(told, name)
             if name in POINTERS and not guard.off:
                 told.__dict__[_POINTED] = True
+        _refilled(tensor)
+
+
+def _refilled(tensor: torch.Tensor) -> None:
+    """Whoever was asked could not answer, or is gone: a tensor without memory is given its values all the same. Not in
+    a forked child, where nothing of JAX's may be asked."""
+    for one in (tensor, tensor.__dict__.get(_SHOWS)):
+        emptied = None if one is None else one.__dict__.get(EMPTIED)
+        if emptied is not None and not in_child():
+            emptied.refill()
 
 
 def _seen(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -39,10 +39,12 @@ class Pending(torch.Tensor):
 
     def wait(self) -> torch.Tensor:
         """The plain tensor. Raises IndexError and its like on a fault, every time it is asked."""
-        with without_subclasses():
-            if self._plain is None:
-                self._plain = to_torch(np.asarray(self._fetch()))
-            return self._plain
+        if self._plain is None:
+            # Out here: a signal's handler that comes meanwhile reads weights, and those must be asked.
+            fetched = self._fetch()
+            with without_subclasses():
+                self._plain = to_torch(np.asarray(fetched))
+        return self._plain
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -55,8 +57,9 @@ class Pending(torch.Tensor):
             if name in _FREE:
                 return func(*args, **(kwargs or {}))
 
-            def plain(value: Any) -> Any:
-                return value.wait() if isinstance(value, Pending) else value
+        def plain(value: Any) -> Any:
+            return value.wait() if isinstance(value, Pending) else value
 
-            args, kwargs = pytree.tree_map(plain, (args, kwargs or {}))
+        args, kwargs = pytree.tree_map(plain, (args, kwargs or {}))
+        with without_subclasses():
             return func(*args, **kwargs)

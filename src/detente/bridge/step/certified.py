@@ -45,7 +45,7 @@ class Certified:
     weights: Weights
     count: int
     sharing: Sharing
-    _state: State
+    _held_state: State
     _rule: Update
     _births: Births
     _variants: Variants
@@ -76,6 +76,14 @@ class Certified:
     _told: bool  # of a failed certificate
     _told_values: bool  # the state was given values that a program may have in it
     _kept_nothing: bool  # a short certificate failed: the state is that of a step that is not trusted
+
+    @property
+    def _state(self) -> State:
+        return self._held_state
+
+    @_state.setter
+    def _state(self, state: State) -> None:
+        self._held_state = self._emptied.state = state
 
     def _away(self) -> Away:
         """The step's own code runs: nobody else reads or writes."""

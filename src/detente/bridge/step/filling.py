@@ -24,10 +24,12 @@ from detente.bridge.private import (
     outside_of_traces,
     outside_of_transforms,
     plainly,
+    set_versions,
     without_functions,
     without_modes,
 )
 from detente.bridge.refusal import Refused, refuse
+from detente.bridge.state.emptied import Emptied
 from detente.bridge.state.meta import fill
 from detente.bridge.state.place import from_jax
 from detente.bridge.step.ruled import Ruled
@@ -55,7 +57,7 @@ class Filling(Ruled):
         mine = {name: live for name, live in self.weights.tensors.items() if name not in self._held}
         if filled:
             born = [live for live in mine.values() if live.is_meta]
-            with torch.no_grad():
+            with torch.no_grad(), self._emptied.filling():
                 for name, live in mine.items():
                     fill(live, plainly(self._meeting.merged, live, from_jax(self._state.value(name))))
             self._emptied.filled()
@@ -89,8 +91,9 @@ class Filling(Ruled):
         elif (
             self._open is None and not self.sharing.others and not self.sharing.apart and self._emptied.due()
         ):
-            mine = [live for name, live in self.weights.tensors.items() if name not in self._held]
-            if not any(live.is_meta for live in mine):
+            changed = self._changes()
+            mine = {name: live for name, live in self.weights.tensors.items() if name in changed}
+            if not any(live.is_meta for live in mine.values()):
                 plainly(self._emptied.empty, askable(mine, self._guard))
 
     def _hear(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -128,20 +131,7 @@ class Filling(Ruled):
                     stacklevel=2,
                 )
             finally:
-                self._fill_what_is_left()
-
-    def _fill_what_is_left(self) -> None:
-        """What was given up and is not filled yet, when nobody will come to do it: its values, or no number where there
-        are none any more (a device that failed), and not zeros, which would pass for weights."""
-        left = {id(tensor) for tensor in self._emptied.tensors}
-        with torch.no_grad():
-            for name, live in self.weights.tensors.items():
-                if id(live) in left:
-                    try:
-                        fill(live, self._host_value(name))
-                    except Exception:
-                        live.fill_(math.nan)
-        self._emptied.filled()
+                self._emptied.refill()
 
     def _before_fork(self) -> None:
         """A process is about to be forked: its copy of the live objects has the values of now. What is refused here is
@@ -151,10 +141,13 @@ class Filling(Ruled):
         if not behind or meta or self.sharing.overtaken() or runs_here(INSIDE) or capturing() is not None:
             return
         with self._away(), contextlib.suppress(Refused):
-            self._make_certificate()
-            if not self._kept_nothing:
-                self._none_hidden()
-                self._write_back(optimizer=True)
+            try:
+                self._make_certificate()
+                if not self._kept_nothing:
+                    self._none_hidden()
+                    self._write_back(optimizer=True)
+            finally:
+                self._emptied.refill()
 
     def _live_values(self) -> None:
         """A capture asks the live module: it must answer with the values of now. One on the meta device has none."""
@@ -294,3 +287,32 @@ class Filling(Ruled):
             register = getattr(self.optimizer, name, None)
             if register is not None and "_optimizer_state_dict_pre_hooks" in vars(self.optimizer):
                 register(hook)
+
+
+def refill(emptied: Emptied) -> None:
+    """What was given up, of its step's state: the step may be gone, or in the middle of a call. Of what there is
+    nothing (the device failed, a program has the values in its hands) no number: zeros would pass for weights.
+
+    Anybody may read anywhere, also the collector in somebody's trace: this copies, and computes nothing."""
+    lost, tensors = [], list(emptied.tensors.values())
+    untraced = outside_of_transforms() if in_transform() else nullcontext()
+    torch_alone = (untraced, outside_of_traces(), without_modes(), without_functions(), torch.no_grad())
+    with jax.ensure_compile_time_eval(), ExitStack() as aside:
+        for one in torch_alone:
+            aside.enter_context(one)
+        versions = [tensor._version for tensor in tensors]
+        for name, live in emptied.tensors.items():
+            try:
+                live.copy_(from_jax(emptied.state.value(name)))
+            except Exception:
+                live.fill_(math.nan)
+                lost.append(name)
+        # They hold what they are worth, which nobody has written: the step is as far ahead of them as before.
+        set_versions(tensors, versions)
+    emptied.filled()
+    if lost:
+        warnings.warn(
+            f"{min(lost)} is read where its values cannot be had (a signal came while a program was being started, or "
+            "its device failed): it is NaN here, until it is read behind this call of the step",
+            stacklevel=2,
+        )

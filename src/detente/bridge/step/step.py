@@ -41,6 +41,7 @@ from detente.bridge.step import shown
 from detente.bridge.step.certifier import Certifier, Open
 from detente.bridge.step.draws import Draws
 from detente.bridge.step.examine import check
+from detente.bridge.step.filling import refill
 from detente.bridge.step.given import named
 from detente.bridge.step.keeping import Keeping
 from detente.bridge.step.moving import Moving
@@ -119,7 +120,7 @@ class Step(Readable):
         self._held: dict[str, torch.Tensor] = {}  # what the loss holds, by name
         self._meeting, self._moments_at = Meeting(), []
         self._attended: list[torch.Tensor] = []
-        self._emptied = Emptied()
+        self._emptied = Emptied(refill)
         weakref.finalize(self, release, self._attended, self._guard).atexit = False
         self._variants.adopt = self._adopt
         self._variants.catch_up = self._live_values
