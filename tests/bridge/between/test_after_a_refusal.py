@@ -229,7 +229,7 @@ NO_REFUSAL = {"non-finite"}
 
 
 def test_every_code_is_tried() -> None:
-    assert FORWARDS.keys() | OTHERS.keys() | AT_COMPILE | NO_REFUSAL == CODES.keys()
+    assert (FORWARDS.keys() - {OWN}) | OTHERS.keys() | AT_COMPILE | NO_REFUSAL == CODES.keys()
 
 
 def trained(wrong_loss: list[int]) -> tuple[Any, Any, Any]:

@@ -129,8 +129,6 @@ CASES = {
     "det": lambda x: torch.linalg.det(square(x.clamp(-9, 9))),
 }
 DIFFERENT = {
-    # torch.export takes this loss apart into clamp_min, whose gradient at the bound is not the kernel's.
-    "multi_margin_loss": ("ties", "bounds"),
     # torch disturbs a singular matrix and loses the gradient of its rank; this is the adjugate, which is right.
     "det": ("ties", "zeros", "one zero a pair", "bounds"),
     # torch's own derivative divides infinities; here every partial sum carries its own.
