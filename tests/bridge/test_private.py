@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -289,3 +291,39 @@ def test_they_stand_in_one_file() -> None:
         and not any(str(path.relative_to(HERE)) == file and name.startswith(known) for file, known in _KNOWN)
     }
     assert not elsewhere, sorted(elsewhere)
+
+
+def _scripted(parameter: torch.nn.Parameter) -> Any:
+    layer = torch.nn.Linear(3, 4, bias=False)
+    layer.weight = parameter
+    return torch.jit.script(layer)
+
+
+# What leads to a tensor's memory besides the tensor. Each is held for as long as its object is.
+OTHER_WAYS: dict[str, Any] = {
+    "an alias": lambda t: t.detach(),
+    "a view": lambda t: t.view(-1),
+    "a storage": lambda t: t.untyped_storage(),
+    "an array": lambda t: t.detach().numpy(),
+    "an array of the exchange": lambda t: np.from_dlpack(t.detach()),
+    "a graph": lambda t: t.sin().sum(),
+    "TorchScript": _scripted,
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("way", OTHER_WAYS)
+def test_what_else_leads_to_a_tensors_memory_is_counted(way: str) -> None:
+    tensor = torch.nn.Parameter(torch.ones(4, 3))
+    assert private.alone(tensor) and private.alone(tensor), "asking leaves nothing"
+    held = OTHER_WAYS[way](tensor)
+    assert not private.alone(tensor)
+    del held
+    # torch notes for good that an array has shown it, and a script may keep what it has compiled.
+    assert private.alone(tensor) or way in ("an array", "TorchScript")
+
+
+def test_memory_that_is_not_torchs_is_nobodys_alone() -> None:
+    array = np.ones((4, 3), dtype=np.float32)
+    assert not private.alone(torch.nn.Parameter(torch.from_numpy(array)))
+    assert not private.alone(torch.nn.Parameter(torch.frombuffer(bytearray(48), dtype=torch.float32)))
