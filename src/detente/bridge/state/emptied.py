@@ -97,9 +97,17 @@ class Emptied:
         if sum(tensor.nbytes for tensor in found.values()) < LITTLE:
             return
         for name, tensor in found.items():
+            # Before and behind: a signal's handler may read, and so fill, between any two lines.
+            self._without(name, tensor)
             if _given_up(tensor):
-                self.tensors[name] = tensor
-                tensor.__dict__[EMPTIED] = self
+                self._without(name, tensor)
+            else:
+                self.tensors.pop(name, None)
+                tensor.__dict__.pop(EMPTIED, None)
+
+    def _without(self, name: str, tensor: torch.Tensor) -> None:
+        self.tensors[name] = tensor
+        tensor.__dict__[EMPTIED] = self
 
 
 def _may(tensor: torch.Tensor) -> bool:
