@@ -7,8 +7,8 @@ import math
 import sys
 import warnings
 import weakref
-from collections.abc import Iterable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -117,11 +117,7 @@ class Filling(Ruled):
             return
         for step in (self, *self.sharing.others):
             step._open = None
-        untraced = outside_of_transforms() if in_transform() else nullcontext()
-        torch_alone = (untraced, outside_of_traces(), without_modes(), without_functions())
-        with self._away(), jax.ensure_compile_time_eval(), ExitStack() as aside:
-            for one in torch_alone:
-                aside.enter_context(one)
+        with self._away(), _by_itself():
             try:
                 self._none_hidden()
                 self._write_back(optimizer=True)
@@ -289,17 +285,27 @@ class Filling(Ruled):
                 register(hook)
 
 
+@contextmanager
+def _by_itself() -> Iterator[None]:
+    """Outside of whatever torch and JAX are in the middle of, where the collector or a signal has come."""
+    untraced = outside_of_transforms() if in_transform() else nullcontext()
+    with (
+        jax.ensure_compile_time_eval(),
+        untraced,
+        outside_of_traces(),
+        without_modes(),
+        without_functions(),
+    ):
+        yield
+
+
 def refill(emptied: Emptied) -> None:
     """What was given up, of its step's state: the step may be gone, or in the middle of a call. Of what there is
     nothing (the device failed, a program has the values in its hands) no number: zeros would pass for weights.
 
     Anybody may read anywhere, also the collector in somebody's trace: this copies, and computes nothing."""
     lost, tensors = [], list(emptied.tensors.values())
-    untraced = outside_of_transforms() if in_transform() else nullcontext()
-    torch_alone = (untraced, outside_of_traces(), without_modes(), without_functions(), torch.no_grad())
-    with jax.ensure_compile_time_eval(), ExitStack() as aside:
-        for one in torch_alone:
-            aside.enter_context(one)
+    with _by_itself(), torch.no_grad():
         versions = [tensor._version for tensor in tensors]
         for name, live in emptied.tensors.items():
             try:
