@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from detente.programs.attributes import SAYING, digest_of, with_bodies
+from detente.programs.meetings import meetings
 from detente.programs.module import (
     Computation,
     Convolution,
@@ -52,9 +53,13 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "detente_attention": tuple(("b", "h", "l", "s", inner) for inner in "de"),
     "detente_attention_backward": tuple(("b", "h", "l", "s", inner) for inner in "dddee"),
 }
+# Those that convolve say what a convolution's window does; each of its gradients meets the same pairs.
+CONVOLUTION_CALLS = frozenset(f"detente_convolution{of}" for of in ("", "_of_input", "_of_kernel"))
 # And those that multiply no matrices: an optimizer's update, element by element.
 ELEMENTWISE_CALLS = frozenset({"detente_update"})
-BRIDGES = frozenset(CALLS) | ELEMENTWISE_CALLS
+BRIDGES = frozenset(CALLS) | CONVOLUTION_CALLS | ELEMENTWISE_CALLS
+_WINDOW_OF_CALL = tuple(f"{what}{d}" for what in ("", "out_", "k", "step_", "low_", "reach_") for d in "hw")
+_CONVOLVED = ("n", "o", "inner", *_WINDOW_OF_CALL)
 _TRIPS = re.compile(rb'"known_trip_count":\s*\{\s*"n":\s*"?(\d+)')
 _SIZE = re.compile(rb"\b(\w+) = (\d+|true)")
 _LITERAL_INTEGERS = frozenset({4, 5, 6, 7})  # LiteralProto s32s, s64s, u32s, u64s
@@ -275,7 +280,7 @@ def _instruction(data: memoryview) -> tuple[int, Instruction, list[int], bytes]:
         known = _TRIPS.search(config)
         trips = int(known[1]) if known else None
     if opcode == "custom-call":
-        work = _called(target, config) if target in CALLS else None
+        work = _called(target, config)
         # A call of Python back has an address, or a place in a list of this process, which says nothing of what it is.
         row += b"" if calls_back(target) else b"43:" + config
     detail: object = dot or work
@@ -313,9 +318,23 @@ def calls_back(target: str) -> bool:
 def _called(target: str, config: bytes) -> Work | None:
     """From its ``backend_config``; None where that is written in another way."""
     said = {name.decode(): number for name, number in _SIZE.findall(config)}
-    terms = CALLS[target]
-    if not all(size in said for term in terms for size in term):
+    terms = (_CONVOLVED,) if target in CONVOLUTION_CALLS else CALLS.get(target, ())
+    if not terms or not all(size in said for term in terms for size in term):
         return None
+    if target in CONVOLUTION_CALLS:
+        size = {name: int(said[name]) for name in _CONVOLVED}
+        spatial = (
+            Spatial(
+                size=size[f"k{d}"],
+                input=size[d],
+                output=size[f"out_{d}"],
+                stride=size[f"step_{d}"],
+                low=size[f"low_{d}"],
+                window_dilation=size[f"reach_{d}"],
+            )
+            for d in "hw"
+        )
+        return Work(2 * size["n"] * size["o"] * size["inner"] * math.prod(map(meetings, spatial)))
     half = said.get("causal") == b"true"  # a row sees the columns up to its own
     return Work(2 * sum(math.prod(int(said[size]) for size in term) for term in terms) // (2 if half else 1))
 

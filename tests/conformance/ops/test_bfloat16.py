@@ -15,6 +15,7 @@ def test_bfloat16(name: str) -> None:
 
 
 @pytest.mark.ops
+@pytest.mark.timeout(3600)  # pools have 1,440 samples
 @pytest.mark.parametrize("name", NAMES)
 def test_bfloat16_every_sample(name: str) -> None:
     roughly(name, None)

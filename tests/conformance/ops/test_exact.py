@@ -17,6 +17,7 @@ def test_exact(name: str) -> None:
 
 
 @pytest.mark.ops
+@pytest.mark.timeout(3600)  # pools have 1,440 samples
 @pytest.mark.parametrize("name", NAMES)
 def test_exact_every_sample(name: str) -> None:
     exactly(name, None)

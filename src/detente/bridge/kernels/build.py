@@ -26,16 +26,31 @@ from detente.bridge.kernels import passes
 from detente.bridge.kernels.compiler import FLAGS, compiled, compiler
 from detente.bridge.kernels.products import BF16, F32, TARGET, multiplies, rewrite
 from detente.bridge.kernels.targets import OURS, calls_in
-from detente.bridge.kernels.worth import WINS, lead, processor
+from detente.bridge.kernels.worth import CONVOLUTIONS, WINS, lead, processor
 
 VARIABLE = "DETENTE_KERNELS"
 SOURCES = tuple(
-    Path(__file__).with_name(f"{name}.cc") for name in ("product", "depthwise", "attention", "update")
+    Path(__file__).with_name(f"{name}.cc")
+    for name in ("product", "depthwise", "attention", "convolution", "update")
 )
 SHARED = Path(__file__).with_name("shared.h")
 SECONDS = 120
 # Of the BLAS: the product, that of bfloat16 numbers, and how many threads one thread's products take.
 _BLAS = ("sgemm_", "gemm_bf16bf16f32_", "MKL_Set_Num_Threads_Local")
+# Of torch's operators, by the C functions that its compiled models call, and of OpenMP, which they compute with: in the
+# order of convolution.cc's `Torch`.
+_CONVOLVES = (
+    "aoti_torch_create_tensor_from_blob",
+    "aoti_torch_cpu_convolution",
+    "aoti_torch_cpu_convolution_backward",
+    "aoti_torch_delete_tensor_object",
+    "aoti_torch_get_data_ptr",
+    "aoti_torch_get_strides",
+    "aoti_torch_dtype_float32",
+    "aoti_torch_device_type_cpu",
+    "omp_set_num_threads",
+    "omp_get_max_threads",
+)
 _BUILDING = threading.Lock()
 _MAY: ContextVar[frozenset[str]] = ContextVar("may_call", default=frozenset())
 
@@ -84,6 +99,11 @@ def _loaded() -> Any:
     library.detente_calls.argtypes = ()
     library.detente_calls.restype = ctypes.c_int64
     library.detente_matmul_by(*blas)
+    with contextlib.suppress(AttributeError):  # a torch without them has its convolutions by XLA
+        functions = [_address(name) for name in _CONVOLVES] + [_python("PyGILState_GetThisThreadState")]
+        library.detente_convolve_by.argtypes = (ctypes.c_void_p * len(functions),)
+        library.detente_convolve_by.restype = None
+        library.detente_convolve_by((ctypes.c_void_p * len(functions))(*functions))
     for target in (TARGET, *OURS):
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
     return library
@@ -125,8 +145,10 @@ def calling() -> Iterator[None]:
 
 
 def may_call(what: str = "kernels") -> bool:
-    """Whether what is traced now may call ``kernels`` of ours, or those that are made of the other library's
-    ``products``."""
+    """Whether what is traced now may call ``kernels`` of ours, those that are made of the other library's ``products``,
+    or its ``convolutions``."""
+    if what == CONVOLUTIONS:
+        return "kernels" in _MAY.get() and _wins(CONVOLUTIONS)
     return what in _MAY.get()
 
 
@@ -137,19 +159,20 @@ def called(module: Any) -> int | None:
     if found.why:
         return None
     wanted = {F32} if not found.slow else set()
-    if BF16 in multiplies(module) and _halves_win():
+    if BF16 in multiplies(module) and _wins(BF16):
         wanted.add(BF16)
     rewrite(module, of=wanted)
     return calls_in(module)
 
 
 @functools.cache
-def _halves_win() -> bool:
-    """Whether products of bfloat16 numbers are worth a call on this machine: asked by the first program that has
-    some."""
+def _wins(what: str) -> bool:
+    """Whether the other library's products of bfloat16 numbers, or its convolutions, are worth a call on this machine:
+    asked by the first program that has some."""
     try:
-        return os.environ.get(VARIABLE) == "1" or lead(_place(), BF16) >= WINS
-    except Exception:  # as of ``kernels``: whatever speaks against it, XLA has products of its own
+        # Forced or not, it is tried: a torch that does not convolve so says it here.
+        return lead(_place(), what) >= WINS or os.environ.get(VARIABLE) == "1"
+    except Exception:  # as of ``kernels``: whatever speaks against it, XLA has its own
         return False
 
 
@@ -184,6 +207,10 @@ def _address(name: str) -> int:
     """Where a function of torch's libraries lies, which are loaded already."""
     library = ctypes.CDLL(str(Path(str(torch.__file__)).parent / "lib" / "libtorch_cpu.so"))
     return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+
+
+def _python(name: str) -> int:
+    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 
 
 def _built() -> Path:

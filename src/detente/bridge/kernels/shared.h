@@ -69,13 +69,14 @@ struct Work {
   }
 };
 
-// piece(0) to piece(pieces - 1), by at most `workers` threads at a time.
+// piece(0) to piece(pieces - 1), by at most `workers` threads at a time. `here`: whoever calls takes pieces as well. Who
+// does not waits for the pool, and must be no thread of it.
 template <typename Piece>
-void share(ffi::ThreadPool& pool, int64_t workers, int64_t pieces, Piece piece) {
+void share(ffi::ThreadPool& pool, int64_t workers, int64_t pieces, Piece piece, bool here = true) {
   calls.fetch_add(1, std::memory_order_relaxed);
   auto work = std::make_shared<Work<Piece>>(std::move(piece), pieces);
-  for (int64_t helper = 1; helper < std::min(workers, pieces); ++helper) pool.Schedule([work] { work->take(); });
-  work->take();
+  for (int64_t helper = here; helper < std::min(workers, pieces); ++helper) pool.Schedule([work] { work->take(); });
+  if (here) work->take();
   for (int64_t seen; (seen = work->done.load()) < work->pieces;) work->done.wait(seen);
 }
 

@@ -15,7 +15,8 @@ from detente.bridge.private import mlir as ir
 
 DEPTHWISE, OF_TAPS = "detente_depthwise", "detente_depthwise_of_taps"
 ATTENTION, OF_ATTENTION = "detente_attention", "detente_attention_backward"
-OURS = (DEPTHWISE, OF_TAPS, ATTENTION, OF_ATTENTION, UPDATE)
+CONVOLUTION, OF_INPUT, OF_KERNEL = (f"detente_convolution{of}" for of in ("", "_of_input", "_of_kernel"))
+OURS = (DEPTHWISE, OF_TAPS, ATTENTION, OF_ATTENTION, CONVOLUTION, OF_INPUT, OF_KERNEL, UPDATE)
 _KINDS = {bool: np.bool_, int: np.int64, float: np.float32}
 
 

@@ -1,7 +1,7 @@
-"""Whether the other library's products are faster on this machine: measured, once, and remembered.
+"""Whether the other library's products and convolutions are faster on this machine: measured, once, and remembered.
 
 MKL leads XLA by a fifth on Intel's processors, and is behind it on others. What a library promises of a processor is
-not asked: six products of a training step's kind are timed in both, in turns.
+not asked: six products of a training step's kind, or a convolution and its gradients, are timed in both, in turns.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import jaxlib
 import numpy as np
 import torch
 
+from detente.bridge.kernels.convolutions import Sizes, convolved, of_input, of_kernel
 from detente.bridge.kernels.products import BF16, F32, rewrite
 
 # How much faster it must be: below this a call, which nothing is fused into, is not worth having.
@@ -30,21 +31,23 @@ ROUNDS = 7
 # (rows, inner, columns) of a linear layer: forward, gradient of the input, gradient of the weight.
 _DTYPES = {F32: jnp.float32, BF16: jnp.bfloat16}
 _LAYERS = ((256, 768, 768), (256, 512, 2048))
+CONVOLUTIONS = "convolutions"
+# (pictures, their size, channels in and out, the kernel's size): an early layer's and a late one's.
+_CONVOLVED = ((2, 56, 64, 3), (2, 14, 256, 3))
 
 
 def lead(place: Path, of: str = F32) -> float:
-    """Seconds of XLA's products ``of`` this type over those of the calls, the geometric mean over shapes; remembered in
-    ``place`` for this processor, these cores and these versions."""
-    known = place / f"products-{of}-{_machine()}.json"
+    """Seconds of XLA's products ``of`` this type, or of its ``CONVOLUTIONS``, over those of the calls, the geometric
+    mean over shapes; remembered in ``place`` for this processor, these cores and these versions."""
+    kind = of if of == CONVOLUTIONS else f"products-{of}"
+    known = place / f"{kind}-{_machine()}.json"
     try:
         return float(json.loads(known.read_text())["lead"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    ratios = [
-        _ratio(product, *operands)
-        for layer in _LAYERS
-        for product, *operands in _products(*layer, _DTYPES[of])
-    ]
+    # What asks may be in the middle of a trace, of which none of this is a part.
+    with jax.ensure_compile_time_eval():
+        ratios = _of_convolutions() if of == CONVOLUTIONS else _of_products(_DTYPES[of])
     found = math.exp(sum(map(math.log, ratios)) / len(ratios))
     fresh = known.with_name(f".{known.name}.{os.getpid()}")
     try:
@@ -53,6 +56,48 @@ def lead(place: Path, of: str = F32) -> float:
     except OSError:
         fresh.unlink(missing_ok=True)
     return found
+
+
+def _of_products(dtype: Any) -> list[float]:
+    found = []
+    for layer in _LAYERS:
+        for product, a, b in _products(*layer, dtype):
+            plain = jax.jit(product).lower(a, b).compile()
+            # JAX keeps one module for each function, and this one is changed
+            lowered = jax.jit(partial(product)).lower(a, b)
+            calls = rewrite(lowered.compiler_ir())
+            found.append(_ratio(plain, lowered.compile(), a, b) if calls else 1.0)
+    return found
+
+
+def _of_convolutions() -> list[float]:
+    draw, found = np.random.default_rng(0), []
+    for n, size, channels, kernel in _CONVOLVED:
+        x, weight = (
+            jnp.asarray(draw.standard_normal(shape), jnp.float32)
+            for shape in ((n, size, size, channels), (channels, channels, kernel, kernel))
+        )
+        low = kernel // 2
+        sizes = Sizes.of(x.shape, weight.shape, (1, 1), (low, low), (1, 1), 1)
+        for plain, called in _convolutions(sizes):
+            ways = [jax.jit(way).lower(x, weight).compile() for way in (plain, called)]
+            found.append(_ratio(ways[0], ways[1], x, weight))
+    return found
+
+
+def _convolutions(sizes: Sizes) -> list[tuple[Callable[..., Any], Callable[..., Any]]]:
+    """Each way of a convolution whose result is as large as its input, and of both gradients."""
+
+    def plain(x: Any, weight: Any) -> Any:
+        turned = jnp.transpose(weight, (2, 3, 1, 0))
+        pads, numbers = [(sizes.low_h,) * 2, (sizes.low_w,) * 2], ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, turned, (1, 1), pads, dimension_numbers=numbers)
+
+    return [
+        (plain, partial(convolved, sizes)),
+        (lambda x, w: jax.vjp(lambda x: plain(x, w), x)[1](x)[0], lambda x, w: of_input(sizes, w, x)),
+        (lambda x, w: jax.vjp(lambda w: plain(x, w), w)[1](x)[0], lambda x, w: of_kernel(sizes, x, x)),
+    ]
 
 
 def _products(rows: int, inner: int, columns: int, dtype: Any) -> list[tuple[Callable[..., Any], Any, Any]]:
@@ -69,15 +114,9 @@ def _products(rows: int, inner: int, columns: int, dtype: Any) -> list[tuple[Cal
     ]
 
 
-def _ratio(product: Callable[..., Any], a: Any, b: Any) -> float:
+def _ratio(plain: Callable[..., Any], called: Callable[..., Any], a: Any, b: Any) -> float:
     """The fastest of each, in turns: what else the machine did meanwhile must not choose."""
-    plain = jax.jit(product).lower(a, b).compile()
-    lowered = jax.jit(partial(product)).lower(
-        a, b
-    )  # JAX keeps one module for each function, and this one is changed
-    if not rewrite(lowered.compiler_ir()):
-        return 1.0  # nothing became a call
-    called, best = lowered.compile(), [math.inf, math.inf]
+    best = [math.inf, math.inf]
     for _ in range(ROUNDS):
         for k, run in enumerate((plain, called)):
             begun = time.perf_counter()

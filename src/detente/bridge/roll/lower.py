@@ -17,6 +17,7 @@ from jax import lax
 
 from detente.bridge.graph import Graph, Input, Node
 from detente.bridge.lower.faults import NO_FAULT
+from detente.bridge.lower.ops.library_convolution import KEPT
 from detente.bridge.lower.table import Call, lowers
 from detente.bridge.roll.fold import ROLL
 
@@ -41,7 +42,13 @@ REMATS: dict[str, Remat] = {
             "the carries and the products with weights; attention scores are computed twice",
             jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
         ),
-        Remat("products", "the carries and every matrix product", jax.checkpoint_policies.dots_saveable),
+        Remat(
+            "products",
+            "the carries, every matrix product and what torch convolved",
+            jax.checkpoint_policies.save_from_both_policies(
+                jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.save_only_these_names(KEPT)
+            ),
+        ),
     )
 }
 

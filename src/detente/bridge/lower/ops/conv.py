@@ -14,10 +14,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from detente.bridge.lower.backwards import only_backwards
 from detente.bridge.lower.channels_last import Last, last, plainly, wanted
 from detente.bridge.lower.contract import contracted
 from detente.bridge.lower.dtypes import cast, is_float, out_dtype, wide
 from detente.bridge.lower.ops.depthwise import apart, depthwise
+from detente.bridge.lower.ops.library_convolution import Ways, convolution, transposed, ways
 from detente.bridge.lower.ops.matmul import by_rows
 from detente.bridge.lower.table import lowers
 
@@ -79,7 +81,6 @@ def convolve_last(
     groups: int,
 ) -> jax.Array:
     """``convolve`` of (N, ..., C) with the same (O, C/groups, ...), to (N, ..., O)."""
-    n = weight.ndim - 2
     if groups == 1 and set(weight.shape[2:]) == {1} and all(p == (0, 0) for p in padding):
         if set(stride) != {1}:
             x = x[(slice(None), *(slice(None, None, s) for s in stride))]
@@ -90,7 +91,26 @@ def convolve_last(
     elif apart(x.shape[-1], groups, weight.shape[2:]):
         y = depthwise(x, weight, stride, padding, dilation)
     else:
-        y = lax.conv_general_dilated(
+        y = convolution(
+            x, weight, convolved_last(x.shape, weight, x.dtype, stride, padding, dilation, groups)
+        )
+    return _with_bias(y, bias, behind=0)
+
+
+def convolved_last(
+    shape: tuple[int, ...],
+    weight: jax.Array,
+    dtype: Any,
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    groups: int,
+) -> Ways:
+    """How (N, ..., C) of this shape and dtype is convolved with (O, C/groups, ...)."""
+    n = weight.ndim - 2
+
+    def plain(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(
             x,
             jnp.transpose(weight, (*range(2, 2 + n), 1, 0)),
             tuple(stride),
@@ -99,7 +119,8 @@ def convolve_last(
             dimension_numbers=_numbers_last(n),
             feature_group_count=groups,
         )
-    return _with_bias(y, bias, behind=0)
+
+    return ways(shape, weight, dtype, plain, stride, padding, dilation, groups)
 
 
 def convolve_transposed(
@@ -134,6 +155,29 @@ def convolve_transposed(
         feature_group_count=groups,
     )
     return _with_bias(y, bias, behind=n)
+
+
+def convolve_transposed_last(
+    x: jax.Array,
+    weight: jax.Array,
+    bias: jax.Array | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    groups: int,
+    dilation: Sequence[int],
+) -> jax.Array:
+    """``convolve_transposed`` of (N, ..., C) with the same (C, O/groups, ...), to (N, ..., O)."""
+    size = [
+        (length - 1) * s - 2 * p + d * (k - 1) + extra + 1
+        for length, s, p, d, k, extra in zip(
+            x.shape[1:-1], stride, padding, dilation, weight.shape[2:], output_padding, strict=True
+        )
+    ]
+    shape = (x.shape[0], *size, weight.shape[1] * groups)
+    pads = [(p, p) for p in padding]
+    by = convolved_last(shape, weight, x.dtype, stride, pads, dilation, groups)
+    return _with_bias(transposed(x, weight, by), bias, behind=0)
 
 
 def _batched(x: Any, n: int) -> tuple[Any, bool]:
@@ -178,7 +222,7 @@ for _n in (1, 2, 3):
 def _conv_transpose(n: int) -> Any:
     def lower(
         call: Any,
-        x: jax.Array,
+        x: jax.Array | Last,
         weight: jax.Array,
         bias: jax.Array | None = None,
         stride: Any = 1,
@@ -186,20 +230,24 @@ def _conv_transpose(n: int) -> Any:
         output_padding: Any = 0,
         groups: int = 1,
         dilation: Any = 1,
-    ) -> jax.Array:
+    ) -> jax.Array | Last:
+        weight, bias = plainly(weight), plainly(bias)
         x, single = _batched(x, n)
         each = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
-        y = convolve_transposed(
-            x, weight, bias, groups=groups, **{name: _each(v, n) for name, v in each.items()}
-        )
+        sizes = {name: _each(v, n) for name, v in each.items()}
+        # Only where what is added behind is less than a stride is it a convolution's input, whose result is as long.
+        added = zip(sizes["output_padding"], sizes["stride"], strict=True)
+        if wanted() and only_backwards() and not single and all(o < s for o, s in added) and 0 not in x.shape:
+            return Last(convolve_transposed_last(last(x).array, weight, bias, groups=groups, **sizes))
+        y = convolve_transposed(plainly(x), weight, bias, groups=groups, **sizes)
         return y[0] if single else y
 
     return lower
 
 
-lowers("aten.conv_transpose1d.default")(_conv_transpose(1))
-lowers("aten.conv_transpose2d.input")(_conv_transpose(2))
-lowers("aten.conv_transpose3d.input")(_conv_transpose(3))
+lowers("aten.conv_transpose1d.default", aware=True)(_conv_transpose(1))
+lowers("aten.conv_transpose2d.input", aware=True)(_conv_transpose(2))
+lowers("aten.conv_transpose3d.input", aware=True)(_conv_transpose(3))
 
 
 @lowers(
@@ -223,6 +271,5 @@ def _convolution(
 ) -> jax.Array | Last:
     n = weight.ndim - 2
     if transposed:
-        x, weight, bias = plainly((x, weight, bias))
         return _conv_transpose(n)(call, x, weight, bias, stride, padding, output_padding, groups, dilation)
     return _conv(n)(call, x, weight, bias, stride, padding, dilation, groups)

@@ -129,6 +129,8 @@ def _cholesky(call: Any, x: jax.Array, upper: bool = False) -> jax.Array:
 def _cholesky_ex(
     call: Any, x: jax.Array, *, upper: bool = False, check_errors: bool = False
 ) -> tuple[jax.Array, jax.Array]:
+    if x.shape[-1] == 0:  # no pivot, and none that failed
+        return x, jnp.zeros(call.out[1].shape, out_dtype(call, 1))
     x = _hermitian(x, upper)
     tried = jnp.linalg.cholesky(lax.stop_gradient(x), symmetrize_input=True)
     failed = jnp.any(~jnp.isfinite(tried), (-1, -2))
