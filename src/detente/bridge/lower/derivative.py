@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from detente.bridge.graph import Graph
+from detente.bridge.lower.backwards import again
 from detente.bridge.lower.faults import NO_FAULT
 from detente.bridge.lower.table import Call, lowers
 
@@ -20,7 +21,8 @@ def derivative(
     program computes anyway, draws repeat their numbers. For complex numbers torch's gradient is the conjugate of
     JAX's."""
     run = call.function(body)
-    outputs, pull, word = jax.vjp(lambda *xs: run(*xs, *outer), *inputs, has_aux=True)
+    with again():
+        outputs, pull, word = jax.vjp(lambda *xs: run(*xs, *outer), *inputs, has_aux=True)
     call.merge(word)
     given = [
         jnp.zeros_like(y) if c is None else jnp.conj(jnp.asarray(c, y.dtype))

@@ -24,7 +24,7 @@ from jax import lax
 
 from detente.bridge.kernels.build import may_call
 from detente.bridge.kernels.targets import DEPTHWISE, OF_TAPS, call
-from detente.bridge.lower.backwards import only_backwards
+from detente.bridge.lower.backwards import backwards_once
 from detente.bridge.lower.dtypes import cast, wide
 
 # Elements of a kernel; each is a term that is compiled.
@@ -51,7 +51,7 @@ def depthwise(
     padding, dilation = tuple((low, high) for low, high in padding), tuple(dilation)
     if weight.shape[0] != x.shape[-1]:
         x = jnp.repeat(x, weight.shape[0] // x.shape[-1], axis=-1)
-    if only_backwards() and set(stride) == {1} and x.size:
+    if backwards_once() and set(stride) == {1} and x.size:
         total = _dense(cast(x, kind), taps, padding, dilation)
     else:
         total = _shifted(cast(x, kind), taps, tuple(stride), padding, dilation)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from detente.bridge.kernels.build import declined
-from detente.bridge.lower.backwards import only_backwards
+from detente.bridge.lower.backwards import backwards_once
 
 # Scores of a head from which on the kernel is taken: of 128 x 128 the plain form is faster by a half, of 197 x 197 the
 # kernel is.
@@ -30,7 +30,7 @@ def is_taken(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal
     """Whether the kernel may take this attention: (B, H, L, D) in half precision, without a mask of its own."""
     if mask is not None or dropout > 0 or declined():
         return False
-    if not (only_backwards() and _has_kernel()):
+    if not (backwards_once() and _has_kernel()):
         return False
     shapes = [query.shape, key.shape, value.shape]
     return (

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from detente.bridge.kernels.build import may_call
 from detente.bridge.kernels.targets import ATTENTION, OF_ATTENTION, call
-from detente.bridge.lower.backwards import only_backwards
+from detente.bridge.lower.backwards import backwards_once
 
 # Scores of a head: of fewer the plain form is as fast (GPT-2's 64 x 64: 2.3 ms for 2.8; 128 x 128: 7.4 for 3.6).
 LEAST = 1 << 13
@@ -25,7 +25,7 @@ Sizes = tuple[tuple[str, Any], ...]
 
 def is_taken(query: Any, key: Any, value: Any, mask: Any, dropout: float) -> bool:
     """Whether the kernel takes this attention: (B, H, L, D) in float32, without a mask of its own."""
-    if not (only_backwards() and may_call("products")) or mask is not None or not 0 <= dropout < 1:
+    if not (backwards_once() and may_call("products")) or mask is not None or not 0 <= dropout < 1:
         return False
     shapes = [query.shape, key.shape, value.shape]
     return (

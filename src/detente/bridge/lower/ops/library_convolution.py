@@ -37,32 +37,15 @@ KEPT = "convolved"
 
 @dataclass(frozen=True)
 class Ways:
-    """A convolution of (N, ..., C) to (N, ..., O) and its gradients. ``plain`` is the convolution by XLA; ``sizes`` are
-    the library's, None where XLA has all three."""
+    """A convolution of (N, ..., C), of which this is the shape, with a kernel (O, C/groups, ...), to (N, ..., O).
+    ``plain`` is that by XLA; ``sizes`` are the library's, None where XLA has the gradients as well."""
 
     shape: tuple[int, ...]
+    kernel: tuple[int, ...]
     plain: Callable[[Any, Any], Any]
     sizes: Sizes | None
 
-    def result(self, x: Any, weight: Any) -> Any:
-        if (sizes := self._cut("o")) is not None:
-            return library.convolved(sizes, x, weight)
-        return self.plain(x, weight)
-
-    def of_input(self, weight: Any, gradient: Any) -> Any:
-        if (sizes := self._cut("c")) is not None:
-            return library.of_input(sizes, weight, gradient)
-        # The convolution is linear: where its input is does not matter.
-        nowhere = jnp.zeros(self.shape, gradient.dtype)
-        return jax.vjp(lambda x: self.plain(x, weight), nowhere)[1](gradient)[0]
-
-    def of_kernel(self, x: Any, gradient: Any, weight: Any) -> Any:
-        """``weight`` is looked at for its shape."""
-        if (sizes := self._cut("o")) is not None:
-            return library.of_kernel(sizes, x, gradient)
-        return jax.vjp(lambda w: self.plain(x, w), jnp.zeros(weight.shape, weight.dtype))[1](gradient)[0]
-
-    def _cut(self, along: str) -> Sizes | None:
+    def cut(self, along: str) -> Sizes | None:
         """The library's sizes, where there are channels to cut among threads."""
         sizes = self.sizes
         if sizes is None or (sizes.groups == 1 and getattr(sizes, along) < CHANNELS):
@@ -87,51 +70,57 @@ def ways(
         sizes = Sizes.of(shape, weight.shape, stride, [low for low, _ in padding], dilation, groups)
         if sizes.multiplications < LEAST or not may_call("convolutions"):
             sizes = None
-    return Ways(shape, plain, sizes)
+    return Ways(shape, weight.shape, plain, sizes)
 
 
 def convolution(x: Any, weight: Any, by: Ways) -> Any:
     """(N, ..., O)."""
     if by.sizes is None:
         return by.plain(x, weight)  # and JAX's derivative of it
-    return checkpoint_name(_convolution(x, weight, by), KEPT)
+    return checkpoint_name(_result(by, x, weight), KEPT)
 
 
 def transposed(x: Any, weight: Any, by: Ways) -> Any:
     """Of (N, ..., O) the (N, ..., C) that is ``by``'s input. Differentiated backwards alone."""
-    return checkpoint_name(_transposed(x, weight, by), KEPT)
+    return checkpoint_name(_of_input(by, weight, x), KEPT)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _convolution(x: Any, weight: Any, by: Ways) -> Any:
-    return by.result(x, weight)
+# A convolution is linear in both, and so are its gradients: each one's gradients are two of these three, to any order.
+# They stand apart, because of a network's input nobody asks for the gradient, and the compiler leaves that one out.
 
 
-def _forward(x: Any, weight: Any, by: Ways) -> tuple[Any, Any]:
-    return by.result(x, weight), (x, weight)
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _result(by: Ways, x: Any, weight: Any) -> Any:
+    if (sizes := by.cut("o")) is not None:
+        return library.convolved(sizes, x, weight)
+    return by.plain(x, weight)
 
 
-def _backward(by: Ways, held: Any, gradient: Any) -> tuple[Any, Any]:
-    # Apart: of a network's input nobody asks for the gradient, and the compiler leaves that one out.
-    x, weight = held
-    return by.of_input(weight, gradient), by.of_kernel(x, gradient, weight)
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _of_input(by: Ways, weight: Any, gradient: Any) -> Any:
+    if (sizes := by.cut("c")) is not None:
+        return library.of_input(sizes, weight, gradient)
+    # It is linear: where the input is does not matter.
+    nowhere = jnp.zeros(by.shape, gradient.dtype)
+    return jax.vjp(lambda x: by.plain(x, weight), nowhere)[1](gradient)[0]
 
 
-_convolution.defvjp(_forward, _backward)
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _of_kernel(by: Ways, x: Any, gradient: Any) -> Any:
+    if (sizes := by.cut("o")) is not None:
+        return library.of_kernel(sizes, x, gradient)
+    nowhere = jnp.zeros(by.kernel, x.dtype)
+    return jax.vjp(lambda weight: by.plain(x, weight), nowhere)[1](gradient)[0]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _transposed(x: Any, weight: Any, by: Ways) -> Any:
-    return by.of_input(weight, x)
+def _with(rule: Any) -> Callable[..., Any]:
+    return lambda by, *given: (rule(by, *given), given)
 
 
-def _transposed_forward(x: Any, weight: Any, by: Ways) -> tuple[Any, Any]:
-    return by.of_input(weight, x), (x, weight)
-
-
-def _transposed_backward(by: Ways, held: Any, gradient: Any) -> tuple[Any, Any]:
-    x, weight = held
-    return by.result(gradient, weight), by.of_kernel(gradient, x, weight)
-
-
-_transposed.defvjp(_transposed_forward, _transposed_backward)
+_result.defvjp(_with(_result), lambda by, given, g: (_of_input(by, given[1], g), _of_kernel(by, given[0], g)))
+_of_input.defvjp(
+    _with(_of_input), lambda by, given, x: (_of_kernel(by, x, given[1]), _result(by, x, given[0]))
+)
+_of_kernel.defvjp(
+    _with(_of_kernel), lambda by, given, w: (_of_input(by, w, given[1]), _result(by, given[0], w))
+)
