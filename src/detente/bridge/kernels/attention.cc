@@ -13,7 +13,7 @@
 
 #include "shared.h"
 
-namespace detente {
+namespace detente::attention {
 namespace {
 
 // Rows of a block: 64 rows of 1500 scores are 384 KB.
@@ -45,6 +45,17 @@ struct Sizes {
   int64_t b, l, s, h, d, e;
   bool causal;
   float scale, dropout;
+
+  explicit Sizes(const Said& said)
+      : b(said.of("b")),
+        l(said.of("l")),
+        s(said.of("s")),
+        h(said.of("h")),
+        d(said.of("d")),
+        e(said.of("e")),
+        causal(said.of<bool>("causal")),
+        scale(said.of<float>("scale")),
+        dropout(said.of<float>("dropout")) {}
 
   // Columns that the rows up to `behind` see.
   int64_t seen(int64_t behind) const { return causal ? std::min(s, behind) : s; }
@@ -210,17 +221,14 @@ int64_t helpers(ffi::ThreadPool& pool, const Sizes& z) {
   return z.b * z.h * z.l * z.s * (z.d + z.e) <= (int64_t{1} << 20) ? 1 : workers(pool);
 }
 
-#define DETENTE_SIZES \
-  int64_t b, int64_t l, int64_t s, int64_t h, int64_t d, int64_t e, bool causal, float scale, float dropout
-
 ffi::Error forward(ffi::ThreadPool pool, ffi::AnyBuffer query, ffi::AnyBuffer key, ffi::AnyBuffer value,
                    ffi::AnyBuffer keep, ffi::Result<ffi::AnyBuffer> result, ffi::Result<ffi::AnyBuffer> logs,
-                   DETENTE_SIZES) {
-  const Sizes z{b, l, s, h, d, e, causal, scale, dropout};
-  if (!fits(z, query, key, value, keep) || !holds(*result, b, l, h, e) || !holds(*logs, b, h, l)) {
+                   ffi::Dictionary said) {
+  const Sizes z{Said{said}};
+  if (!fits(z, query, key, value, keep) || !holds(*result, z.b, z.l, z.h, z.e) || !holds(*logs, z.b, z.h, z.l)) {
     return unlike("detente's attention");
   }
-  share(pool, helpers(pool, z), b * h * ((l + kRows - 1) / kRows),
+  share(pool, helpers(pool, z), z.b * z.h * ((z.l + kRows - 1) / kRows),
         Forward{z, query.reinterpret_data<float>(), key.reinterpret_data<float>(), value.reinterpret_data<float>(),
                 mask(z, keep), result->reinterpret_data<float>(), logs->reinterpret_data<float>()});
   return ffi::Error::Success();
@@ -229,13 +237,13 @@ ffi::Error forward(ffi::ThreadPool pool, ffi::AnyBuffer query, ffi::AnyBuffer ke
 ffi::Error backward(ffi::ThreadPool pool, ffi::AnyBuffer query, ffi::AnyBuffer key, ffi::AnyBuffer value,
                     ffi::AnyBuffer keep, ffi::AnyBuffer result, ffi::AnyBuffer logs, ffi::AnyBuffer gradient,
                     ffi::Result<ffi::AnyBuffer> of_query, ffi::Result<ffi::AnyBuffer> of_key,
-                    ffi::Result<ffi::AnyBuffer> of_value, DETENTE_SIZES) {
-  const Sizes z{b, l, s, h, d, e, causal, scale, dropout};
-  if (!fits(z, query, key, value, keep) || !holds(result, b, l, h, e) || !holds(logs, b, h, l) ||
-      !holds(gradient, b, l, h, e) || !fits(z, *of_query, *of_key, *of_value, keep)) {
+                    ffi::Result<ffi::AnyBuffer> of_value, ffi::Dictionary said) {
+  const Sizes z{Said{said}};
+  if (!fits(z, query, key, value, keep) || !holds(result, z.b, z.l, z.h, z.e) || !holds(logs, z.b, z.h, z.l) ||
+      !holds(gradient, z.b, z.l, z.h, z.e) || !fits(z, *of_query, *of_key, *of_value, keep)) {
     return unlike("the gradient of detente's attention");
   }
-  share(pool, helpers(pool, z), b * h,
+  share(pool, helpers(pool, z), z.b * z.h,
         Backward{z, query.reinterpret_data<float>(), key.reinterpret_data<float>(), value.reinterpret_data<float>(),
                  result.reinterpret_data<float>(), logs.reinterpret_data<float>(), gradient.reinterpret_data<float>(),
                  mask(z, keep), of_query->reinterpret_data<float>(), of_key->reinterpret_data<float>(),
@@ -244,20 +252,9 @@ ffi::Error backward(ffi::ThreadPool pool, ffi::AnyBuffer query, ffi::AnyBuffer k
 }
 
 }  // namespace
-}  // namespace detente
+}  // namespace detente::attention
 
-#define DETENTE_SIZED           \
-  .Attr<int64_t>("b")           \
-      .Attr<int64_t>("l")       \
-      .Attr<int64_t>("s")       \
-      .Attr<int64_t>("h")       \
-      .Attr<int64_t>("d")       \
-      .Attr<int64_t>("e")       \
-      .Attr<bool>("causal")     \
-      .Attr<float>("scale")     \
-      .Attr<float>("dropout")
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_attention, detente::forward,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_attention, detente::attention::forward,
                               xla::ffi::Ffi::Bind()
                                   .Ctx<xla::ffi::ThreadPool>()
                                   .Arg<xla::ffi::AnyBuffer>()
@@ -265,9 +262,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_attention, detente::forward,
                                   .Arg<xla::ffi::AnyBuffer>()
                                   .Arg<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>() DETENTE_SIZED);
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Attrs());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_attention_backward, detente::backward,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_attention_backward, detente::attention::backward,
                               xla::ffi::Ffi::Bind()
                                   .Ctx<xla::ffi::ThreadPool>()
                                   .Arg<xla::ffi::AnyBuffer>()
@@ -279,4 +277,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_attention_backward, detente::backward,
                                   .Arg<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()
                                   .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>() DETENTE_SIZED);
+                                  .Ret<xla::ffi::AnyBuffer>()
+                                  .Attrs());

@@ -14,7 +14,7 @@
 
 #include "shared.h"
 
-namespace detente {
+namespace detente::convolution {
 namespace {
 
 using Handle = void*;
@@ -101,6 +101,24 @@ enum class Of { kResult, kInput, kKernel };
 struct Sizes {
   int64_t n, h, w, inner, out_h, out_w, o, kh, kw, step_h, step_w, low_h, low_w, reach_h, reach_w, groups;
 
+  explicit Sizes(const Said& said)
+      : n(said.of("n")),
+        h(said.of("h")),
+        w(said.of("w")),
+        inner(said.of("inner")),
+        out_h(said.of("out_h")),
+        out_w(said.of("out_w")),
+        o(said.of("o")),
+        kh(said.of("kh")),
+        kw(said.of("kw")),
+        step_h(said.of("step_h")),
+        step_w(said.of("step_w")),
+        low_h(said.of("low_h")),
+        low_w(said.of("low_w")),
+        reach_h(said.of("reach_h")),
+        reach_w(said.of("reach_w")),
+        groups(said.of("groups")) {}
+
   // Channels of the input; `inner` are one group's.
   int64_t c() const { return inner * groups; }
 
@@ -184,31 +202,25 @@ ffi::Error run(ffi::ThreadPool& pool, Convolution s) {
   return ffi::Error::Success();
 }
 
-#define DETENTE_SIZES                                                                                                \
-  int64_t n, int64_t h, int64_t w, int64_t inner, int64_t out_h, int64_t out_w, int64_t o, int64_t kh, int64_t kw,   \
-      int64_t step_h, int64_t step_w, int64_t low_h, int64_t low_w, int64_t reach_h, int64_t reach_w, int64_t groups
-
-#define DETENTE_SAID n, h, w, inner, out_h, out_w, o, kh, kw, step_h, step_w, low_h, low_w, reach_h, reach_w, groups
-
 ffi::Error forward(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer kernel, ffi::Result<ffi::AnyBuffer> y,
-                   DETENTE_SIZES) {
-  const Sizes s{DETENTE_SAID};
+                   ffi::Dictionary said) {
+  const Sizes s{Said{said}};
   if (!s.hold(x, kernel, *y)) return unlike("torch's convolution");
   return run(pool, {s, Of::kResult, x.reinterpret_data<float>(), kernel.reinterpret_data<float>(), nullptr,
                     y->reinterpret_data<float>(), 0, nullptr});
 }
 
 ffi::Error of_input(ffi::ThreadPool pool, ffi::AnyBuffer kernel, ffi::AnyBuffer gradient, ffi::Result<ffi::AnyBuffer> to,
-                    DETENTE_SIZES) {
-  const Sizes s{DETENTE_SAID};
+                    ffi::Dictionary said) {
+  const Sizes s{Said{said}};
   if (!s.hold(*to, kernel, gradient)) return unlike("the input's gradient of torch's convolution");
   return run(pool, {s, Of::kInput, nullptr, kernel.reinterpret_data<float>(), gradient.reinterpret_data<float>(),
                     to->reinterpret_data<float>(), 0, nullptr});
 }
 
 ffi::Error of_kernel(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer gradient, ffi::Result<ffi::AnyBuffer> to,
-                     DETENTE_SIZES) {
-  const Sizes s{DETENTE_SAID};
+                     ffi::Dictionary said) {
+  const Sizes s{Said{said}};
   if (!s.hold(x, *to, gradient)) return unlike("the kernel's gradient of torch's convolution");
   return run(pool, {s, Of::kKernel, x.reinterpret_data<float>(), nullptr, gradient.reinterpret_data<float>(),
                     to->reinterpret_data<float>(), 0, nullptr});
@@ -220,33 +232,18 @@ auto bound() {
       .Arg<xla::ffi::AnyBuffer>()
       .Arg<xla::ffi::AnyBuffer>()
       .Ret<xla::ffi::AnyBuffer>()
-      .Attr<int64_t>("n")
-      .Attr<int64_t>("h")
-      .Attr<int64_t>("w")
-      .Attr<int64_t>("inner")
-      .Attr<int64_t>("out_h")
-      .Attr<int64_t>("out_w")
-      .Attr<int64_t>("o")
-      .Attr<int64_t>("kh")
-      .Attr<int64_t>("kw")
-      .Attr<int64_t>("step_h")
-      .Attr<int64_t>("step_w")
-      .Attr<int64_t>("low_h")
-      .Attr<int64_t>("low_w")
-      .Attr<int64_t>("reach_h")
-      .Attr<int64_t>("reach_w")
-      .Attr<int64_t>("groups");
+      .Attrs();
 }
 
 }  // namespace
-}  // namespace detente
+}  // namespace detente::convolution
 
 // Where torch's functions lie, in the order of `Torch`.
 extern "C" void detente_convolve_by(void* const* functions) {
-  std::memcpy(&detente::torch, functions, sizeof(detente::torch));
-  detente::given = true;
+  std::memcpy(&detente::convolution::torch, functions, sizeof(detente::convolution::torch));
+  detente::convolution::given = true;
 }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_convolution, detente::forward, detente::bound());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_convolution_of_input, detente::of_input, detente::bound());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_convolution_of_kernel, detente::of_kernel, detente::bound());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_convolution, detente::convolution::forward, detente::convolution::bound());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_convolution_of_input, detente::convolution::of_input, detente::convolution::bound());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_convolution_of_kernel, detente::convolution::of_kernel, detente::convolution::bound());

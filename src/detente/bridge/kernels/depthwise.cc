@@ -6,7 +6,7 @@
 
 #include "shared.h"
 
-namespace detente {
+namespace detente::depthwise {
 namespace {
 
 // Channels that are summed at once; what is left of them is summed one by one.
@@ -14,6 +14,20 @@ constexpr int64_t kWide = 64, kNarrow = 16;
 
 struct Places {
   int64_t n, h, w, c, out_h, out_w, kh, kw, low_h, low_w, step_h, step_w;
+
+  explicit Places(const Said& said)
+      : n(said.of("n")),
+        h(said.of("h")),
+        w(said.of("w")),
+        c(said.of("c")),
+        out_h(said.of("out_h")),
+        out_w(said.of("out_w")),
+        kh(said.of("kh")),
+        kw(said.of("kw")),
+        low_h(said.of("low_h")),
+        low_w(said.of("low_w")),
+        step_h(said.of("step_h")),
+        step_w(said.of("step_w")) {}
 
   // The elements of a kernel of `size` that meet an input of `length` from the place `from` on.
   static void meet(int64_t from, int64_t step, int64_t size, int64_t length, int64_t* first, int64_t* behind) {
@@ -114,24 +128,20 @@ int64_t helpers(ffi::ThreadPool& pool, const Places& s) {
   return s.n * s.out_h * s.out_w * s.c * s.kh * s.kw <= kAlone ? 1 : workers(pool);
 }
 
-#define DETENTE_PLACES                                                                                               \
-  int64_t n, int64_t h, int64_t w, int64_t c, int64_t out_h, int64_t out_w, int64_t kh, int64_t kw, int64_t low_h,   \
-      int64_t low_w, int64_t step_h, int64_t step_w
-
 ffi::Error forward(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer taps, ffi::Result<ffi::AnyBuffer> y,
-                   DETENTE_PLACES) {
-  const Places s{n, h, w, c, out_h, out_w, kh, kw, low_h, low_w, step_h, step_w};
+                   ffi::Dictionary said) {
+  const Places s{Said{said}};
   if (!fits(s, x, taps, *y)) return unlike("detente's depthwise convolution");
-  share(pool, helpers(pool, s), n * out_h,
+  share(pool, helpers(pool, s), s.n * s.out_h,
         Forward{s, x.reinterpret_data<float>(), taps.reinterpret_data<float>(), y->reinterpret_data<float>()});
   return ffi::Error::Success();
 }
 
 ffi::Error of_taps(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer gradient, ffi::Result<ffi::AnyBuffer> taps,
-                   DETENTE_PLACES) {
-  const Places s{n, h, w, c, out_h, out_w, kh, kw, low_h, low_w, step_h, step_w};
+                   ffi::Dictionary said) {
+  const Places s{Said{said}};
   if (!fits(s, x, *taps, gradient)) return unlike("the gradient of detente's depthwise convolution");
-  share(pool, helpers(pool, s), (c + kWide - 1) / kWide * kh,
+  share(pool, helpers(pool, s), (s.c + kWide - 1) / kWide * s.kh,
         OfTaps{s, x.reinterpret_data<float>(), gradient.reinterpret_data<float>(), taps->reinterpret_data<float>()});
   return ffi::Error::Success();
 }
@@ -142,22 +152,11 @@ auto bound() {
       .Arg<xla::ffi::AnyBuffer>()
       .Arg<xla::ffi::AnyBuffer>()
       .Ret<xla::ffi::AnyBuffer>()
-      .Attr<int64_t>("n")
-      .Attr<int64_t>("h")
-      .Attr<int64_t>("w")
-      .Attr<int64_t>("c")
-      .Attr<int64_t>("out_h")
-      .Attr<int64_t>("out_w")
-      .Attr<int64_t>("kh")
-      .Attr<int64_t>("kw")
-      .Attr<int64_t>("low_h")
-      .Attr<int64_t>("low_w")
-      .Attr<int64_t>("step_h")
-      .Attr<int64_t>("step_w");
+      .Attrs();
 }
 
 }  // namespace
-}  // namespace detente
+}  // namespace detente::depthwise
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_depthwise, detente::forward, detente::bound());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_depthwise_of_taps, detente::of_taps, detente::bound());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_depthwise, detente::depthwise::forward, detente::depthwise::bound());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_depthwise_of_taps, detente::depthwise::of_taps, detente::depthwise::bound());

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -85,6 +86,18 @@ inline int64_t workers(ffi::ThreadPool& pool) { return std::max<int64_t>(1, pool
 inline ffi::Error unlike(const char* what) {
   return ffi::Error(ffi::ErrorCode::kInvalidArgument, std::string(what) + " was called with other shapes than it says");
 }
+
+// What a call says of itself, by name; 0 where it does not, which is no size that anybody takes. XLA would read it for
+// us, as arguments of the handler: that takes the compiler of this file ten seconds.
+struct Said {
+  ffi::Dictionary all;
+
+  template <typename T = int64_t>
+  T of(std::string_view name) const {
+    const auto found = all.get<T>(name);
+    return found.has_value() ? *found : T{};
+  }
+};
 
 inline bool is_f32(const ffi::AnyBuffer& buffer) { return buffer.element_type() == ffi::DataType::F32; }
 

@@ -10,7 +10,7 @@
 
 #include "shared.h"
 
-namespace detente {
+namespace detente::update {
 namespace {
 
 // Arithmetic of numbers, once for a call: reads them, keeps what the loop needs and writes those that are results.
@@ -96,14 +96,15 @@ ffi::Error update(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
 }
 
 }  // namespace
-}  // namespace detente
+}  // namespace detente::update
 
 extern "C" void detente_pass(int64_t key, void* numbers, void* loop, int64_t kept) {
-  std::lock_guard<std::mutex> lock(detente::guard);
-  detente::passes[key] = {reinterpret_cast<detente::Numbers>(numbers), reinterpret_cast<detente::Loop>(loop), kept};
+  std::lock_guard<std::mutex> lock(detente::update::guard);
+  using namespace detente::update;
+  passes[key] = {reinterpret_cast<Numbers>(numbers), reinterpret_cast<Loop>(loop), kept};
 }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_update, detente::update,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_update, detente::update::update,
                               xla::ffi::Ffi::Bind()
                                   .Ctx<xla::ffi::ThreadPool>()
                                   .RemainingArgs()
