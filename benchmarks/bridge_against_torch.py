@@ -108,7 +108,7 @@ def process(name: str, side: str) -> dict[str, Any]:
     """The same in a process of its own, with empty caches."""
     with tempfile.TemporaryDirectory(prefix="detente-beside-") as folder:
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton",
-                  "DETENTE_BRIDGE_CACHE": f"{folder}/bridge"}  # fmt: skip
+                  "DETENTE_BRIDGE_CACHE": f"{folder}/bridge", "XDG_CACHE_HOME": f"{folder}/user"}  # fmt: skip
         kept = dict(STACKS["torch-eager"].variables) if side != "bridge" else {}
         done = subprocess.run(
             [sys.executable, __file__, "--one", name, side],

@@ -46,7 +46,7 @@ struct Sizes {
   bool causal;
   float scale, dropout;
 
-  explicit Sizes(const Said& said)
+  explicit Sizes(const Call& said)
       : b(said.of("b")),
         l(said.of("l")),
         s(said.of("s")),
@@ -201,81 +201,57 @@ struct Backward {
   }
 };
 
-bool holds(const ffi::AnyBuffer& buffer, int64_t a, int64_t b, int64_t c, int64_t d = 1) {
-  return is_f32(buffer) && static_cast<int64_t>(buffer.element_count()) == a * b * c * d;
+bool holds(const Buffer& buffer, int64_t a, int64_t b, int64_t c, int64_t d = 1) {
+  return is_f32(buffer) && buffer.count == a * b * c * d;
 }
 
-bool fits(const Sizes& z, const ffi::AnyBuffer& query, const ffi::AnyBuffer& key, const ffi::AnyBuffer& value,
-          const ffi::AnyBuffer& keep) {
+bool fits(const Sizes& z, const Buffer& query, const Buffer& key, const Buffer& value,
+          const Buffer& keep) {
   return gemm != nullptr && z.l > 0 && z.s > 0 && holds(query, z.b, z.l, z.h, z.d) && holds(key, z.b, z.s, z.h, z.d) &&
-         holds(value, z.b, z.s, z.h, z.e) && keep.element_type() == ffi::DataType::PRED &&
-         (keep.element_count() == 1 || static_cast<int64_t>(keep.element_count()) == z.b * z.h * z.l * z.s);
+         holds(value, z.b, z.s, z.h, z.e) && keep.dtype == XLA_FFI_DataType_PRED &&
+         (keep.count == 1 || keep.count == z.b * z.h * z.l * z.s);
 }
 
-const bool* mask(const Sizes& z, const ffi::AnyBuffer& keep) {
-  return z.dropout > 0 ? reinterpret_cast<const bool*>(keep.untyped_data()) : nullptr;
+const bool* mask(const Sizes& z, const Buffer& keep) {
+  return z.dropout > 0 ? keep.as<const bool>() : nullptr;
 }
 
 // Of what takes less than some 10 microseconds no part is given away.
-int64_t helpers(ffi::ThreadPool& pool, const Sizes& z) {
+int64_t helpers(const Pool& pool, const Sizes& z) {
   return z.b * z.h * z.l * z.s * (z.d + z.e) <= (int64_t{1} << 20) ? 1 : workers(pool);
 }
 
-ffi::Error forward(ffi::ThreadPool pool, ffi::AnyBuffer query, ffi::AnyBuffer key, ffi::AnyBuffer value,
-                   ffi::AnyBuffer keep, ffi::Result<ffi::AnyBuffer> result, ffi::Result<ffi::AnyBuffer> logs,
-                   ffi::Dictionary said) {
-  const Sizes z{Said{said}};
-  if (!fits(z, query, key, value, keep) || !holds(*result, z.b, z.l, z.h, z.e) || !holds(*logs, z.b, z.h, z.l)) {
+std::string forward(const Call& call) {
+  const Sizes z(call);
+  const Buffer query = call.operand(0), key = call.operand(1), value = call.operand(2), keep = call.operand(3);
+  const Buffer result = call.result(0), logs = call.result(1);
+  if (!fits(z, query, key, value, keep) || !holds(result, z.b, z.l, z.h, z.e) || !holds(logs, z.b, z.h, z.l)) {
     return unlike("detente's attention");
   }
+  const Pool pool = call.pool();
   share(pool, helpers(pool, z), z.b * z.h * ((z.l + kRows - 1) / kRows),
-        Forward{z, query.reinterpret_data<float>(), key.reinterpret_data<float>(), value.reinterpret_data<float>(),
-                mask(z, keep), result->reinterpret_data<float>(), logs->reinterpret_data<float>()});
-  return ffi::Error::Success();
+        Forward{z, query.as(), key.as(), value.as(), mask(z, keep), result.as(), logs.as()});
+  return "";
 }
 
-ffi::Error backward(ffi::ThreadPool pool, ffi::AnyBuffer query, ffi::AnyBuffer key, ffi::AnyBuffer value,
-                    ffi::AnyBuffer keep, ffi::AnyBuffer result, ffi::AnyBuffer logs, ffi::AnyBuffer gradient,
-                    ffi::Result<ffi::AnyBuffer> of_query, ffi::Result<ffi::AnyBuffer> of_key,
-                    ffi::Result<ffi::AnyBuffer> of_value, ffi::Dictionary said) {
-  const Sizes z{Said{said}};
+std::string backward(const Call& call) {
+  const Sizes z(call);
+  const Buffer query = call.operand(0), key = call.operand(1), value = call.operand(2), keep = call.operand(3);
+  const Buffer result = call.operand(4), logs = call.operand(5), gradient = call.operand(6);
+  const Buffer of_query = call.result(0), of_key = call.result(1), of_value = call.result(2);
   if (!fits(z, query, key, value, keep) || !holds(result, z.b, z.l, z.h, z.e) || !holds(logs, z.b, z.h, z.l) ||
-      !holds(gradient, z.b, z.l, z.h, z.e) || !fits(z, *of_query, *of_key, *of_value, keep)) {
+      !holds(gradient, z.b, z.l, z.h, z.e) || !fits(z, of_query, of_key, of_value, keep)) {
     return unlike("the gradient of detente's attention");
   }
+  const Pool pool = call.pool();
   share(pool, helpers(pool, z), z.b * z.h,
-        Backward{z, query.reinterpret_data<float>(), key.reinterpret_data<float>(), value.reinterpret_data<float>(),
-                 result.reinterpret_data<float>(), logs.reinterpret_data<float>(), gradient.reinterpret_data<float>(),
-                 mask(z, keep), of_query->reinterpret_data<float>(), of_key->reinterpret_data<float>(),
-                 of_value->reinterpret_data<float>()});
-  return ffi::Error::Success();
+        Backward{z, query.as(), key.as(), value.as(), result.as(), logs.as(), gradient.as(), mask(z, keep),
+                 of_query.as(), of_key.as(), of_value.as()});
+  return "";
 }
 
 }  // namespace
 }  // namespace detente::attention
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_attention, detente::attention::forward,
-                              xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::ThreadPool>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Attrs());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_attention_backward, detente::attention::backward,
-                              xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::ThreadPool>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Attrs());
+DETENTE_HANDLER(detente_attention, detente::attention::forward)
+DETENTE_HANDLER(detente_attention_backward, detente::attention::backward)

@@ -33,7 +33,7 @@ SOURCES = tuple(
     Path(__file__).with_name(f"{name}.cc")
     for name in ("product", "depthwise", "attention", "convolution", "update")
 )
-SHARED = Path(__file__).with_name("shared.h")
+HEADERS = tuple(Path(__file__).with_name(f"{name}.h") for name in ("call", "shared"))
 SECONDS = 120
 # Of the BLAS: the product, that of bfloat16 numbers, and how many threads one thread's products take.
 _BLAS = ("sgemm_", "gemm_bf16bf16f32_", "MKL_Set_Num_Threads_Local")
@@ -216,11 +216,11 @@ def _python(name: str) -> int:
 def _built() -> Path:
     """The extension's file, built where it is not there yet. Raises OSError and SubprocessError."""
     command = compiler()
-    texts = [file.read_bytes() for file in (*SOURCES, SHARED)]
+    texts = [file.read_bytes() for file in (*SOURCES, *HEADERS)]
     text = repr((texts, FLAGS, command, jaxlib.__version__, processor()))
     name = f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
     arguments = (*FLAGS, "-std=c++20", f"-I{jax.ffi.include_dir()}", "-x", "c++", "-")
-    # One unit: most of the time is XLA's header, which is read once.
+    # One unit: what all of them read is read once.
     whole = "".join(f'#include "{file}"\n' for file in SOURCES)
     with _BUILDING:
         return compiled(_place() / name, command, arguments, SECONDS, whole)

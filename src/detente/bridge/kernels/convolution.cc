@@ -11,6 +11,7 @@
 
 #include <cstring>
 #include <limits>
+#include <string>
 
 #include "shared.h"
 
@@ -101,7 +102,7 @@ enum class Of { kResult, kInput, kKernel };
 struct Sizes {
   int64_t n, h, w, inner, out_h, out_w, o, kh, kw, step_h, step_w, low_h, low_w, reach_h, reach_w, groups;
 
-  explicit Sizes(const Said& said)
+  explicit Sizes(const Call& said)
       : n(said.of("n")),
         h(said.of("h")),
         w(said.of("w")),
@@ -122,9 +123,9 @@ struct Sizes {
   // Channels of the input; `inner` are one group's.
   int64_t c() const { return inner * groups; }
 
-  bool hold(const ffi::AnyBuffer& x, const ffi::AnyBuffer& kernel, const ffi::AnyBuffer& y) const {
-    const auto of = [](const ffi::AnyBuffer& buffer, int64_t count) {
-      return is_f32(buffer) && count > 0 && static_cast<int64_t>(buffer.element_count()) == count;
+  bool hold(const Buffer& x, const Buffer& kernel, const Buffer& y) const {
+    const auto of = [](const Buffer& buffer, int64_t count) {
+      return is_f32(buffer) && count > 0 && buffer.count == count;
     };
     return groups > 0 && o % groups == 0 && of(x, n * h * w * c()) && of(kernel, o * inner * kh * kw) &&
            of(y, n * out_h * out_w * o);
@@ -191,48 +192,36 @@ struct Convolution : Sizes {
 // A piece's channels: whole vectors of them.
 constexpr int64_t kVector = 16;
 
-ffi::Error run(ffi::ThreadPool& pool, Convolution s) {
-  if (!given) return ffi::Error(ffi::ErrorCode::kFailedPrecondition, "no convolution was given to detente");
+std::string run(const Call& call, Convolution s) {
+  if (!given) return "no convolution was given to detente";
+  const Pool pool = call.pool();
   const int64_t helpers = workers(pool), least = s.groups == 1 ? kVector : 1;
   s.each = ((s.cut() + helpers - 1) / helpers + least - 1) / least * least;
   std::atomic<bool> failed{false};
   s.failed = &failed;
   share(pool, helpers, s.pieces(), s, torch.python() == nullptr);
-  if (failed) return ffi::Error(ffi::ErrorCode::kInternal, "torch's convolution failed; its own words are on stderr");
-  return ffi::Error::Success();
+  return failed ? "torch's convolution failed; its own words are on stderr" : "";
 }
 
-ffi::Error forward(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer kernel, ffi::Result<ffi::AnyBuffer> y,
-                   ffi::Dictionary said) {
-  const Sizes s{Said{said}};
-  if (!s.hold(x, kernel, *y)) return unlike("torch's convolution");
-  return run(pool, {s, Of::kResult, x.reinterpret_data<float>(), kernel.reinterpret_data<float>(), nullptr,
-                    y->reinterpret_data<float>(), 0, nullptr});
+std::string forward(const Call& call) {
+  const Sizes s(call);
+  const Buffer x = call.operand(0), kernel = call.operand(1), y = call.result(0);
+  if (!s.hold(x, kernel, y)) return unlike("torch's convolution");
+  return run(call, {s, Of::kResult, x.as(), kernel.as(), nullptr, y.as(), 0, nullptr});
 }
 
-ffi::Error of_input(ffi::ThreadPool pool, ffi::AnyBuffer kernel, ffi::AnyBuffer gradient, ffi::Result<ffi::AnyBuffer> to,
-                    ffi::Dictionary said) {
-  const Sizes s{Said{said}};
-  if (!s.hold(*to, kernel, gradient)) return unlike("the input's gradient of torch's convolution");
-  return run(pool, {s, Of::kInput, nullptr, kernel.reinterpret_data<float>(), gradient.reinterpret_data<float>(),
-                    to->reinterpret_data<float>(), 0, nullptr});
+std::string of_input(const Call& call) {
+  const Sizes s(call);
+  const Buffer kernel = call.operand(0), gradient = call.operand(1), to = call.result(0);
+  if (!s.hold(to, kernel, gradient)) return unlike("the input's gradient of torch's convolution");
+  return run(call, {s, Of::kInput, nullptr, kernel.as(), gradient.as(), to.as(), 0, nullptr});
 }
 
-ffi::Error of_kernel(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer gradient, ffi::Result<ffi::AnyBuffer> to,
-                     ffi::Dictionary said) {
-  const Sizes s{Said{said}};
-  if (!s.hold(x, *to, gradient)) return unlike("the kernel's gradient of torch's convolution");
-  return run(pool, {s, Of::kKernel, x.reinterpret_data<float>(), nullptr, gradient.reinterpret_data<float>(),
-                    to->reinterpret_data<float>(), 0, nullptr});
-}
-
-auto bound() {
-  return xla::ffi::Ffi::Bind()
-      .Ctx<xla::ffi::ThreadPool>()
-      .Arg<xla::ffi::AnyBuffer>()
-      .Arg<xla::ffi::AnyBuffer>()
-      .Ret<xla::ffi::AnyBuffer>()
-      .Attrs();
+std::string of_kernel(const Call& call) {
+  const Sizes s(call);
+  const Buffer x = call.operand(0), gradient = call.operand(1), to = call.result(0);
+  if (!s.hold(x, to, gradient)) return unlike("the kernel's gradient of torch's convolution");
+  return run(call, {s, Of::kKernel, x.as(), nullptr, gradient.as(), to.as(), 0, nullptr});
 }
 
 }  // namespace
@@ -244,6 +233,6 @@ extern "C" void detente_convolve_by(void* const* functions) {
   detente::convolution::given = true;
 }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_convolution, detente::convolution::forward, detente::convolution::bound());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_convolution_of_input, detente::convolution::of_input, detente::convolution::bound());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_convolution_of_kernel, detente::convolution::of_kernel, detente::convolution::bound());
+DETENTE_HANDLER(detente_convolution, detente::convolution::forward)
+DETENTE_HANDLER(detente_convolution_of_input, detente::convolution::of_input)
+DETENTE_HANDLER(detente_convolution_of_kernel, detente::convolution::of_kernel)

@@ -15,7 +15,7 @@ constexpr int64_t kWide = 64, kNarrow = 16;
 struct Places {
   int64_t n, h, w, c, out_h, out_w, kh, kw, low_h, low_w, step_h, step_w;
 
-  explicit Places(const Said& said)
+  explicit Places(const Call& said)
       : n(said.of("n")),
         h(said.of("h")),
         w(said.of("w")),
@@ -116,47 +116,38 @@ struct OfTaps : Places {
 // Of what takes less than some 10 microseconds no part is given away.
 constexpr int64_t kAlone = int64_t{1} << 18;
 
-bool fits(const Places& s, const ffi::AnyBuffer& x, const ffi::AnyBuffer& taps, const ffi::AnyBuffer& y) {
-  const auto of = [](const ffi::AnyBuffer& buffer, int64_t a, int64_t b, int64_t d, int64_t e) {
-    return is_f32(buffer) && static_cast<int64_t>(buffer.element_count()) == a * b * d * e;
+bool fits(const Places& s, const Buffer& x, const Buffer& taps, const Buffer& y) {
+  const auto of = [](const Buffer& buffer, int64_t a, int64_t b, int64_t d, int64_t e) {
+    return is_f32(buffer) && buffer.count == a * b * d * e;
   };
   return of(x, s.n, s.h, s.w, s.c) && of(taps, 1, s.kh, s.kw, s.c) && of(y, s.n, s.out_h, s.out_w, s.c) &&
          s.step_h > 0 && s.step_w > 0;
 }
 
-int64_t helpers(ffi::ThreadPool& pool, const Places& s) {
+int64_t helpers(const Pool& pool, const Places& s) {
   return s.n * s.out_h * s.out_w * s.c * s.kh * s.kw <= kAlone ? 1 : workers(pool);
 }
 
-ffi::Error forward(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer taps, ffi::Result<ffi::AnyBuffer> y,
-                   ffi::Dictionary said) {
-  const Places s{Said{said}};
-  if (!fits(s, x, taps, *y)) return unlike("detente's depthwise convolution");
-  share(pool, helpers(pool, s), s.n * s.out_h,
-        Forward{s, x.reinterpret_data<float>(), taps.reinterpret_data<float>(), y->reinterpret_data<float>()});
-  return ffi::Error::Success();
+std::string forward(const Call& call) {
+  const Places s(call);
+  const Buffer x = call.operand(0), taps = call.operand(1), y = call.result(0);
+  if (!fits(s, x, taps, y)) return unlike("detente's depthwise convolution");
+  const Pool pool = call.pool();
+  share(pool, helpers(pool, s), s.n * s.out_h, Forward{s, x.as(), taps.as(), y.as()});
+  return "";
 }
 
-ffi::Error of_taps(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer gradient, ffi::Result<ffi::AnyBuffer> taps,
-                   ffi::Dictionary said) {
-  const Places s{Said{said}};
-  if (!fits(s, x, *taps, gradient)) return unlike("the gradient of detente's depthwise convolution");
-  share(pool, helpers(pool, s), (s.c + kWide - 1) / kWide * s.kh,
-        OfTaps{s, x.reinterpret_data<float>(), gradient.reinterpret_data<float>(), taps->reinterpret_data<float>()});
-  return ffi::Error::Success();
-}
-
-auto bound() {
-  return xla::ffi::Ffi::Bind()
-      .Ctx<xla::ffi::ThreadPool>()
-      .Arg<xla::ffi::AnyBuffer>()
-      .Arg<xla::ffi::AnyBuffer>()
-      .Ret<xla::ffi::AnyBuffer>()
-      .Attrs();
+std::string of_taps(const Call& call) {
+  const Places s(call);
+  const Buffer x = call.operand(0), gradient = call.operand(1), taps = call.result(0);
+  if (!fits(s, x, taps, gradient)) return unlike("the gradient of detente's depthwise convolution");
+  const Pool pool = call.pool();
+  share(pool, helpers(pool, s), (s.c + kWide - 1) / kWide * s.kh, OfTaps{s, x.as(), gradient.as(), taps.as()});
+  return "";
 }
 
 }  // namespace
 }  // namespace detente::depthwise
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_depthwise, detente::depthwise::forward, detente::depthwise::bound());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_depthwise_of_taps, detente::depthwise::of_taps, detente::depthwise::bound());
+DETENTE_HANDLER(detente_depthwise, detente::depthwise::forward)
+DETENTE_HANDLER(detente_depthwise_of_taps, detente::depthwise::of_taps)

@@ -52,33 +52,26 @@ struct Product {
 // Of a product that takes less than some 10 microseconds no part is given away.
 constexpr int64_t kAlone = int64_t{1} << 20;
 
-bool is_bf16(const ffi::AnyBuffer& buffer) { return buffer.element_type() == ffi::DataType::BF16; }
-
-ffi::Error product(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> c,
-                   int64_t batch, int64_t m, int64_t n, int64_t k, bool ta, bool tb) {
-  const bool halves = is_bf16(a) && is_bf16(b);
-  if (halves ? gemm_of_halves == nullptr : gemm == nullptr) {
-    return ffi::Error(ffi::ErrorCode::kFailedPrecondition, "no product was given to detente");
-  }
-  if (!(halves || (is_f32(a) && is_f32(b))) || !is_f32(*c) ||
-      static_cast<int64_t>(a.element_count()) != batch * m * k ||
-      static_cast<int64_t>(b.element_count()) != batch * k * n ||
-      static_cast<int64_t>(c->element_count()) != batch * m * n) {
+std::string product(const Call& call) {
+  const Buffer a = call.operand(0), b = call.operand(1), c = call.result(0);
+  const int64_t batch = call.of("batch"), m = call.of("m"), n = call.of("n"), k = call.of("k");
+  const bool ta = call.of<bool>("ta"), tb = call.of<bool>("tb");
+  const bool halves = a.dtype == XLA_FFI_DataType_BF16 && b.dtype == XLA_FFI_DataType_BF16;
+  if (halves ? gemm_of_halves == nullptr : gemm == nullptr) return "no product was given to detente";
+  if (!(halves || (is_f32(a) && is_f32(b))) || !is_f32(c) || a.count != batch * m * k || b.count != batch * k * n ||
+      c.count != batch * m * n) {
     return unlike("detente's product");
   }
+  const Pool pool = call.pool();
   const int64_t count = batch * m * n * k <= kAlone ? 1 : workers(pool);
   const char along = batch >= count ? 'b' : n >= m ? 'n' : 'm';
-  auto* out = c->reinterpret_data<float>();
   if (halves) {
     share(pool, count, count,
-          Product<Half>{static_cast<const Half*>(a.untyped_data()), static_cast<const Half*>(b.untyped_data()), out,
-                        batch, m, n, k, ta, tb, along, count});
+          Product<Half>{a.as<const Half>(), b.as<const Half>(), c.as(), batch, m, n, k, ta, tb, along, count});
   } else {
-    share(pool, count, count,
-          Product<float>{a.reinterpret_data<float>(), b.reinterpret_data<float>(), out, batch, m, n, k, ta, tb, along,
-                         count});
+    share(pool, count, count, Product<float>{a.as(), b.as(), c.as(), batch, m, n, k, ta, tb, along, count});
   }
-  return ffi::Error::Success();
+  return "";
 }
 
 }  // namespace
@@ -92,15 +85,4 @@ extern "C" void detente_matmul_by(void* blas, void* of_halves, void* set_threads
 
 extern "C" int64_t detente_calls() { return detente::calls.load(); }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_matmul, detente::product,
-                              xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::ThreadPool>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Attr<int64_t>("batch")
-                                  .Attr<int64_t>("m")
-                                  .Attr<int64_t>("n")
-                                  .Attr<int64_t>("k")
-                                  .Attr<bool>("ta")
-                                  .Attr<bool>("tb"));
+DETENTE_HANDLER(detente_matmul, detente::product)

@@ -11,15 +11,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <string_view>
+#include <string>
 #include <type_traits>
 #include <utility>
 
-#include "xla/ffi/api/ffi.h"
+#include "call.h"
 
 namespace detente {
-
-namespace ffi = xla::ffi;
 
 using Gemm = void (*)(const char*, const char*, const int*, const int*, const int*, const float*, const float*,
                       const int*, const float*, const int*, const float*, float*, const int*);
@@ -73,32 +71,20 @@ struct Work {
 // piece(0) to piece(pieces - 1), by at most `workers` threads at a time. `here`: whoever calls takes pieces as well. Who
 // does not waits for the pool, and must be no thread of it.
 template <typename Piece>
-void share(ffi::ThreadPool& pool, int64_t workers, int64_t pieces, Piece piece, bool here = true) {
+void share(const Pool& pool, int64_t workers, int64_t pieces, Piece piece, bool here = true) {
   calls.fetch_add(1, std::memory_order_relaxed);
   auto work = std::make_shared<Work<Piece>>(std::move(piece), pieces);
-  for (int64_t helper = here; helper < std::min(workers, pieces); ++helper) pool.Schedule([work] { work->take(); });
+  for (int64_t helper = here; helper < std::min(workers, pieces); ++helper) pool.schedule([work] { work->take(); });
   if (here) work->take();
   for (int64_t seen; (seen = work->done.load()) < work->pieces;) work->done.wait(seen);
 }
 
-inline int64_t workers(ffi::ThreadPool& pool) { return std::max<int64_t>(1, pool.num_threads()); }
+inline int64_t workers(const Pool& pool) { return std::max<int64_t>(1, pool.threads()); }
 
-inline ffi::Error unlike(const char* what) {
-  return ffi::Error(ffi::ErrorCode::kInvalidArgument, std::string(what) + " was called with other shapes than it says");
+inline std::string unlike(const char* what) {
+  return std::string(what) + " was called with other shapes than it says";
 }
 
-// What a call says of itself, by name; 0 where it does not, which is no size that anybody takes. XLA would read it for
-// us, as arguments of the handler: that takes the compiler of this file ten seconds.
-struct Said {
-  ffi::Dictionary all;
-
-  template <typename T = int64_t>
-  T of(std::string_view name) const {
-    const auto found = all.get<T>(name);
-    return found.has_value() ? *found : T{};
-  }
-};
-
-inline bool is_f32(const ffi::AnyBuffer& buffer) { return buffer.element_type() == ffi::DataType::F32; }
+inline bool is_f32(const Buffer& buffer) { return buffer.dtype == XLA_FFI_DataType_F32; }
 
 }  // namespace detente

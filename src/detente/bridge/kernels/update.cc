@@ -52,36 +52,35 @@ struct Update {
 // Of the operands `given` are the function's, `arrays` of them arrays of one size in front and the last one the group's
 // row; what comes behind is only waited for. Of the results `results` are arrays, in front too. A stack has `layers` of
 // each along the first axis, and `rows` if it has a row for each.
-ffi::Error update(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t key, int64_t given,
-                  int64_t arrays, int64_t results, int64_t layers, bool rows) {
+std::string update(const Call& call) {
+  const int64_t key = call.of("key"), given = call.of("given"), arrays = call.of("arrays");
+  const int64_t results = call.of("results"), layers = call.of("layers");
+  const bool rows = call.of<bool>("rows");
   Pass pass;
   {
     std::lock_guard<std::mutex> lock(guard);
     const auto found = passes.find(key);
-    if (found == passes.end()) {
-      return ffi::Error(ffi::ErrorCode::kFailedPrecondition, "this update was not given to detente");
-    }
+    if (found == passes.end()) return "this update was not given to detente";
     pass = found->second;
   }
-  if (layers < 1 || static_cast<int64_t>(args.size()) < given) return unlike("an update");
+  if (layers < 1 || call.operands() < given) return unlike("an update");
   Update made{pass.loop, std::vector<Layer>(layers), -1, 0};
   int64_t whole = -1;
-  const auto fits = [&](const ffi::AnyBuffer& buffer) {
-    if (whole < 0) whole = buffer.element_count();
-    return is_f32(buffer) && static_cast<int64_t>(buffer.element_count()) == whole && whole % layers == 0;
+  const auto fits = [&](const Buffer& buffer) {
+    if (whole < 0) whole = buffer.count;
+    return is_f32(buffer) && buffer.count == whole && whole % layers == 0;
   };
   for (int64_t i = 0; i < given; ++i) {
-    auto buffer = args.get<ffi::AnyBuffer>(i);
-    if (!buffer || (i < arrays && !fits(*buffer))) return unlike("an update");
-    const auto* bytes = static_cast<const char*>(buffer->untyped_data());
-    const int64_t step = i == given - 1 && !rows ? 0 : buffer->size_bytes() / layers;
-    for (int64_t k = 0; k < layers; ++k) made.layers[k].in.push_back(bytes + k * step);
+    const Buffer buffer = call.operand(i);
+    if (i < arrays && !fits(buffer)) return unlike("an update");
+    const int64_t step = i == given - 1 && !rows ? 0 : buffer.bytes() / layers;
+    for (int64_t k = 0; k < layers; ++k) made.layers[k].in.push_back(buffer.as<const char>() + k * step);
   }
-  for (size_t i = 0; i < rets.size(); ++i) {
-    auto buffer = rets.get<ffi::AnyBuffer>(i);
-    if (!buffer || (static_cast<int64_t>(i) < results && !fits(**buffer))) return unlike("an update");
-    auto* bytes = static_cast<char*>((*buffer)->untyped_data());
-    for (int64_t k = 0; k < layers; ++k) made.layers[k].out.push_back(bytes + k * ((*buffer)->size_bytes() / layers));
+  for (int64_t i = 0; i < call.results(); ++i) {
+    const Buffer buffer = call.result(i);
+    if (i < results && !fits(buffer)) return unlike("an update");
+    const int64_t step = buffer.bytes() / layers;
+    for (int64_t k = 0; k < layers; ++k) made.layers[k].out.push_back(buffer.as<char>() + k * step);
   }
   // Before any element: a result may lie where its number lay.
   for (Layer& layer : made.layers) {
@@ -91,8 +90,9 @@ ffi::Error update(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   made.size = whole / layers;
   made.pieces = (made.size + kPiece - 1) / kPiece;
   const int64_t pieces = made.pieces * layers;
+  const Pool pool = call.pool();
   share(pool, workers(pool), pieces, std::move(made));
-  return ffi::Error::Success();
+  return "";
 }
 
 }  // namespace
@@ -104,14 +104,4 @@ extern "C" void detente_pass(int64_t key, void* numbers, void* loop, int64_t kep
   passes[key] = {reinterpret_cast<Numbers>(numbers), reinterpret_cast<Loop>(loop), kept};
 }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(detente_update, detente::update::update,
-                              xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::ThreadPool>()
-                                  .RemainingArgs()
-                                  .RemainingRets()
-                                  .Attr<int64_t>("key")
-                                  .Attr<int64_t>("given")
-                                  .Attr<int64_t>("arrays")
-                                  .Attr<int64_t>("results")
-                                  .Attr<int64_t>("layers")
-                                  .Attr<bool>("rows"));
+DETENTE_HANDLER(detente_update, detente::update::update)

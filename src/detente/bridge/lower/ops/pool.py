@@ -20,6 +20,7 @@ from jax import lax
 
 from detente.bridge.lower.channels_last import Last, plainly
 from detente.bridge.lower.dtypes import cast, is_float, lowest, out_dtype, wide
+from detente.bridge.lower.ops.reduce import along
 from detente.bridge.lower.ops.resize import mix
 from detente.bridge.lower.ops.scatter import written
 from detente.bridge.lower.table import lowers
@@ -211,16 +212,20 @@ def _adaptive_avg(n: int) -> Any:
 def _adaptive_max(n: int) -> Any:
     def lower(call: Any, x: jax.Array, output_size: Any) -> tuple[jax.Array, jax.Array]:
         place = jnp.broadcast_to(_positions(x.shape[-n:]), x.shape)
-        sizes = _each(output_size, n)
+        sizes, seen = _each(output_size, n), lax.stop_gradient(x)
         for d in reversed(range(n)):
             axis = x.ndim - n + d
             starts, ends = _bins(x.shape[axis], sizes[d])
             # Windows differ in length by at most one: the short ones see their first element once more.
             longest = int((ends - starts).max()) if len(starts) else 1
             picks = [np.minimum(starts + k, ends - 1) for k in range(longest)]
-            values = [jnp.take(x, p, axis=axis) for p in picks]
-            x, place = _max_along(values, [jnp.take(place, p, axis=axis) for p in picks])
-        return x, cast(place, out_dtype(call, 1))
+            values = [jnp.take(seen, p, axis=axis) for p in picks]
+            seen, place = _max_along(values, [jnp.take(place, p, axis=axis) for p in picks])
+        # Read once more where it was found: its gradient is one scatter, and not one for every pick.
+        lead = x.shape[: x.ndim - n]
+        flat, at = (t.reshape(*lead, int(np.prod(t.shape[x.ndim - n :]))) for t in (x, place))
+        found = along(flat, at, len(lead), True)
+        return found.reshape(place.shape), cast(place, out_dtype(call, 1))
 
     return lower
 
