@@ -19,6 +19,7 @@ from detente.bridge.lower.backwards import only_backwards
 from detente.bridge.lower.channels_last import Last, last, plainly, wanted
 from detente.bridge.lower.contract import contracted
 from detente.bridge.lower.dtypes import cast, is_float, out_dtype, wide
+from detente.bridge.lower.ops import patches
 from detente.bridge.lower.ops.depthwise import apart, depthwise
 from detente.bridge.lower.ops.library_convolution import Ways, convolution, transposed, ways
 from detente.bridge.lower.ops.matmul import by_rows
@@ -87,8 +88,8 @@ def convolve_last(
         if set(stride) != {1}:
             x = x[(slice(None), *(slice(None, None, s) for s in stride))]
         y = _products(x, weight.reshape(weight.shape[:2]))
-    elif plain and _apart(weight, stride, dilation) and not _smaller(x.shape, weight):
-        y = _products(_patches(x, weight.shape[2:]), weight.reshape(weight.shape[0], -1))
+    elif plain and patches.apart(weight, stride, dilation):
+        y = _products(patches.patches(x, weight.shape[2:]), weight.reshape(weight.shape[0], -1))
     elif apart(x.shape[-1], groups, weight.shape[2:]):
         y = depthwise(x, weight, stride, padding, dilation)
     else:
@@ -103,35 +104,6 @@ def _products(rows: jax.Array, weight: jax.Array) -> jax.Array:
     kind = wide(rows.dtype) if is_float(rows.dtype) else None
     y = cast(contracted(by_rows, rows.reshape(-1, rows.shape[-1]), weight, kind), rows.dtype)
     return y.reshape(*rows.shape[:-1], weight.shape[0])
-
-
-def _apart(weight: jax.Array, stride: Sequence[int], dilation: Sequence[int]) -> bool:
-    """Whether no element of the input meets the kernel at two places."""
-    return tuple(stride) == weight.shape[2:] and set(dilation) == {1}
-
-
-def _smaller(shape: Sequence[int], weight: jax.Array) -> bool:
-    return any(size < k for size, k in zip(shape[1:-1], weight.shape[2:], strict=True))
-
-
-def _patches(x: jax.Array, kernel: Sequence[int]) -> jax.Array:
-    """What a kernel that strides over its own length meets: (N, ..., C) to (N, ..., C times the kernel's elements), in
-    a kernel's own order. What is left over at the end is met by nobody."""
-    n, count, sizes = len(kernel), x.shape[0], x.shape[1:-1]
-    out = [size // k for size, k in zip(sizes, kernel, strict=True)]
-    x = x[(slice(None), *(slice(o * k) for o, k in zip(out, kernel, strict=True)))]
-    x = x.reshape(count, *(part for o, k in zip(out, kernel, strict=True) for part in (o, k)), x.shape[-1])
-    places, elements = range(1, 2 * n, 2), range(2, 2 * n + 1, 2)
-    return jnp.transpose(x, (0, *places, 2 * n + 1, *elements)).reshape(count, *out, -1)
-
-
-def _together(rows: jax.Array, kernel: Sequence[int]) -> jax.Array:
-    """What ``_patches`` was made of."""
-    n, count, out = len(kernel), rows.shape[0], rows.shape[1:-1]
-    rows = rows.reshape(count, *out, -1, *kernel)
-    order = (part for d in range(n) for part in (1 + d, n + 2 + d))
-    sizes = [o * k for o, k in zip(out, kernel, strict=True)]
-    return jnp.transpose(rows, (0, *order, n + 1)).reshape(count, *sizes, -1)
 
 
 def convolved_last(
@@ -212,9 +184,9 @@ def convolve_transposed_last(
         )
     ]
     shape = (x.shape[0], *size, weight.shape[1] * groups)
-    if groups == 1 and not any((*padding, *output_padding)) and _apart(weight, stride, dilation):
+    if groups == 1 and not any((*padding, *output_padding)) and patches.apart(weight, stride, dilation):
         turned = weight.reshape(weight.shape[0], -1).T
-        return _with_bias(_together(_products(x, turned), weight.shape[2:]), bias, behind=0)
+        return _with_bias(patches.together(_products(x, turned), weight.shape[2:]), bias, behind=0)
     pads = [(p, p) for p in padding]
     by = convolved_last(shape, weight, x.dtype, stride, pads, dilation, groups)
     return _with_bias(transposed(x, weight, by), bias, behind=0)
