@@ -85,7 +85,7 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
         line("compile", 0, 1.0, processor="other, 2 cores", failed="exit code 1"),
         line("eager", 0, 2.0, model="vit"), line("eager, channels last", 0, 3.0, model="vit"),
         line("compile", 0, 4.0, model="vit"), line("compile, channels last", 0, 1.0, model="vit", first_s=7.0),
-        line("bridge", 0, 1.5, model="vit"),
+        line("bridge", 0, 1.5, model="vit", extension="built"),
         line("eager", 0, 2.0, model="convnext"), line("bridge", 0, 2.0, model="convnext"),
     ]  # fmt: skip
     told = page(lines, "python benchmarks/bridge_against_torch.py")
@@ -97,6 +97,10 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
     assert "| 1 | 2 | 1 cl | 1.5 | rolled | 1.50 (1.50 to 1.50) | 7, 9 |" in pictures, (
         "the layout that is faster"
     )
+    (had,) = [
+        text for text in told[: told.index("## other")].splitlines() if "extension of the bridge" in text
+    ]
+    assert "GPT-2" in had and "ConvNeXt" in had and "ViT" not in had
     assert "Geometric mean of the ratios: 1.08; the largest: 1.50." in told
     assert "may be faster with it: ConvNeXt tiny." in told
     (partly,) = [text for text in told.splitlines() if text.startswith("| ConvNeXt")]
