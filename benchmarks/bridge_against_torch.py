@@ -95,7 +95,7 @@ def measure(name: str, side: str) -> dict[str, Any]:
         "whole_gb": max(whole, peak()) / 1e9,
     }
     if side == "bridge":
-        found["extension"] = "built" if _extension() and not had else "none" if not had else "there"
+        found["extension"] = "there" if had else "built" if _extension() else "none"
     return found | ({"peak_gb": peak() / 1e9} if forgotten else {})
 
 

@@ -19,9 +19,7 @@ def called_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         asked.cache_clear()
     if build.kernels().why:
         pytest.skip(build.kernels().why)
-    if not build._wins(
-        CONVOLUTIONS
-    ):  # where nothing was measured yet it is now, and not while a test counts calls
+    if not build._wins(CONVOLUTIONS):
         pytest.skip("this torch's convolutions cannot be called")
     yield
     for asked in (build.kernels, build._wins):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -125,16 +126,22 @@ def test_many_threads_at_once_each_get_their_own() -> None:
         [jnp.asarray(drawn(10 * k + i, 1, 2, 128, 16), jnp.float32) for i in range(3)] for k in range(8)
     ]
     with backwards(), build.calling():
-        run = jax.jit(lambda q, k, v: fused_attention(q, k, v, None, False, 0.25, 0.0))
-        wanted = [np.asarray(run(*given)) for given in operands]
+        each_gets_its_own(
+            jax.jit(lambda q, k, v: fused_attention(q, k, v, None, False, 0.25, 0.0)), operands, 20
+        )
+
+
+def each_gets_its_own(run: Any, operands: Sequence[Sequence[Any]], times: int) -> None:
+    """Every thread, of its own operands, as often as that: what was computed alone. ``run`` is traced here."""
+    wanted = [np.asarray(run(*given)) for given in operands]
     wrong: list[int] = []
 
     def again(k: int) -> None:
-        for _ in range(20):
+        for _ in range(times):
             if not np.array_equal(np.asarray(run(*operands[k])), wanted[k]):
                 wrong.append(k)
 
-    threads = [threading.Thread(target=again, args=(k,)) for k in range(8)]
+    threads = [threading.Thread(target=again, args=(k,)) for k in range(len(operands))]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -7,7 +7,6 @@ import ctypes
 import os
 import subprocess
 import sys
-import threading
 from functools import partial
 from typing import Any
 
@@ -30,6 +29,7 @@ from detente.bridge.lower.ops.conv import convolve_last, convolve_transposed, co
 from detente.programs.count import count_program
 from detente.programs.hlo import read_hlo
 from detente.programs.kinds import kinds_of
+from tests.bridge.kernels.test_called import drawn, each_gets_its_own
 
 
 @pytest.fixture
@@ -37,10 +37,6 @@ def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small shapes go the same way as large ones."""
     monkeypatch.setattr(room, "LEAST", 0)
     monkeypatch.setattr(room, "CHANNELS", 1)
-
-
-def drawn(seed: int, *shape: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 # x (N, ..., C), kernel (O, C / groups, ...), stride, padding, dilation, groups
@@ -210,6 +206,20 @@ def test_what_is_taken() -> None:
         assert taken(groups=4, weight=(64, 16, 3, 3))
 
 
+def test_a_torch_without_these_functions_has_xlas(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(name: str) -> int:
+        raise AttributeError(name)
+
+    with backwards(), build.calling():
+        assert build.may_call("convolutions")
+        build._convolving.cache_clear()
+        build._wins.cache_clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(build, "_address", without)
+            assert build._convolving() is None and not build.may_call("convolutions")
+    build._convolving.cache_clear()
+
+
 class Pictures(nn.Module):
     """Down and up again."""
 
@@ -290,20 +300,7 @@ def test_many_threads_at_once_each_get_their_own() -> None:
     ]
     with backwards(), build.calling():
         run = jax.jit(lambda x, w: convolve_last(x, w, None, (1, 1), [(1, 1)] * 2, (1, 1), 1))
-        wanted = [np.asarray(run(*given)) for given in operands]
-    wrong: list[int] = []
-
-    def again(k: int) -> None:
-        for _ in range(30):
-            if not np.array_equal(np.asarray(run(*operands[k])), wanted[k]):
-                wrong.append(k)
-
-    threads = [threading.Thread(target=again, args=(k,)) for k in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads) and not wrong
+        each_gets_its_own(run, operands, 30)
 
 
 LAYERS = 10
@@ -390,7 +387,7 @@ import jax, jax.numpy as jnp
 from detente.bridge.kernels import build
 from detente.bridge.kernels.convolutions import Sizes, convolved
 found = build.kernels()
-addresses = [build._address(name) for name in build._CONVOLVES] + [build._python("PyGILState_GetThisThreadState")]
+addresses = list(build._convolving())
 fail = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
 addresses[1] = ctypes.cast(fail, ctypes.c_void_p).value
 found.library.detente_convolve_by((ctypes.c_void_p * len(addresses))(*addresses))

@@ -99,14 +99,22 @@ def _loaded() -> Any:
     library.detente_calls.argtypes = ()
     library.detente_calls.restype = ctypes.c_int64
     library.detente_matmul_by(*blas)
-    with contextlib.suppress(AttributeError):  # a torch without them has its convolutions by XLA
-        functions = [_address(name) for name in _CONVOLVES] + [_python("PyGILState_GetThisThreadState")]
+    if (functions := _convolving()) is not None:
         library.detente_convolve_by.argtypes = (ctypes.c_void_p * len(functions),)
         library.detente_convolve_by.restype = None
         library.detente_convolve_by((ctypes.c_void_p * len(functions))(*functions))
     for target in (TARGET, *OURS):
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
     return library
+
+
+@functools.cache
+def _convolving() -> tuple[int, ...] | None:
+    """Where the functions of convolution.cc's `Torch` lie; None of a torch without them: XLA convolves."""
+    try:
+        return (*map(_address, _CONVOLVES), _python("PyGILState_GetThisThreadState"))
+    except AttributeError:
+        return None
 
 
 def declined() -> bool:
@@ -169,9 +177,10 @@ def called(module: Any) -> int | None:
 def _wins(what: str) -> bool:
     """Whether the other library's products of bfloat16 numbers, or its convolutions, are worth a call on this machine:
     asked by the first program that has some."""
+    if what == CONVOLUTIONS and _convolving() is None:
+        return False
     try:
-        # Forced or not, it is tried: a torch that does not convolve so says it here.
-        return lead(_place(), what) >= WINS or os.environ.get(VARIABLE) == "1"
+        return os.environ.get(VARIABLE) == "1" or lead(_place(), what) >= WINS
     except Exception:  # as of ``kernels``: whatever speaks against it, XLA has its own
         return False
 

@@ -9,7 +9,7 @@ derivative with it, and a kernel's own has none.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 _ONLY: ContextVar[bool] = ContextVar("only_backwards", default=False)
@@ -27,20 +27,19 @@ def backwards_once() -> bool:
 
 
 @contextmanager
-def backwards() -> Iterator[None]:
+def _within(what: ContextVar[bool]) -> Iterator[None]:
+    before = what.set(True)
+    try:
+        yield
+    finally:
+        what.reset(before)
+
+
+def backwards() -> AbstractContextManager[None]:
     """What is traced inside is a training step's."""
-    before = _ONLY.set(True)
-    try:
-        yield
-    finally:
-        _ONLY.reset(before)
+    return _within(_ONLY)
 
 
-@contextmanager
-def again() -> Iterator[None]:
+def again() -> AbstractContextManager[None]:
     """What is traced inside is differentiated there already."""
-    before = _AGAIN.set(True)
-    try:
-        yield
-    finally:
-        _AGAIN.reset(before)
+    return _within(_AGAIN)

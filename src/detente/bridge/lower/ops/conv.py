@@ -177,6 +177,9 @@ def convolve_transposed_last(
     dilation: Sequence[int],
 ) -> jax.Array:
     """``convolve_transposed`` of (N, ..., C) with the same (C, O/groups, ...), to (N, ..., O)."""
+    if groups == 1 and not any((*padding, *output_padding)) and patches.apart(weight, stride, dilation):
+        turned = weight.reshape(weight.shape[0], -1).T
+        return _with_bias(patches.together(_products(x, turned), weight.shape[2:]), bias, behind=0)
     size = [
         (length - 1) * s - 2 * p + d * (k - 1) + extra + 1
         for length, s, p, d, k, extra in zip(
@@ -184,9 +187,6 @@ def convolve_transposed_last(
         )
     ]
     shape = (x.shape[0], *size, weight.shape[1] * groups)
-    if groups == 1 and not any((*padding, *output_padding)) and patches.apart(weight, stride, dilation):
-        turned = weight.reshape(weight.shape[0], -1).T
-        return _with_bias(patches.together(_products(x, turned), weight.shape[2:]), bias, behind=0)
     pads = [(p, p) for p in padding]
     by = convolved_last(shape, weight, x.dtype, stride, pads, dilation, groups)
     return _with_bias(transposed(x, weight, by), bias, behind=0)
