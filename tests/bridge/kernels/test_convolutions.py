@@ -213,7 +213,7 @@ def test_a_torch_without_these_functions_has_xlas(monkeypatch: pytest.MonkeyPatc
     with backwards(), build.calling():
         assert build.may_call("convolutions")
         build._convolving.cache_clear()
-        build._wins.cache_clear()
+        build._won.cache_clear()
         with monkeypatch.context() as patched:
             patched.setattr(build, "_address", without)
             assert build._convolving() is None and not build.may_call("convolutions")

@@ -16,7 +16,7 @@ import torch
 
 import detente
 from detente.bridge.kernels import build
-from detente.bridge.kernels.products import LEAST, TARGET, Product, rewrite
+from detente.bridge.kernels.products import BF16, F32, FORMS, LEAST, TARGET, Product, rewrite
 from detente.programs.count import count_program
 from detente.programs.hlo import read_hlo
 from detente.programs.kinds import kinds_of
@@ -139,9 +139,9 @@ def test_what_is_left_to_xla() -> None:
         assert not made(jnp.matmul, a.astype(kind), a.astype(kind))[1]
     half = a.astype("bfloat16")
     lowered = jax.jit(lambda a, b: (a @ a) @ (b @ b).astype("float32")).lower(a, half)
-    assert len(rewrite(lowered.compiler_ir(), 1, of=())) == 0
-    assert len(rewrite(lowered.compiler_ir(), 1, of=("bf16",))) == 1
-    assert len(rewrite(lowered.compiler_ir(), 1, of=("f32",))) == 2
+    assert len(rewrite(lowered.compiler_ir(), 1, of={})) == 0
+    assert len(rewrite(lowered.compiler_ir(), 1, of={BF16: FORMS})) == 1
+    assert len(rewrite(lowered.compiler_ir(), 1, of={F32: FORMS})) == 2
     with jax.enable_x64(True):
         assert not made(jnp.matmul, jnp.ones((64, 64), "float64"), jnp.ones((64, 64), "float64"))[1]
     assert not made(lambda a: a + 1, a)[1]
@@ -317,14 +317,64 @@ def test_a_program_from_before_there_was_a_compiler_is_made_anew(monkeypatch: An
     assert child()[:2] == ["False", "4"] and child()[:2] == ["True", "4"]
 
 
-def test_whether_it_is_worth_it_is_measured_once_and_remembered(monkeypatch: Any, tmp_path: Any) -> None:
-    from detente.bridge.kernels import worth
+LINEAR = {
+    "forward": (lambda x, w, g: x @ w.T, Product(1, 96, 80, 64, False, True)),
+    "gradient of the input": (lambda x, w, g: g @ w, Product(1, 96, 64, 80, False, False)),
+    "gradient of the weight": (lambda x, w, g: g.T @ x, Product(1, 80, 64, 96, True, False)),
+}
 
-    found = worth.lead(tmp_path)
-    assert found > 0 and len(list(tmp_path.glob("products-*.json"))) == 1
-    monkeypatch.setattr(worth, "_ratio", lambda *_: pytest.fail("measured again"))
-    assert worth.lead(tmp_path) == found
-    (known,) = tmp_path.glob("products-*.json")
-    known.write_text("{")
-    monkeypatch.setattr(worth, "_ratio", lambda *_: 1.5)
-    assert worth.lead(tmp_path) == pytest.approx(1.5), "a damaged file is none"
+
+@pytest.mark.parametrize("form", LINEAR)
+def test_only_the_forms_that_are_asked_for_are_called(form: str) -> None:
+    """A machine may call one of a layer's three products and leave the others to XLA."""
+    product, made = LINEAR[form]
+    shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((96, 64), (80, 64), (96, 80))]
+
+    def lowered() -> Any:
+        return jax.jit(partial(product)).lower(*shapes).compiler_ir()
+
+    assert made.form == form
+    assert rewrite(lowered(), of={F32: (form,)}) == (made,)
+    assert rewrite(lowered(), of={F32: [f for f in FORMS if f != form]}) == ()
+    assert rewrite(lowered(), of={}) == ()
+
+
+def test_a_product_of_one_long_side_is_another_form() -> None:
+    assert Product(1, 256, 50257, 768, False, True).form == "forward, long"
+    assert Product(1, 64, 256, 12544, True, False).form == "gradient of the weight, long"
+    assert Product(1, 256, 512, 2048, False, False).form == "gradient of the input"
+    assert Product(24, 64, 64, 4096, True, False).form == "batched"
+    made = Product(1, 64, 256, 12544, True, False)
+    assert made.turned.form == made.form, "the transposed product is the same work"
+
+
+def test_a_step_calls_what_was_measured_to_win(monkeypatch: Any) -> None:
+    """On a machine where gradients of weights lead alone, they are what a step calls."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128))
+    x = torch.randn(64, 128)
+
+    def calls(*won: str) -> int:
+        monkeypatch.setattr(
+            build, "_leads", lambda of: {f: 2.0 if f in won else 1.0 for f in build.DECIDED[of]}
+        )
+        build.kernels.cache_clear()
+        optimizer = torch.optim.SGD(model.parameters(), 0.0)
+        step = detente.compile(
+            model,
+            lambda m, b: m(b).square().mean(),
+            optimizer,
+            example_batch=x,
+            quiet=True,
+            certificate="none",
+        )
+        assert build.kernels().products == set(won)
+        assert ("forward 1.00" in build.kernels().slow) is ("forward" not in won)
+        return step.programs[0].compiled.calls - updates
+
+    updates = 0
+    updates = calls()
+    assert calls("gradient of the weight") == 2
+    assert calls("forward") == 2
+    assert calls("gradient of the input") == 1, "nobody asks for the batch's"
+    assert calls(*FORMS) == 5

@@ -24,9 +24,10 @@ import torch
 from detente.bridge.folder import trusted, users
 from detente.bridge.kernels import passes
 from detente.bridge.kernels.compiler import FLAGS, compiled, compiler
-from detente.bridge.kernels.products import BF16, F32, TARGET, multiplies, rewrite
+from detente.bridge.kernels.products import BF16, F32, FORMS, TARGET, multiplies, rewrite
 from detente.bridge.kernels.targets import OURS, calls_in
-from detente.bridge.kernels.worth import CONVOLUTIONS, WINS, lead, processor
+from detente.bridge.kernels.trials import ATTENTION, CONVOLUTIONS
+from detente.bridge.kernels.worth import WINS, leads, processor
 
 VARIABLE = "DETENTE_KERNELS"
 SOURCES = tuple(
@@ -52,16 +53,19 @@ _CONVOLVES = (
     "omp_get_max_threads",
 )
 _BUILDING = threading.Lock()
-_MAY: ContextVar[frozenset[str]] = ContextVar("may_call", default=frozenset())
+# What is decided of work of one kind.
+DECIDED = {F32: FORMS, BF16: FORMS, CONVOLUTIONS: (CONVOLUTIONS,), ATTENTION: (ATTENTION,)}
+_MAY: ContextVar[bool] = ContextVar("may_call", default=False)
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The extension as it is loaded. ``why`` is empty, or says why there is none; ``slow``: why products are not among
-    what it is called for."""
+    """The extension as it is loaded. ``why`` is empty, or says why there is none; ``products``: which forms of those of
+    float32 it is called for; ``slow``: why the others are not among them."""
 
     why: str = ""
     library: Any = None
+    products: frozenset[str] = frozenset()
     slow: str = ""
 
     def calls(self) -> int:
@@ -78,15 +82,26 @@ def kernels() -> Kernels:
         return Kernels(f"steps run on {jax.default_backend()}")
     try:
         library = _loaded()
-        found = lead(_place()) if os.environ.get(VARIABLE) != "1" else WINS
+        found = _leads(F32)
     except AttributeError as error:
         return Kernels(f"this torch gives no product to call: {error}")
     except (OSError, subprocess.SubprocessError) as error:
         return Kernels(f"the extension cannot be built here: {_told(error)}")
     except Exception as error:  # a release of JAX's that writes programs otherwise
         return Kernels(f"products cannot be called with jax {jax.__version__}: {_told(error)}")
-    slow = f"XLA's own products are as fast on this machine (its time is {found:.2f} of the calls')"
-    return Kernels(library=library, slow=slow if found < WINS else "")
+    won = frozenset(form for form, lead in found.items() if lead >= WINS)
+    behind = ", ".join(f"{form} {lead:.2f}" for form, lead in found.items() if form not in won)
+    slow = (
+        f"XLA's own products are as fast on this machine (its time by the calls': {behind})" if behind else ""
+    )
+    return Kernels(library=library, products=won, slow=slow)
+
+
+def _leads(of: str) -> dict[str, float]:
+    """As measured, or what wins where the user wants calls without a measurement."""
+    if os.environ.get(VARIABLE) == "1":
+        return dict.fromkeys(DECIDED[of], WINS)
+    return leads(_place(), of)
 
 
 @functools.cache
@@ -142,22 +157,17 @@ def _beforehand() -> None:
 @contextlib.contextmanager
 def calling() -> Iterator[None]:
     """What is traced inside runs here and nowhere else: its lowering may call kernels, where there are any."""
-    found = kernels()
-    before = _MAY.set(
-        frozenset() if found.why else frozenset({"kernels"} if found.slow else {"kernels", "products"})
-    )
+    before = _MAY.set(not kernels().why)
     try:
         yield
     finally:
         _MAY.reset(before)
 
 
-def may_call(what: str = "kernels") -> bool:
-    """Whether what is traced now may call ``kernels`` of ours, those that are made of the other library's ``products``,
-    or its ``convolutions``."""
-    if what == CONVOLUTIONS:
-        return "kernels" in _MAY.get() and _wins(CONVOLUTIONS)
-    return what in _MAY.get()
+def may_call(what: str = "") -> bool:
+    """Whether what is traced now may call kernels of ours, or those for ``CONVOLUTIONS`` or ``ATTENTION``, which are
+    made of the other library's work."""
+    return _MAY.get() and (not what or what in _won(what))
 
 
 def called(module: Any) -> int | None:
@@ -166,23 +176,20 @@ def called(module: Any) -> int | None:
     found = kernels()
     if found.why:
         return None
-    wanted = {F32} if not found.slow else set()
-    if BF16 in multiplies(module) and _wins(BF16):
-        wanted.add(BF16)
-    rewrite(module, of=wanted)
+    halves = _won(BF16) if BF16 in multiplies(module) else ()
+    rewrite(module, of={F32: found.products, BF16: halves})
     return calls_in(module)
 
 
 @functools.cache
-def _wins(what: str) -> bool:
-    """Whether the other library's products of bfloat16 numbers, or its convolutions, are worth a call on this machine:
-    asked by the first program that has some."""
-    if what == CONVOLUTIONS and _convolving() is None:
-        return False
+def _won(of: str) -> frozenset[str]:
+    """What of this work (trials.py) is worth a call on this machine: asked by the first program that has some."""
+    if of == CONVOLUTIONS and _convolving() is None:
+        return frozenset()
     try:
-        return os.environ.get(VARIABLE) == "1" or lead(_place(), what) >= WINS
+        return frozenset(kind for kind, lead in _leads(of).items() if lead >= WINS)
     except Exception:  # as of ``kernels``: whatever speaks against it, XLA has its own
-        return False
+        return frozenset()
 
 
 def loop(text: str) -> int | None:

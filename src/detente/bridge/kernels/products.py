@@ -13,7 +13,7 @@ its operands and its result in memory. So only products of ``LEAST`` multiplicat
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -27,6 +27,13 @@ LEAST = 1 << 16
 # Rows, columns: BLAS counts in integers of 32 bits.
 MOST = (1 << 31) - 1
 F32, BF16 = "f32", "bf16"
+# Which of a linear layer's products one is like, or that it is a batch of them, as attention's are.
+# ``LONG``: one side is so many times as long as the others, as of a picture's pixels or a vocabulary.
+FORWARD, OF_INPUT, OF_WEIGHT = "forward", "gradient of the input", "gradient of the weight"
+BATCHED = "batched"
+LONG, LONGER = ", long", 6
+FORMS = (*(form + long for form in (FORWARD, OF_INPUT, OF_WEIGHT) for long in ("", LONG)), BATCHED)
+EVERY = {F32: FORMS, BF16: FORMS}
 # Of operands of one type: what their product may be.
 _RESULTS = {F32: (F32,), BF16: (BF16, F32)}
 
@@ -41,6 +48,21 @@ class Product:
     k: int
     ta: bool
     tb: bool
+
+    @property
+    def form(self) -> str:
+        """Which of ``FORMS`` it has. A library that is fast in one may be slow in another.
+
+        >>> Product(1, 256, 3072, 768, ta=False, tb=True).form, Product(1, 64, 256, 12544, ta=True, tb=False).form
+        ('forward', 'gradient of the weight, long')
+        >>> Product(24, 64, 64, 64, ta=False, tb=True).form
+        'batched'
+        """
+        if self.batch > 1:
+            return BATCHED
+        form = {(False, True): FORWARD, (True, False): OF_WEIGHT}.get((self.ta, self.tb), OF_INPUT)
+        *_, second, first = sorted((self.m, self.n, self.k))
+        return form + (LONG if first >= LONGER * second else "")
 
     @property
     def turned(self) -> Product:
@@ -84,12 +106,14 @@ class Operand:
         return Operand(owner.operands[0], batch, summed, free)
 
 
-def rewrite(module: Any, least: int = LEAST, of: Collection[str] = (F32, BF16)) -> tuple[Product, ...]:
-    """Products of ``module`` (an MLIR module of StableHLO, changed in place), where their operands are ``of`` these
-    types, become calls of ``TARGET``. What became one, in the program's order."""
+def rewrite(
+    module: Any, least: int = LEAST, of: Mapping[str, Collection[str]] = EVERY
+) -> tuple[Product, ...]:
+    """Products of ``module`` (an MLIR module of StableHLO, changed in place) become calls of ``TARGET``: ``of``
+    operands of these types those of these forms. What became one, in the program's order."""
     with module.context, ir.Location.unknown():
         return tuple(
-            made for op, kind in _products(module) if kind in of and (made := _call(op, least)) is not None
+            made for op, kind in _products(module) if (made := _call(op, least, of.get(kind, ()))) is not None
         )
 
 
@@ -115,7 +139,9 @@ def _products(module: Any) -> list[tuple[Any, str]]:
     return found
 
 
-def _call(op: Any, least: int) -> Product | None:
+def _call(op: Any, least: int, forms: Collection[str]) -> Product | None:
+    if not forms:
+        return None
     left, right = op.operands
     (result,) = op.results
     types = [ir.RankedTensorType(value.type) for value in (left, right, result)]
@@ -144,6 +170,8 @@ def _call(op: Any, least: int) -> Product | None:
     operands = [of_a[0], of_b[0]]
     if behind is not None:
         operands, made, result = operands[::-1], made.turned, behind.results[0]
+    if made.form not in forms:
+        return None
     summed_in = ir.RankedTensorType.get(ir.RankedTensorType(result.type).shape, ir.F32Type.get())
     (value,) = _custom_call(op, operands, summed_in, made).results
     if value.type != result.type:

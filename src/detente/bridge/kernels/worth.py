@@ -1,7 +1,8 @@
-"""Whether the other library's products and convolutions are faster on this machine: measured, once, and remembered.
+"""Whether the other library's work is faster on this machine: measured, once, and remembered.
 
-MKL leads XLA by a fifth on Intel's processors, and is behind it on others. What a library promises of a processor is
-not asked: six products of a training step's kind, or a convolution and its gradients, are timed in both, in turns.
+MKL leads XLA by a fifth on Intel's processors. On an AMD of Zen 3 the two are as fast in the products of a forward
+pass, and MKL leads in gradients of weights and in batches. What a library promises of a processor is not asked: each
+kind of work (trials.py) is timed in both, in turns.
 """
 
 from __future__ import annotations
@@ -12,114 +13,55 @@ import math
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jaxlib
-import numpy as np
 import torch
 
-from detente.bridge.kernels.convolutions import Sizes, convolved, of_input, of_kernel
-from detente.bridge.kernels.products import BF16, F32, rewrite
+from detente.bridge.kernels.products import F32
+from detente.bridge.kernels.trials import trials
 
 # How much faster it must be: below this a call, which nothing is fused into, is not worth having.
 WINS = 1.05
-ROUNDS = 7
-# (rows, inner, columns) of a linear layer: forward, gradient of the input, gradient of the weight.
-_DTYPES = {F32: jnp.float32, BF16: jnp.bfloat16}
-_LAYERS = ((256, 768, 768), (256, 512, 2048))
-CONVOLUTIONS = "convolutions"
-# (pictures, their size, channels in and out, the kernel's size): a layer in the middle of a network.
-_CONVOLVED = (2, 28, 128, 3)
+ROUNDS = 8
+# Of which so many are enough where they took so long.
+ENOUGH, SECONDS = 4, 0.06
 
 
-def lead(place: Path, of: str = F32) -> float:
-    """Seconds of XLA's products ``of`` this type, or of its ``CONVOLUTIONS``, over those of the calls, the geometric
-    mean over shapes; remembered in ``place`` for this processor, these cores and these versions."""
-    kind = of if of == CONVOLUTIONS else f"products-{of}"
-    known = place / f"{kind}-{_machine()}.json"
+def leads(place: Path, of: str = F32) -> dict[str, float]:
+    """Of each kind of work that ``trials(of)`` names: the seconds of XLA's way over those of the calls, the geometric
+    mean over shapes. Remembered in ``place`` for this processor, these cores and these versions."""
+    known = place / f"leads-{of}-{_machine()}.json"
     try:
-        return float(json.loads(known.read_text())["lead"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return {str(k): float(v) for k, v in json.loads(known.read_text())["leads"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
+    ratios: dict[str, list[float]] = {}
     # What asks may be in the middle of a trace, of which none of this is a part.
     with jax.ensure_compile_time_eval():
-        ratios = _of_convolutions() if of == CONVOLUTIONS else _of_products(_DTYPES[of])
-    found = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        for kind, plain, called, operands in trials(of):
+            ratios.setdefault(kind, []).append(_ratio(plain, called, operands))
+    found = {kind: math.exp(sum(map(math.log, each)) / len(each)) for kind, each in ratios.items()}
     fresh = known.with_name(f".{known.name}.{os.getpid()}")
     try:
-        fresh.write_text(json.dumps({"lead": found, "of": ratios}))
+        fresh.write_text(json.dumps({"leads": found, "of": ratios}))
         fresh.replace(known)
     except OSError:
         fresh.unlink(missing_ok=True)
     return found
 
 
-def _of_products(dtype: Any) -> list[float]:
-    found = []
-    for layer in _LAYERS:
-        for product, a, b in _products(*layer, dtype):
-            plain = jax.jit(product).lower(a, b).compile()
-            # JAX keeps one module for each function, and this one is changed
-            lowered = jax.jit(partial(product)).lower(a, b)
-            calls = rewrite(lowered.compiler_ir())
-            found.append(_ratio(plain, lowered.compile(), a, b) if calls else 1.0)
-    return found
-
-
-def _of_convolutions() -> list[float]:
-    (n, size, channels, kernel), draw = _CONVOLVED, np.random.default_rng(0)
-    x, weight = (
-        jnp.asarray(draw.standard_normal(shape), jnp.float32)
-        for shape in ((n, size, size, channels), (channels, channels, kernel, kernel))
-    )
-    sizes = Sizes.of(x.shape, weight.shape, (1, 1), (kernel // 2,) * 2, (1, 1), 1)
-    found = []
-    for plain, called in _convolutions(sizes):
-        ways = [jax.jit(way).lower(x, weight).compile() for way in (plain, called)]
-        found.append(_ratio(ways[0], ways[1], x, weight))
-    return found
-
-
-def _convolutions(sizes: Sizes) -> list[tuple[Callable[..., Any], Callable[..., Any]]]:
-    """Each way of a convolution whose result is as large as its input, and of both gradients."""
-
-    def plain(x: Any, weight: Any) -> Any:
-        turned = jnp.transpose(weight, (2, 3, 1, 0))
-        pads, numbers = [(sizes.low_h,) * 2, (sizes.low_w,) * 2], ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(x, turned, (1, 1), pads, dimension_numbers=numbers)
-
-    return [
-        (plain, partial(convolved, sizes)),
-        (lambda x, w: jax.vjp(lambda x: plain(x, w), x)[1](x)[0], lambda x, w: of_input(sizes, w, x)),
-        (lambda x, w: jax.vjp(lambda w: plain(x, w), w)[1](x)[0], lambda x, w: of_kernel(sizes, x, x)),
-    ]
-
-
-def _products(rows: int, inner: int, columns: int, dtype: Any) -> list[tuple[Callable[..., Any], Any, Any]]:
-    draw = np.random.default_rng(0)
-    x, w, g = (
-        jnp.asarray(draw.standard_normal(shape), dtype)
-        for shape in ((rows, inner), (columns, inner), (rows, columns))
-    )
-    contract = jax.lax.dot_general
-    return [
-        (lambda x, w: contract(x, w, (((1,), (1,)), ((), ()))), x, w),
-        (lambda g, w: contract(g, w, (((1,), (0,)), ((), ()))), g, w),
-        (lambda g, x: contract(g, x, (((0,), (0,)), ((), ()))), g, x),
-    ]
-
-
-def _ratio(plain: Callable[..., Any], called: Callable[..., Any], a: Any, b: Any) -> float:
-    """The fastest of each, in turns: what else the machine did meanwhile must not choose."""
-    best = [math.inf, math.inf]
-    for _ in range(ROUNDS):
-        for k, run in enumerate((plain, called)):
+def _ratio(plain: Callable[..., Any], called: Callable[..., Any], operands: tuple[Any, ...]) -> float:
+    """Of the fastest of each, in turns, each one first as often: what else the machine did must not choose."""
+    best, ways, since = [math.inf, math.inf], (plain, called), time.perf_counter()
+    for turn in range(ROUNDS):
+        if turn >= ENOUGH and time.perf_counter() - since > SECONDS:
+            break
+        for k in (0, 1) if turn % 2 else (1, 0):
             begun = time.perf_counter()
-            jax.block_until_ready(run(a, b))
+            jax.block_until_ready(ways[k](*operands))
             best[k] = min(best[k], time.perf_counter() - begun)
     return best[0] / best[1]
 

@@ -14,18 +14,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from detente.bridge.kernels.attentions import Sizes, attended, of_attended
 from detente.bridge.kernels.build import may_call
-from detente.bridge.kernels.targets import ATTENTION, OF_ATTENTION, call
+from detente.bridge.kernels.trials import ATTENTION
 from detente.bridge.lower.backwards import backwards_once
 
 # Scores of a head: of fewer the plain form is as fast (GPT-2's 64 x 64: 2.3 ms for 2.8; 128 x 128: 7.4 for 3.6).
 LEAST = 1 << 13
-Sizes = tuple[tuple[str, Any], ...]
 
 
 def is_taken(query: Any, key: Any, value: Any, mask: Any, dropout: float) -> bool:
     """Whether the kernel takes this attention: (B, H, L, D) in float32, without a mask of its own."""
-    if not (backwards_once() and may_call("products")) or mask is not None or not 0 <= dropout < 1:
+    if not backwards_once() or mask is not None or not 0 <= dropout < 1:
         return False
     shapes = [query.shape, key.shape, value.shape]
     return (
@@ -36,6 +36,7 @@ def is_taken(query: Any, key: Any, value: Any, mask: Any, dropout: float) -> boo
         and key.shape[2] == value.shape[2]
         and min(prod(s) for s in shapes) > 0
         and query.shape[2] * key.shape[2] >= LEAST
+        and may_call(ATTENTION)
     )
 
 
@@ -43,31 +44,24 @@ def fused_attention(
     query: Any, key: Any, value: Any, keep: Any, causal: bool, scale: float, dropout: float
 ) -> Any:
     """(B, H, L, E). ``keep`` (B, H, L, S), of bools, is what ``dropout`` keeps; None where nothing is dropped."""
-    apart = [jnp.swapaxes(t, 1, 2) for t in (query, key, value)]
-    b, rows, h, d = apart[0].shape
-    sizes = {"b": b, "l": rows, "s": apart[1].shape[1], "h": h, "d": d, "e": apart[2].shape[3]}
-    sizes |= {"causal": causal, "scale": float(scale), "dropout": float(dropout)}
+    query, key, value = (jnp.swapaxes(t, 1, 2) for t in (query, key, value))
+    sizes = Sizes.of(query.shape, value.shape, causal, scale, dropout)
     keep = jnp.ones((1,), bool) if keep is None else keep
-    query, key, value = apart
-    return jnp.swapaxes(_fused(query, key, value, keep, tuple(sizes.items())), 1, 2)
+    return jnp.swapaxes(_fused(query, key, value, keep, sizes), 1, 2)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _fused(query: Any, key: Any, value: Any, keep: Any, sizes: Sizes) -> Any:
-    return _forward(query, key, value, keep, sizes)[0]
+    return attended(sizes, query, key, value, keep)[0]
 
 
 def _forward(query: Any, key: Any, value: Any, keep: Any, sizes: Sizes) -> tuple[Any, Any]:
-    given = dict(sizes)
-    shapes = [tuple(given[k] for k in "blhe"), tuple(given[k] for k in "bhl")]
-    result, logs = call(ATTENTION, shapes, query, key, value, keep, **given)
+    result, logs = attended(sizes, query, key, value, keep)
     return result, (query, key, value, keep, result, logs)
 
 
 def _backward(sizes: Sizes, held: Any, gradient: Any) -> tuple[Any, Any, Any, None]:
-    query, key, value, *_ = held
-    shapes = [query.shape, key.shape, value.shape]
-    return (*call(OF_ATTENTION, shapes, *held, gradient, **dict(sizes)), None)
+    return (*of_attended(sizes, held, gradient), None)
 
 
 _fused.defvjp(_forward, _backward)

@@ -25,6 +25,7 @@ from jax.ad_checkpoint import checkpoint_name
 from detente.bridge.kernels import convolutions as library
 from detente.bridge.kernels.build import may_call
 from detente.bridge.kernels.convolutions import Sizes
+from detente.bridge.kernels.trials import CONVOLUTIONS
 from detente.bridge.lower.backwards import only_backwards
 
 # Multiplications: torch's way to its kernel takes 50 microseconds, in which XLA does a convolution of this size.
@@ -68,7 +69,7 @@ def ways(
     sizes = None
     if only_backwards() and even and weight.ndim in (3, 4) and dtype == weight.dtype == jnp.float32:
         sizes = Sizes.of(shape, weight.shape, stride, [low for low, _ in padding], dilation, groups)
-        if sizes.multiplications < LEAST or not may_call("convolutions"):
+        if sizes.multiplications < LEAST or not may_call(CONVOLUTIONS):
             sizes = None
     return Ways(shape, weight.shape, plain, sizes)
 
