@@ -235,7 +235,7 @@ def _built() -> Path:
     texts = [file.read_bytes() for file in (*SOURCES, *HEADERS)]
     text = repr((texts, FLAGS, command, jaxlib.__version__, processor()))
     name = f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
-    arguments = (*FLAGS, "-std=c++20", f"-I{jax.ffi.include_dir()}", "-x", "c++", "-")
+    arguments = (*FLAGS, "-std=c++17", f"-I{jax.ffi.include_dir()}", "-x", "c++", "-")
     # One unit: what all of them read is read once.
     whole = "".join(f'#include "{file}"\n' for file in SOURCES)
     with _BUILDING:

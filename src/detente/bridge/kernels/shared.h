@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -55,6 +57,8 @@ struct Work {
   Piece piece;
   int64_t pieces;
   std::atomic<int64_t> next{0}, done{0};
+  std::mutex guard;
+  std::condition_variable ended;
 
   Work(Piece given, int64_t count) : piece(std::move(given)), pieces(count) {}
 
@@ -62,9 +66,16 @@ struct Work {
     const int before = threads ? threads(1) : 0;
     for (int64_t p; (p = next.fetch_add(1)) < pieces;) {
       piece(p);
-      if (done.fetch_add(1) + 1 == pieces) done.notify_all();
+      if (done.fetch_add(1) + 1 < pieces) continue;
+      std::lock_guard<std::mutex> lock(guard);
+      ended.notify_all();
     }
     if (threads) threads(before);
+  }
+
+  void wait() {
+    std::unique_lock<std::mutex> lock(guard);
+    ended.wait(lock, [this] { return done.load() == pieces; });
   }
 };
 
@@ -76,7 +87,7 @@ void share(const Pool& pool, int64_t workers, int64_t pieces, Piece piece, bool 
   auto work = std::make_shared<Work<Piece>>(std::move(piece), pieces);
   for (int64_t helper = here; helper < std::min(workers, pieces); ++helper) pool.schedule([work] { work->take(); });
   if (here) work->take();
-  for (int64_t seen; (seen = work->done.load()) < work->pieces;) work->done.wait(seen);
+  work->wait();
 }
 
 inline int64_t workers(const Pool& pool) { return std::max<int64_t>(1, pool.threads()); }
