@@ -107,7 +107,7 @@ def _extension() -> bool:
 
 
 def _leads() -> dict[str, float]:
-    """What of a library's work was measured to be faster than XLA's on this machine, in this process, and by how much."""
+    """XLA's seconds by those of the calls, as this process measured them for what it may call."""
     place, found = users(), {}
     for file in sorted((place / "kernels").glob("leads-*.json")) if place is not None else ():
         found |= {k: round(v, 2) for k, v in json.loads(file.read_text())["leads"].items()}
