@@ -17,6 +17,7 @@ import torch
 import detente
 from detente.bridge.kernels import build
 from detente.bridge.kernels.products import BF16, F32, FORMS, LEAST, TARGET, Product, rewrite
+from detente.bridge.kernels.trials import DECIDED
 from detente.programs.count import count_program
 from detente.programs.hlo import read_hlo
 from detente.programs.kinds import kinds_of
@@ -355,9 +356,7 @@ def test_a_step_calls_what_was_measured_to_win(monkeypatch: Any) -> None:
     x = torch.randn(64, 128)
 
     def calls(*won: str) -> int:
-        monkeypatch.setattr(
-            build, "_leads", lambda of: {f: 2.0 if f in won else 1.0 for f in build.DECIDED[of]}
-        )
+        monkeypatch.setattr(build, "_leads", lambda of: {f: 2.0 if f in won else 1.0 for f in DECIDED[of]})
         build.kernels.cache_clear()
         optimizer = torch.optim.SGD(model.parameters(), 0.0)
         step = detente.compile(

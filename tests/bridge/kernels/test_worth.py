@@ -11,7 +11,7 @@ import pytest
 
 from detente.bridge.kernels import build, worth
 from detente.bridge.kernels.products import BF16, F32
-from detente.bridge.kernels.trials import ATTENTION, CONVOLUTIONS, trials
+from detente.bridge.kernels.trials import ATTENTION, CONVOLUTIONS, DECIDED, trials
 
 
 @pytest.fixture(autouse=True)
@@ -41,14 +41,21 @@ def test_everything_that_is_decided_is_measured_once_and_remembered(
 ) -> None:
     """A form that no trial has would be left to XLA for ever, and nobody would know."""
     found = worth.leads(tmp_path, of)
-    assert set(found) == set(build.DECIDED[of]) and all(lead > 0 for lead in found.values())
+    assert set(found) == set(DECIDED[of]) and all(lead > 0 for lead in found.values())
     (known,) = tmp_path.glob(f"leads-{of}-*.json")
     monkeypatch.setattr(worth, "_ratio", lambda *_: pytest.fail("measured again"))
     assert worth.leads(tmp_path, of) == found
     monkeypatch.setattr(worth, "_ratio", lambda *_: 1.5)
-    for damaged in ("{", "[]", "{}", json.dumps({"leads": [1.0]}), json.dumps({"leads": {"x": None}})):
+    for damaged in (
+        "{",
+        "[]",
+        "{}",
+        json.dumps({"leads": [1.0]}),
+        '{"leads": {}}',
+        json.dumps({"leads": {"x": None}}),
+    ):
         known.write_text(damaged)
-        assert worth.leads(tmp_path, of) == dict.fromkeys(build.DECIDED[of], pytest.approx(1.5)), damaged
+        assert worth.leads(tmp_path, of) == dict.fromkeys(DECIDED[of], pytest.approx(1.5)), damaged
 
 
 def test_a_folder_that_takes_nothing_is_measured_in_each_time(tmp_path: Any, monkeypatch: Any) -> None:
@@ -73,9 +80,7 @@ def test_attention_is_taken_where_attention_leads_whatever_products_do(monkeypat
     a = jax.ShapeDtypeStruct((1, 4, 128, 64), np.float32)
     for products, attention in ((0.9, 1.4), (1.4, 0.9)):
         leads = {F32: products, BF16: products, CONVOLUTIONS: products, ATTENTION: attention}
-        monkeypatch.setattr(
-            build, "_leads", lambda of, leads=leads: dict.fromkeys(build.DECIDED[of], leads[of])
-        )
+        monkeypatch.setattr(build, "_leads", lambda of, leads=leads: dict.fromkeys(DECIDED[of], leads[of]))
         build.kernels.cache_clear()
         build._won.cache_clear()
         with backwards(), build.calling():

@@ -24,9 +24,9 @@ import torch
 from detente.bridge.folder import trusted, users
 from detente.bridge.kernels import passes
 from detente.bridge.kernels.compiler import FLAGS, compiled, compiler
-from detente.bridge.kernels.products import BF16, F32, FORMS, TARGET, multiplies, rewrite
+from detente.bridge.kernels.products import BF16, F32, TARGET, multiplies, rewrite
 from detente.bridge.kernels.targets import OURS, calls_in
-from detente.bridge.kernels.trials import ATTENTION, CONVOLUTIONS
+from detente.bridge.kernels.trials import CONVOLUTIONS, DECIDED
 from detente.bridge.kernels.worth import WINS, leads, processor
 
 VARIABLE = "DETENTE_KERNELS"
@@ -53,8 +53,6 @@ _CONVOLVES = (
     "omp_get_max_threads",
 )
 _BUILDING = threading.Lock()
-# What is decided of work of one kind.
-DECIDED = {F32: FORMS, BF16: FORMS, CONVOLUTIONS: (CONVOLUTIONS,), ATTENTION: (ATTENTION,)}
 _MAY: ContextVar[bool] = ContextVar("may_call", default=False)
 
 

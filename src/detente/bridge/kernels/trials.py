@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from detente.bridge.kernels import attentions, convolutions
-from detente.bridge.kernels.products import BF16, F32, rewrite
+from detente.bridge.kernels.products import BF16, F32, FORMS, rewrite
 
 CONVOLUTIONS, ATTENTION = "convolutions", "attention"
+# What trials of each kind of work decide.
+DECIDED = {F32: FORMS, BF16: FORMS, CONVOLUTIONS: (CONVOLUTIONS,), ATTENTION: (ATTENTION,)}
 # (rows, inner, columns) of a linear layer, and of one with a long side. Each costs a first step a quarter of a second.
 _LAYERS = ((784, 256, 1024), (6272, 64, 256))
 # (batch, positions, size of a head) of attention's scores.
