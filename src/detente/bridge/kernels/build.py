@@ -87,7 +87,7 @@ def kernels() -> Kernels:
         return Kernels(f"the extension cannot be built here: {_told(error)}")
     except Exception as error:  # a release of JAX's that writes programs otherwise
         return Kernels(f"products cannot be called with jax {jax.__version__}: {_told(error)}")
-    won = frozenset(form for form, lead in found.items() if lead >= WINS)
+    won = _winning(found)
     behind = ", ".join(f"{form} {lead:.2f}" for form, lead in found.items() if form not in won)
     slow = (
         f"XLA's own products are as fast on this machine (its time by the calls': {behind})" if behind else ""
@@ -100,6 +100,10 @@ def _leads(of: str) -> dict[str, float]:
     if os.environ.get(VARIABLE) == "1":
         return dict.fromkeys(DECIDED[of], WINS)
     return leads(_place(), of)
+
+
+def _winning(found: dict[str, float]) -> frozenset[str]:
+    return frozenset(kind for kind, lead in found.items() if lead >= WINS)
 
 
 @functools.cache
@@ -185,7 +189,7 @@ def _won(of: str) -> frozenset[str]:
     if of == CONVOLUTIONS and _convolving() is None:
         return frozenset()
     try:
-        return frozenset(kind for kind, lead in _leads(of).items() if lead >= WINS)
+        return _winning(_leads(of))
     except Exception:  # as of ``kernels``: whatever speaks against it, XLA has its own
         return frozenset()
 

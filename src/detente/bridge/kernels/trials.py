@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from detente.bridge.kernels import attentions, convolutions
-from detente.bridge.kernels.products import BF16, F32, FORMS, rewrite
+from detente.bridge.kernels.products import BF16, EVERY, F32, rewrite
 
 CONVOLUTIONS, ATTENTION = "convolutions", "attention"
 # What trials of each kind of work decide.
-DECIDED = {F32: FORMS, BF16: FORMS, CONVOLUTIONS: (CONVOLUTIONS,), ATTENTION: (ATTENTION,)}
+DECIDED = EVERY | {CONVOLUTIONS: (CONVOLUTIONS,), ATTENTION: (ATTENTION,)}
 # (rows, inner, columns) of a linear layer, and of one with a long side. Each costs a first step a quarter of a second.
 _LAYERS = ((784, 256, 1024), (6272, 64, 256))
 # (batch, positions, size of a head) of attention's scores.
@@ -32,7 +32,7 @@ def trials(of: str) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any
     """Of products ``of`` this type, or of ``CONVOLUTIONS``, or of ``ATTENTION``: the name of what is decided, XLA's
     way, the call's, both compiled, and what they are called with."""
     if of == CONVOLUTIONS:
-        yield from _of_convolutions()
+        yield from (_of_convolution(*sizes) for sizes in _CONVOLVED)
     elif of == ATTENTION:
         yield from _of_attention()
     else:
@@ -60,26 +60,25 @@ def _products(dtype: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, Any]]
     yield lambda q, k: contract(q, k, (((2,), (2,)), ((0,), (0,)))), (q, k)
 
 
-def _of_convolutions() -> Iterator[tuple[str, Any, Any, tuple[Any, ...]]]:
-    """Convolutions whose result is as large as their input, with both gradients."""
-    for n, size, channels, kernel in _CONVOLVED:
-        operands = _arrays((n, size, size, channels), (channels, channels, kernel, kernel))
-        pads = (kernel // 2,) * 2
-        sizes = convolutions.Sizes.of(operands[0].shape, operands[1].shape, (1, 1), pads, (1, 1), 1)
+def _of_convolution(n: int, size: int, channels: int, kernel: int) -> tuple[str, Any, Any, tuple[Any, ...]]:
+    """A convolution whose result is as large as its input, with both gradients."""
+    operands = _arrays((n, size, size, channels), (channels, channels, kernel, kernel))
+    pads = (kernel // 2,) * 2
+    sizes = convolutions.Sizes.of(operands[0].shape, operands[1].shape, (1, 1), pads, (1, 1), 1)
 
-        def plain(x: Any, weight: Any, pads: Any = pads) -> Any:
-            turned, numbers = jnp.transpose(weight, (2, 3, 1, 0)), ("NHWC", "HWIO", "NHWC")
-            return jax.lax.conv_general_dilated(x, turned, (1, 1), [pads] * 2, dimension_numbers=numbers)
+    def convolve(x: Any, weight: Any) -> Any:
+        turned, numbers = jnp.transpose(weight, (2, 3, 1, 0)), ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, turned, (1, 1), [pads] * 2, dimension_numbers=numbers)
 
-        def of_plain(x: Any, weight: Any, plain: Any = plain) -> Any:
-            result, back = jax.vjp(plain, x, weight)
-            return result, back(x)
+    def plain(x: Any, weight: Any) -> Any:
+        result, back = jax.vjp(convolve, x, weight)
+        return result, back(x)
 
-        def called(x: Any, weight: Any, sizes: convolutions.Sizes = sizes) -> Any:
-            gradients = convolutions.of_input(sizes, weight, x), convolutions.of_kernel(sizes, x, x)
-            return convolutions.convolved(sizes, x, weight), gradients
+    def called(x: Any, weight: Any) -> Any:
+        gradients = convolutions.of_input(sizes, weight, x), convolutions.of_kernel(sizes, x, x)
+        return convolutions.convolved(sizes, x, weight), gradients
 
-        yield CONVOLUTIONS, _compiled(of_plain, *operands), _compiled(called, *operands), operands
+    return CONVOLUTIONS, _compiled(plain, *operands), _compiled(called, *operands), operands
 
 
 def _of_attention() -> Iterator[tuple[str, Any, Any, tuple[Any, ...]]]:
