@@ -95,9 +95,18 @@ def measure(name: str, side: str) -> dict[str, Any]:
         "whole_gb": max(whole, peak()) / 1e9,
     }
     if side == "bridge":
-        found["extension"] = "there" if had else "built" if _extension() else "none"
+        found["extension"] = _came() or ("there" if had else "built" if _extension() else "none")
         found["leads"] = _leads()
     return found | ({"peak_gb": peak() / 1e9} if forgotten else {})
+
+
+def _came() -> str:
+    """``shipped`` if the kernels that this process calls were compiled by the installation."""
+    from detente.bridge.kernels.build import kernels
+    from detente.bridge.kernels.extension import FOLDER
+
+    library = kernels().library
+    return "shipped" if library is not None and Path(library._name).parent == FOLDER else ""
 
 
 def _extension() -> bool:
@@ -213,7 +222,13 @@ def _table(lines: list[dict[str, Any]]) -> list[str]:
     if there := {line["model"] for line in lines if MODELS[line["model"]].pictures} - laid:
         names = ", ".join(m.name for name, m in MODELS.items() if name in there)
         text += ["", f"Measured before channels last was tried, and PyTorch may be faster with it: {names}."]
-    counted = {line["model"] for line in lines if line.get("extension") in ("built", "none")}
+    if came := {line["model"] for line in lines if line.get("extension") == "shipped"}:
+        names = ", ".join(m.name for name, m in MODELS.items() if name in came)
+        text += [
+            "",
+            f"First steps with kernels that the installation had compiled (`make install`): {names}.",
+        ]
+    counted = came | {line["model"] for line in lines if line.get("extension") in ("built", "none")}
     if there := {line["model"] for line in lines} - counted:
         names = ", ".join(m.name for name, m in MODELS.items() if name in there)
         had = (

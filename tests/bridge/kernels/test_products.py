@@ -250,7 +250,7 @@ def test_where_there_is_nothing_to_call_a_step_runs_all_the_same(
     monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nothing was built here
     monkeypatch.setenv(variable, value)
-    told = child()
+    told = child(NOTHING_CAME)
     assert told[:3] == ["False", "None", "False"] and why in " ".join(told[4:])
 
 
@@ -282,6 +282,12 @@ def test_one_core_is_enough(tmp_path: Any, monkeypatch: Any) -> None:
     assert child(bound)[:3] == ["False", "4", "True"]
 
 
+# With the installation's own, a machine without a compiler calls all the same: test_shipped.py.
+NOTHING_CAME = """
+import pathlib
+from detente.bridge.kernels import extension
+extension.FOLDER = pathlib.Path("/nowhere")
+"""
 CHILD = """
 import sys, torch, detente
 from detente.bridge.kernels.build import kernels
@@ -313,9 +319,9 @@ def test_a_program_from_before_there_was_a_compiler_is_made_anew(monkeypatch: An
     monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "/no/such/compiler")
-    assert child()[:2] == ["False", "None"] and child()[:2] == ["True", "None"]
+    assert [child(NOTHING_CAME)[:2] for _ in range(2)] == [["False", "None"], ["True", "None"]]
     monkeypatch.delenv("CXX")
-    assert child()[:2] == ["False", "4"] and child()[:2] == ["True", "4"]
+    assert [child(NOTHING_CAME)[:2] for _ in range(2)] == [["False", "4"], ["True", "4"]]
 
 
 LINEAR = {

@@ -1,5 +1,6 @@
-"""The extension that holds our kernels: built once per machine and release, with the compiler that torch.compile needs
-as well, and registered with JAX's CPU backend. Where there is no compiler, or no BLAS to be had, steps run without."""
+"""The extension that holds our kernels: the file that the installation brought along (extension.py), or one that is
+built once per machine and release with the compiler that torch.compile needs as well; registered with JAX's CPU
+backend. Where there is neither, or no BLAS to be had, steps run without."""
 
 from __future__ import annotations
 
@@ -22,20 +23,14 @@ import jaxlib
 import torch
 
 from detente.bridge.folder import trusted, users
-from detente.bridge.kernels import passes
-from detente.bridge.kernels.compiler import FLAGS, compiled, compiler
+from detente.bridge.kernels import extension, passes
+from detente.bridge.kernels.compiler import NATIVE, compiler
 from detente.bridge.kernels.products import BF16, F32, TARGET, multiplies, rewrite
 from detente.bridge.kernels.targets import OURS, calls_in
 from detente.bridge.kernels.trials import CONVOLUTIONS, DECIDED
 from detente.bridge.kernels.worth import WINS, leads, processor
 
 VARIABLE = "DETENTE_KERNELS"
-SOURCES = tuple(
-    Path(__file__).with_name(f"{name}.cc")
-    for name in ("product", "depthwise", "attention", "convolution", "update")
-)
-HEADERS = tuple(Path(__file__).with_name(f"{name}.h") for name in ("call", "shared"))
-SECONDS = 120
 # Of the BLAS: the product, that of bfloat16 numbers, and how many threads one thread's products take.
 _BLAS = ("sgemm_", "gemm_bf16bf16f32_", "MKL_Set_Num_Threads_Local")
 # Of torch's operators, by the C functions that its compiled models call, and of OpenMP, which they compute with: in the
@@ -111,7 +106,7 @@ def _loaded() -> Any:
     """The extension, registered: once per process, because JAX takes no second one of the same name. Raises
     AttributeError where torch has no such function, OSError and SubprocessError where nothing can be built."""
     blas = [_address(name) for name in _BLAS]
-    library = ctypes.CDLL(str(_built()))
+    library = _opened()
     library.detente_matmul_by.argtypes = (ctypes.c_void_p,) * len(_BLAS)
     library.detente_calls.argtypes = ()
     library.detente_calls.restype = ctypes.c_int64
@@ -123,6 +118,13 @@ def _loaded() -> Any:
     for target in (TARGET, *OURS):
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
     return library
+
+
+def _opened() -> Any:
+    if came := _came():
+        with contextlib.suppress(OSError):  # made where the system's libraries are newer
+            return ctypes.CDLL(str(came))
+    return ctypes.CDLL(str(_built()))
 
 
 @functools.cache
@@ -153,7 +155,8 @@ def begin() -> None:
 
 def _beforehand() -> None:
     with contextlib.suppress(Exception):  # whoever needs it tries again, and is told
-        _built()
+        if _came() is None:
+            _built()
 
 
 @contextlib.contextmanager
@@ -231,17 +234,25 @@ def _python(name: str) -> int:
     return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 
 
+def _came() -> Path | None:
+    """The file that the installation brought along, if one fits."""
+    return extension.shipped(Path(jax.ffi.include_dir()), _flags())
+
+
+def _flags() -> frozenset[str]:
+    """The processor's instructions, as Linux names them."""
+    found = next((line.split(":")[1] for line in processor() if line.startswith("flags")), "")
+    return frozenset(found.split())
+
+
 def _built() -> Path:
-    """The extension's file, built where it is not there yet. Raises OSError and SubprocessError."""
+    """The extension's file for this processor alone, built where it is not there yet. Raises OSError and
+    SubprocessError."""
     command = compiler()
-    texts = [file.read_bytes() for file in (*SOURCES, *HEADERS)]
-    text = repr((texts, FLAGS, command, jaxlib.__version__, processor()))
+    text = repr((extension.texts(), extension.FLAGS, command, jaxlib.__version__, processor()))
     name = f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
-    arguments = (*FLAGS, "-std=c++17", f"-I{jax.ffi.include_dir()}", "-x", "c++", "-")
-    # One unit: what all of them read is read once.
-    whole = "".join(f'#include "{file}"\n' for file in SOURCES)
     with _BUILDING:
-        return compiled(_place() / name, command, arguments, SECONDS, whole)
+        return extension.make(_place() / name, command, Path(jax.ffi.include_dir()), NATIVE)
 
 
 def _place() -> Path:

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 COMPILERS = ("c++", "g++", "clang++")
-# For this processor alone, and as exact as C++ is: the last two say that nobody reads errno or the processor's flags.
-FLAGS = ("-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+# As exact as C++ is: the last two say that nobody reads errno or the processor's flags.
+FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+# The processor that this runs on, as a compiler calls it.
+NATIVE = "native"
 
 
 def compiler() -> str:

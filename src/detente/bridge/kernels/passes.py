@@ -15,11 +15,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from detente.bridge.kernels.compiler import FLAGS, compiled
+from detente.bridge.kernels.compiler import FLAGS, NATIVE, compiled
 
 UPDATE = "detente_update"
 # A multiplication and an addition are two roundings, as in the trace.
-ARGUMENTS = (*FLAGS, "-ffp-contract=off", "-x", "c++", "-")
+ARGUMENTS = (*FLAGS, f"-march={NATIVE}", "-ffp-contract=off", "-x", "c++", "-")
 SECONDS = 30
 
 

@@ -16,13 +16,20 @@ from detente.bridge.private import mlir as ir
 DEPTHWISE, OF_TAPS = "detente_depthwise", "detente_depthwise_of_taps"
 ATTENTION, OF_ATTENTION = "detente_attention", "detente_attention_backward"
 CONVOLUTION, OF_INPUT, OF_KERNEL = (f"detente_convolution{of}" for of in ("", "_of_input", "_of_kernel"))
-OURS = (DEPTHWISE, OF_TAPS, ATTENTION, OF_ATTENTION, CONVOLUTION, OF_INPUT, OF_KERNEL, UPDATE)
+FOLDED, KEPT = (f"detente_threefry2x32_{what}" for what in ("folded", "kept"))
+OURS = (FOLDED, KEPT, DEPTHWISE, OF_TAPS, ATTENTION, OF_ATTENTION, CONVOLUTION, OF_INPUT, OF_KERNEL, UPDATE)
 _KINDS = {bool: np.bool_, int: np.int64, float: np.float32}
 
 
-def call(target: str, results: Sequence[tuple[int, ...]], *operands: Any, **attributes: float) -> list[Any]:
-    """float32 arrays of the shapes ``results`` from a kernel; ``attributes`` as the kernel declares them."""
-    out = [jax.ShapeDtypeStruct(shape, np.float32) for shape in results]
+def call(
+    target: str,
+    results: Sequence[tuple[int, ...]],
+    *operands: Any,
+    dtype: Any = np.float32,
+    **attributes: float,
+) -> list[Any]:
+    """Arrays of the shapes ``results`` from a kernel; ``attributes`` as the kernel declares them."""
+    out = [jax.ShapeDtypeStruct(shape, dtype) for shape in results]
     given = {name: _KINDS[type(value)](value) for name, value in attributes.items()}
     return jax.ffi.ffi_call(target, out, vmap_method="sequential")(*operands, **given)
 

@@ -29,6 +29,7 @@ from detente.bridge.lower.dtypes import NotForComplex
 from detente.bridge.lower.faults import NO_FAULT, Sites
 from detente.bridge.lower.sharing import Shared
 from detente.bridge.lower.table import TABLE, USERS, Entry
+from detente.bridge.random.keys import call_key
 from detente.bridge.refusal import Reason, Refused
 
 
@@ -122,7 +123,7 @@ class NodeCall:
             raise LoweringError(
                 f"{self.node.op} at {self.node.where} asks for a random key and has no draw ordinal"
             )
-        return jax.random.fold_in(self.trace.key, self.node.draw + self.trace.offset + offset)
+        return call_key(self.trace.key, self.node.draw + self.trace.offset + offset)
 
     def fault(self, condition: jax.Array, message: str) -> None:
         site = self.trace.sites.number(message, self.node.where)

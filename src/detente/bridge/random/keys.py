@@ -10,6 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+
+from detente.bridge.kernels.build import may_call
+from detente.bridge.kernels.targets import FOLDED, call
 
 IMPLEMENTATION = "threefry2x32"
 
@@ -20,5 +25,10 @@ def step_key(seed: Any, count: Any) -> jax.Array:
 
 
 def call_key(step: jax.Array, draw: Any) -> jax.Array:
-    """The key of random call number ``draw`` of a step."""
-    return jax.random.fold_in(step, draw)
+    """The key of random call number ``draw`` of a step: ``fold_in``, by the kernel where kernels are called. Written
+    out it is a hundred operations for each call of a model, which take longer to compile than what they are for."""
+    if not may_call() or step.shape:
+        return jax.random.fold_in(step, draw)
+    number = jnp.asarray(draw).astype(jnp.uint32)
+    (words,) = call(FOLDED, [(2,)], jax.random.key_data(step), number, dtype=np.uint32)
+    return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)

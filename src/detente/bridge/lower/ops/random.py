@@ -30,6 +30,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from detente.bridge.kernels.build import may_call
+from detente.bridge.kernels.targets import KEPT, call
 from detente.bridge.lower.dtypes import cast, is_float, out_dtype, wide
 from detente.bridge.lower.table import lowers
 from detente.bridge.refusal import refuse
@@ -66,7 +68,10 @@ def normal(key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
 
 def keep_mask(key: jax.Array, p: float, shape: Sequence[int]) -> jax.Array:
     """True where dropout of probability ``p`` keeps the element."""
-    return uniform(key, shape) < np.float32(1.0 - p)
+    share = np.float32(1.0 - p)
+    if may_call():
+        return call(KEPT, [tuple(shape)], jax.random.key_data(key), dtype=np.bool_, share=float(share))[0]
+    return uniform(key, shape) < share
 
 
 def dropout(
