@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from detente.bridge.graph import Node
+from detente.bridge.lower.backwards import backwards_once
 
 Function = Callable[..., Any]
 _ARRAY = object()  # where an argument is an array
@@ -31,8 +32,9 @@ class Shared:
         leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs)))
         arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
         plain = [_ARRAY if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
-        # 1, 1.0 and True are equal, and so are 0.0 and -0.0
-        key = (node.op, node.out, structure, tuple((type(leaf), repr(leaf)) for leaf in plain))
+        # 1, 1.0 and True are equal, and so are 0.0 and -0.0. A derivative's inside is differentiated once more.
+        told = tuple((type(leaf), repr(leaf)) for leaf in plain)
+        key = (node.op, node.out, structure, told, backwards_once())
         if key not in self._made:
 
             def run(*given: jax.Array) -> Any:

@@ -13,6 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from detente.bridge.kernels.batch_norms import batch_norm
+from detente.bridge.kernels.build import may_call
+from detente.bridge.lower.backwards import backwards_once
 from detente.bridge.lower.channels_last import Last
 from detente.bridge.lower.dtypes import cast, out_dtype, wide
 from detente.bridge.lower.ops.reduce import vector_norm
@@ -152,6 +155,15 @@ def _batch_norm(
         return told((wider - mean) * inverse), None, None, running
     over = tuple(d for d in range(x.ndim) if d != axis % x.ndim)
     count = int(np.prod([x.shape[d] for d in over]))
+    if axis % x.ndim == x.ndim - 1 and _kernel_takes(x, weight, bias):
+        filled = [jnp.full(x.shape[-1], k, x.dtype) if w is None else w for k, w in ((1, weight), (0, bias))]
+        y, mean, inverse, variance = batch_norm(x, *filled, float(eps))
+        new = running
+        if running[0] is not None and running[1] is not None:
+            unbiased = variance * (count / max(count - 1, 1))
+            new = (_moved(running[0], mean, momentum), _moved(running[1], unbiased, momentum))
+        y = cast(y, dtype)
+        return Last(y) if isinstance(given, Last) else y, mean, inverse, new
     y, mean, inverse = _standard(wider, over, eps)
     mean, inverse = mean.reshape(-1), inverse.reshape(-1)
     new: tuple[Any, Any] = running
@@ -160,6 +172,14 @@ def _batch_norm(
         unbiased = jnp.sum(away * away, over) / max(count - 1, 1)
         new = (_moved(running[0], mean, momentum), _moved(running[1], unbiased, momentum))
     return told(y), mean, inverse, new
+
+
+def _kernel_takes(x: jax.Array, weight: jax.Array | None, bias: jax.Array | None) -> bool:
+    """Whether the extension's kernel takes this batch: float32 all of it, and more than nothing."""
+    given = [a for a in (x, weight, bias) if a is not None]
+    return (
+        backwards_once() and may_call() and x.size > 0 and {a.dtype for a in given} == {jnp.dtype("float32")}
+    )
 
 
 @lowers("aten._native_batch_norm_legit_functional.default", aware=True, shared=True)

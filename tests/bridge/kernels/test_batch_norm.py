@@ -1,0 +1,180 @@
+"""Batch normalisation by the extension's kernel: beside float64, and as a layer of a step beside eager PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import detente
+from detente.bridge.kernels import build
+from detente.bridge.kernels.batch_norms import batch_norm
+
+TARGET = "detente_batch_norm"
+# One row, one channel, a width that no loop has, blocks and pieces that end in the middle, more channels than a block
+# holds numbers.
+SHAPES = [
+    (1, 5),
+    (7, 1),
+    (3, 5, 7, 3),
+    (2, 9, 9, 83),
+    (4, 56, 56, 64),
+    (2, 14, 14, 1100),
+    (9, 5000),
+    (70000, 17),
+]
+
+
+def by_kernel(function: Any, *operands: Any) -> Any:
+    with build.calling():
+        lowered = jax.jit(function).lower(*operands)
+    assert TARGET in lowered.as_text()
+    return jax.tree.map(np.asarray, lowered.compile()(*operands))
+
+
+def in_float64(x: Any, weight: Any, bias: Any, gradient: Any, eps: float) -> tuple[Any, Any]:
+    x, weight, bias, gradient = (
+        torch.from_numpy(np.asarray(a, np.float64)) for a in (x, weight, bias, gradient)
+    )
+    rows = x.reshape(-1, x.shape[-1])
+    for one in (given := (rows, weight, bias)):
+        one.requires_grad_()
+    mean, variance = rows.mean(0), rows.var(0, unbiased=False)
+    y = (rows - mean) / (variance + eps).sqrt() * weight + bias
+    y.backward(gradient.reshape(rows.shape))
+    results = (y.reshape(x.shape), mean, 1 / (variance + eps).sqrt(), variance)
+    return [r.detach().numpy() for r in results], [g.grad.numpy() for g in given]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("mean", [0.0, 1000.0], ids=["near zero", "far from zero"])
+def test_results_and_gradients_are_float64s(shape: tuple[int, ...], mean: float) -> None:
+    draw = np.random.default_rng(len(shape))
+    x = (draw.standard_normal(shape) * 2 + mean).astype(np.float32)
+    gradient = draw.standard_normal(shape).astype(np.float32)
+    weight, bias = draw.standard_normal((2, shape[-1])).astype(np.float32)
+
+    def both(x: Any, weight: Any, bias: Any, gradient: Any) -> Any:
+        results, back = jax.vjp(lambda *given: batch_norm(*given, 1e-5), x, weight, bias)
+        none = [jnp.zeros_like(r) for r in results[1:]]
+        return results, back((gradient, *none))
+
+    results, gradients = by_kernel(both, x, weight, bias, gradient)
+    wanted, wanted_gradients = in_float64(x, weight, bias, gradient, 1e-5)
+    # Of float32's numbers themselves: what x - mean can lose where the mean is large.
+    near = 2e-6 + 4e-7 * mean
+    if shape[0] == 1:  # no spread at all: a gradient of nothing, times 316
+        near *= 100
+    for found, right in zip([*results, *gradients], [*wanted, *wanted_gradients], strict=True):
+        scale = max(float(np.abs(right).max()), 1e-3)
+        assert float(np.abs(found - right.reshape(found.shape)).max()) <= near * scale
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-20, 1e18])
+def test_columns_without_spread_or_with_far_too_much_are_as_xlas(spread: float) -> None:
+    x = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32) * np.float32(spread)
+    ones, zeros = np.ones(8, np.float32), np.zeros(8, np.float32)
+    y = by_kernel(lambda x: batch_norm(x, ones, zeros, 1e-5)[0], x)
+    exact = x.astype(np.float64)
+    exact = (exact - exact.mean(0)) / np.sqrt(exact.var(0) + 1e-5)
+    assert np.allclose(y, exact, rtol=1e-5, atol=1e-12)
+
+
+def test_what_is_no_number_stays_none_and_in_its_channel() -> None:
+    x = np.random.default_rng(0).standard_normal((100, 3)).astype(np.float32)
+    x[50, 1] = np.nan
+    y = by_kernel(lambda x: batch_norm(x, np.ones(3, np.float32), np.zeros(3, np.float32), 1e-5)[0], x)
+    assert np.isnan(y[:, 1]).all() and np.isfinite(y[:, [0, 2]]).all()
+
+
+LAYERS = {
+    "2d": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3)), (4, 3, 9, 9)),
+    "of rows": (lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)), (16, 6)),
+    "without weights": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False), nn.Conv2d(8, 4, 1)),
+        (4, 3, 9, 9),
+    ),
+    "without statistics": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, track_running_stats=False), nn.Conv2d(8, 4, 1)),
+        (4, 3, 9, 9),
+    ),
+    "a mean of all": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, momentum=None), nn.Conv2d(8, 4, 1)),
+        (4, 3, 9, 9),
+    ),
+}  # fmt: skip
+
+
+def stepped(model: nn.Module, x: torch.Tensor, loss: Any) -> Any:
+    return detente.compile(
+        model, loss, torch.optim.SGD(model.parameters(), lr=0.1), example_batch=x, quiet=True, cache=False
+    )
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_trains_as_eagers_and_moves_its_statistics(name: str) -> None:
+    make, shape = LAYERS[name]
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(shape)
+    torch.manual_seed(0)
+    twin = make()
+    twin.load_state_dict(model.state_dict())
+    step = stepped(model, x, lambda m, b: m(b).square().mean())
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for _ in range(4):
+        found = float(step(x))
+        optimizer.zero_grad()
+        loss = twin(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        assert found == pytest.approx(loss.item(), rel=1e-5)
+    assert TARGET in step.programs[0].compiled.executable.as_text()
+    for key, value in twin.state_dict().items():
+        assert torch.allclose(model.state_dict()[key].double(), value.double(), rtol=1e-4, atol=1e-6), key
+
+
+def test_a_layer_that_is_evaluated_is_the_plain_form() -> None:
+    torch.manual_seed(0)
+    frozen, x = LAYERS["2d"][0](), torch.randn(4, 3, 9, 9)
+    frozen[1].eval()
+    step = stepped(frozen, x, lambda m, b: m(b).square().mean())
+    assert np.isfinite([float(step(x)), float(step(x))]).all()
+    assert TARGET not in step.programs[0].compiled.executable.as_text()
+
+
+def test_one_inside_of_a_gradient_penalty_is_differentiated_twice() -> None:
+    """The kernel has no second derivative: a layer that is traced once for all calls of its kind is another there."""
+
+    def penalty(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        batch = batch.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(model(batch).square().sum(), batch, create_graph=True)
+        return gradient.square().mean()
+
+    torch.manual_seed(0)
+    model, x = LAYERS["2d"][0](), torch.randn(4, 3, 9, 9)
+    twin = LAYERS["2d"][0]()
+    twin.load_state_dict(model.state_dict())
+    step, optimizer = stepped(model, x, penalty), torch.optim.SGD(twin.parameters(), lr=0.1)
+    for _ in range(3):  # the second one makes the certificate
+        optimizer.zero_grad()
+        loss = penalty(twin, x)
+        loss.backward()
+        optimizer.step()
+        assert float(step(x)) == pytest.approx(loss.item(), rel=1e-4)
+
+
+def test_another_shape_than_it_says_is_refused() -> None:
+    from detente.bridge.kernels.targets import BATCH_NORM, call
+
+    x, w = np.ones((4, 3), np.float32), np.ones(3, np.float32)
+    for rows, channels in ((5, 3), (4, 4), (0, 3), (-4, -3)):
+        sizes = {"rows": rows, "channels": channels}
+        with pytest.raises(Exception, match="other shapes than it says"):
+            jax.jit(lambda x, s=sizes: call(BATCH_NORM, [(4, 3), (3,), (3,), (3,)], x, w, w, eps=1e-5, **s))(
+                x
+            )
