@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import psutil
@@ -35,8 +36,18 @@ class Memory:
         return self.peak - self.argument
 
 
+# Asked once: XLA writes its whole assignment of buffers down for an answer, a fifth of a second for BERT's step.
+_ASKED: WeakKeyDictionary[Any, Memory | None] = WeakKeyDictionary()
+
+
 def memory(executable: Any) -> Memory | None:
     """What ``jax.stages.Compiled`` says, or None where the backend says nothing."""
+    if executable not in _ASKED:
+        _ASKED[executable] = _asked(executable)
+    return _ASKED[executable]
+
+
+def _asked(executable: Any) -> Memory | None:
     stats = executable.memory_analysis()
     if stats is None:
         return None

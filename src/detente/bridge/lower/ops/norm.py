@@ -156,8 +156,9 @@ def _batch_norm(
     over = tuple(d for d in range(x.ndim) if d != axis % x.ndim)
     count = int(np.prod([x.shape[d] for d in over]))
     if axis % x.ndim == x.ndim - 1 and _kernel_takes(x, weight, bias):
-        filled = [jnp.full(x.shape[-1], k, x.dtype) if w is None else w for k, w in ((1, weight), (0, bias))]
-        y, mean, inverse, variance = batch_norm(x, *filled, float(eps))
+        scale = jnp.ones(x.shape[-1], x.dtype) if weight is None else weight
+        shift = jnp.zeros(x.shape[-1], x.dtype) if bias is None else bias
+        y, mean, inverse, variance = batch_norm(x, scale, shift, float(eps))
         new = running
         if running[0] is not None and running[1] is not None:
             unbiased = variance * (count / max(count - 1, 1))
