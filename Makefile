@@ -28,6 +28,7 @@ $(VENV)/.installed: requirements/stacks.txt pyproject.toml
 	$(PIP) torch==$$(sed -n 's/^torch==//p' requirements/stacks.txt)
 	$(PIP) -r requirements/stacks.txt
 	$(PIP) --no-deps -e .
+	-@$(BIN)/detente bridge prepare 2>/dev/null
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements/dev.txt requirements/examples.txt

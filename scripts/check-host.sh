@@ -14,7 +14,7 @@ fi
   say "$($python --version) is not supported: Python 3.11, 3.12 or 3.13 is needed (PYTHON=python3.12)"; stop=3; }
 "$python" -c 'import venv, ensurepip' 2>/dev/null || { say "no venv: Debian: apt install python3-venv"; stop=3; }
 command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1 ||
-  say "no C++ compiler: torch-compile will be skipped on the CPU (Debian: apt install g++)"
+  say "no C++ compiler: torch-compile will be skipped on the CPU, and the bridge calls no kernels of its own (Debian: apt install g++)"
 "$python" -c 'import sysconfig, os; raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
   say "no Python headers: torch-compile will be skipped on the CPU (Debian: apt install python3-dev)"
 exit $stop

@@ -1,5 +1,5 @@
-"""``detente bridge``: what the bridge refuses in a model, the form that runs fastest here, and where its step's time
-goes."""
+"""``detente bridge``: what the bridge refuses in a model, the form that runs fastest here, where its step's time goes,
+and what a machine is asked once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,34 @@ def command() -> None:
       detente bridge check path/to/model.py:build
       detente bridge tune gpt2 --size tiny
       detente bridge profile path/to/model.py:build
+      detente bridge prepare
     """
+
+
+@command.command("prepare", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--again", is_flag=True, help="Measure anew what is remembered.")
+@format_option("text", "json")
+def prepare(again: bool, form: str) -> int:
+    """Build the bridge's kernels on this machine, where the installation did not, and measure what they take over from
+    XLA: a first step would do both. The answers are remembered for this processor.
+
+    Once after an installation, on a quiet machine; --again where it was not quiet. Some ten seconds.
+
+    \b
+    Examples:
+      detente bridge prepare
+      detente bridge prepare --again --format json
+    """
+    from detente.report.kernels_page import kernels_lines
+
+    options = {"again": again, "kernels": os.environ.get("DETENTE_KERNELS")}
+    found = _asked("kernels", "gemm", "tiny", "prepared", options, "kernels")["kernels"]
+    if form == "json":
+        print(json.dumps({"schema": "detente/bridge-prepare/1", **found}))
+    else:
+        for line in kernels_lines(found):
+            say(line)
+    return 0
 
 
 @command.command("check", context_settings={"help_option_names": ["-h", "--help"]})
@@ -159,17 +186,23 @@ def _of_torch(model: str) -> Workload:
 
 
 def _run(kind: JobKind, model: str, size: str | None, done: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What the worker of one job found out."""
+    """What the worker of one job found out about a model."""
+    from detente.workloads.catalogue import find_size
+
+    return _asked(kind, model, find_size(_of_torch(model), size).name, done, options, model)
+
+
+def _asked(
+    kind: JobKind, model: str, size: str, done: str, options: dict[str, Any], about: str
+) -> dict[str, Any]:
     from detente.records.cell import Cell
     from detente.records.contract import CONTRACTS
     from detente.report.text import clean
     from detente.session.alone import ask_alone
-    from detente.workloads.catalogue import find_size
 
-    chosen = find_size(_of_torch(model), size).name
-    cell = Cell(model, chosen, "detente", CONTRACTS["train-step"], "cpu", "detente")
+    cell = Cell(model, size, "detente", CONTRACTS["train-step"], "cpu", "detente")
 
     def tell(phase: str) -> None:
-        print(f"{clean(model)}: {clean(phase)}", file=sys.stderr, flush=True)
+        print(f"{clean(about)}: {clean(phase)}", file=sys.stderr, flush=True)
 
     return ask_alone(kind, cell, done, options, tell).probes

@@ -55,8 +55,13 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 # Those that convolve say what a convolution's window does; each of its gradients meets the same pairs.
 CONVOLUTION_CALLS = frozenset(f"detente_convolution{of}" for of in ("", "_of_input", "_of_kernel"))
-# And those that multiply no matrices: an optimizer's update, element by element.
-ELEMENTWISE_CALLS = frozenset({"detente_update"})
+# And those that multiply no matrices: an optimizer's update, a batch that is normalised, a mask and its key.
+ELEMENTWISE_CALLS = frozenset(
+    {
+        "detente_update", "detente_batch_norm", "detente_batch_norm_backward", "detente_threefry2x32_folded",
+        "detente_threefry2x32_kept",
+    }
+)  # fmt: skip
 BRIDGES = frozenset(CALLS) | CONVOLUTION_CALLS | ELEMENTWISE_CALLS
 _WINDOW_OF_CALL = tuple(f"{what}{d}" for what in ("", "out_", "k", "step_", "low_", "reach_") for d in "hw")
 _CONVOLVED = ("n", "o", "inner", *_WINDOW_OF_CALL)

@@ -20,6 +20,7 @@ JobKind = Literal[
     "probe",
     "check",
     "tune",
+    "kernels",
     "replay",
 ]
 

@@ -28,6 +28,7 @@ JOBS: dict[str, str] = {
     "probe": "detente.worker.jobs.probe",
     "check": "detente.worker.jobs.check",
     "tune": "detente.worker.jobs.tune",
+    "kernels": "detente.worker.jobs.kernels",
     "replay": "detente.worker.jobs.replay",
 }
 

@@ -14,6 +14,9 @@ from torch import nn
 import detente
 from detente.bridge.kernels import build
 from detente.bridge.kernels.batch_norms import batch_norm
+from detente.programs.count import count_program
+from detente.programs.hlo import read_hlo
+from detente.programs.kinds import kinds_of
 
 TARGET = "detente_batch_norm"
 # One row, one channel, a width that no loop has, blocks and pieces that end in the middle, more channels than a block
@@ -178,3 +181,21 @@ def test_another_shape_than_it_says_is_refused() -> None:
             jax.jit(lambda x, s=sizes: call(BATCH_NORM, [(4, 3), (3,), (3,), (3,)], x, w, w, eps=1e-5, **s))(
                 x
             )
+
+
+def test_who_reads_a_program_knows_every_kernel_and_what_this_one_is() -> None:
+    """A call that nobody knows is a library's, whose work cannot be counted."""
+    from detente.bridge.kernels.targets import OURS
+    from detente.programs.hlo import BRIDGES
+
+    assert {build.TARGET, *OURS} == BRIDGES
+    torch.manual_seed(0)
+    model, x = nn.Sequential(LAYERS["2d"][0](), nn.Dropout(0.5)), torch.randn(4, 3, 9, 9)
+    step = stepped(model, x, lambda m, b: m(b).square().mean())
+    float(step(x))
+    (module,) = step.programs[0].compiled.executable.runtime_executable().hlo_modules()
+    found = count_program(module.as_serialized_hlo_module_proto(), "hlo")
+    assert found.norms == {"batch-norm-training": 1, "batch-norm-grad": 1} and found.rng_ops >= 2
+    assert not [target for target in found.custom_calls if "norm" in target or "threefry" in target]
+    kinds = kinds_of(read_hlo(module.as_serialized_hlo_module_proto())).values()
+    assert "random numbers" in kinds and "reductions" in kinds

@@ -265,7 +265,7 @@ def test_a_folder_that_others_may_write_to_holds_no_extension(monkeypatch: Any, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "detente" / "kernels").mkdir(parents=True)
     (tmp_path / "detente" / "kernels").chmod(0o777)
-    assert tmp_path not in build._place().parents
+    assert tmp_path not in build.home().parents
 
 
 def child(before: str = "") -> list[str]:
@@ -362,7 +362,7 @@ def test_a_step_calls_what_was_measured_to_win(monkeypatch: Any) -> None:
     x = torch.randn(64, 128)
 
     def calls(*won: str) -> int:
-        monkeypatch.setattr(build, "_leads", lambda of: {f: 2.0 if f in won else 1.0 for f in DECIDED[of]})
+        monkeypatch.setattr(build, "decided", lambda of: {f: 2.0 if f in won else 1.0 for f in DECIDED[of]})
         build.kernels.cache_clear()
         optimizer = torch.optim.SGD(model.parameters(), 0.0)
         step = detente.compile(

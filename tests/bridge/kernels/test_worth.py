@@ -80,7 +80,7 @@ def test_attention_is_taken_where_attention_leads_whatever_products_do(monkeypat
     a = jax.ShapeDtypeStruct((1, 4, 128, 64), np.float32)
     for products, attention in ((0.9, 1.4), (1.4, 0.9)):
         leads = {F32: products, BF16: products, CONVOLUTIONS: products, ATTENTION: attention}
-        monkeypatch.setattr(build, "_leads", lambda of, leads=leads: dict.fromkeys(DECIDED[of], leads[of]))
+        monkeypatch.setattr(build, "decided", lambda of, leads=leads: dict.fromkeys(DECIDED[of], leads[of]))
         build.kernels.cache_clear()
         build._won.cache_clear()
         with backwards(), build.calling():

@@ -69,19 +69,13 @@ class Kernels:
 @functools.cache
 def kernels() -> Kernels:
     """Built, loaded and registered; asked once per process. Never raises."""
-    if declined():
-        return Kernels(f"{VARIABLE} is 0")
-    if jax.default_backend() != "cpu":
-        return Kernels(f"steps run on {jax.default_backend()}")
+    library, why = loaded()
+    if why:
+        return Kernels(why)
     try:
-        library = _loaded()
-        found = _leads(F32)
-    except AttributeError as error:
-        return Kernels(f"this torch gives no product to call: {error}")
-    except (OSError, subprocess.SubprocessError) as error:
-        return Kernels(f"the extension cannot be built here: {_told(error)}")
-    except Exception as error:  # a release of JAX's that writes programs otherwise
-        return Kernels(f"products cannot be called with jax {jax.__version__}: {_told(error)}")
+        found = decided(F32)
+    except Exception as error:
+        return Kernels(_not_by_this(error))
     won = _winning(found)
     behind = ", ".join(f"{form} {lead:.2f}" for form, lead in found.items() if form not in won)
     slow = (
@@ -90,11 +84,32 @@ def kernels() -> Kernels:
     return Kernels(library=library, products=won, slow=slow)
 
 
-def _leads(of: str) -> dict[str, float]:
+def loaded() -> tuple[Any, str]:
+    """The extension, or why there is none. Never raises."""
+    if declined():
+        return None, f"{VARIABLE} is 0"
+    if jax.default_backend() != "cpu":
+        return None, f"steps run on {jax.default_backend()}"
+    try:
+        return _loaded(), ""
+    except AttributeError as error:
+        return None, f"this torch gives no product to call: {error}"
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, f"the extension cannot be built here: {_told(error)}"
+    except Exception as error:
+        return None, _not_by_this(error)
+
+
+def _not_by_this(error: Exception) -> str:
+    """Of a release of JAX's that writes programs otherwise."""
+    return f"products cannot be called with jax {jax.__version__}: {_told(error)}"
+
+
+def decided(of: str, patience: int = 1) -> dict[str, float]:
     """As measured, or what wins where the user wants calls without a measurement."""
     if os.environ.get(VARIABLE) == "1":
         return dict.fromkeys(DECIDED[of], WINS)
-    return leads(_place(), of)
+    return leads(home(), of, patience)
 
 
 def _winning(found: dict[str, float]) -> frozenset[str]:
@@ -192,7 +207,7 @@ def _won(of: str) -> frozenset[str]:
     if of == CONVOLUTIONS and _convolving() is None:
         return frozenset()
     try:
-        return _winning(_leads(of))
+        return _winning(decided(of))
     except Exception:  # as of ``kernels``: whatever speaks against it, XLA has its own
         return frozenset()
 
@@ -207,7 +222,7 @@ def loop(text: str) -> int | None:
         command = compiler()
         key = passes.key_of(text, command, processor())
         with _BUILDING:  # programs are made in other threads, too
-            passes.make(found.library, key, text, command, _place())
+            passes.make(found.library, key, text, command, home())
     except (OSError, subprocess.SubprocessError):
         return None
     return key
@@ -218,7 +233,7 @@ def known(keys: Iterable[int]) -> bool:
     found = kernels()
     try:
         for key in keys:
-            passes.give(found.library, key, _place())
+            passes.give(found.library, key, home())
     except (OSError, AttributeError):
         return False
     return True
@@ -252,15 +267,15 @@ def _built() -> Path:
     text = repr((extension.texts(), extension.FLAGS, command, jaxlib.__version__, processor()))
     name = f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
     with _BUILDING:
-        return extension.make(_place() / name, command, Path(jax.ffi.include_dir()), NATIVE)
+        return extension.make(home() / name, command, Path(jax.ffi.include_dir()), NATIVE)
 
 
-def _place() -> Path:
+def home() -> Path:
     """The machine's own folder, whatever folder a program is kept in: what is built and measured here is no program's.
     Where no folder can be had it is one of this user's beside other temporary files. Raises OSError."""
-    home, place = users(), Path(tempfile.gettempdir()) / f"detente-kernels-{os.geteuid()}"
-    if home is not None and trusted(home / "kernels"):
-        return home / "kernels"
+    own, place = users(), Path(tempfile.gettempdir()) / f"detente-kernels-{os.geteuid()}"
+    if own is not None and trusted(own / "kernels"):
+        return own / "kernels"
     if trusted(place):
         return place
     raise OSError(f"nobody else may write to the folder of an extension: {place}")

@@ -30,9 +30,10 @@ ROUNDS = 8
 ENOUGH, SECONDS = 4, 0.06
 
 
-def leads(place: Path, of: str = F32) -> dict[str, float]:
+def leads(place: Path, of: str = F32, patience: int = 1) -> dict[str, float]:
     """Of each kind of work that ``trials(of)`` names: the seconds of XLA's way over those of the calls, the geometric
-    mean over shapes. Remembered in ``place`` for this processor, these cores and these versions."""
+    mean over shapes. Remembered in ``place`` for this processor, these cores and these versions. ``patience``: how many
+    times as often as in the middle of a first step each of them is timed."""
     known = place / f"leads-{of}-{_machine()}.json"
     try:
         found = {str(k): float(v) for k, v in json.loads(known.read_text())["leads"].items()}
@@ -44,7 +45,7 @@ def leads(place: Path, of: str = F32) -> dict[str, float]:
     # What asks may be in the middle of a trace, of which none of this is a part.
     with jax.ensure_compile_time_eval():
         for kind, plain, called, operands in trials(of):
-            ratios.setdefault(kind, []).append(_ratio(plain, called, operands))
+            ratios.setdefault(kind, []).append(_ratio(plain, called, operands, patience))
     found = {kind: math.exp(sum(map(math.log, each)) / len(each)) for kind, each in ratios.items()}
     fresh = known.with_name(f".{known.name}.{os.getpid()}")
     try:
@@ -55,11 +56,19 @@ def leads(place: Path, of: str = F32) -> dict[str, float]:
     return found
 
 
-def _ratio(plain: Callable[..., Any], called: Callable[..., Any], operands: tuple[Any, ...]) -> float:
+def forget(place: Path) -> None:
+    """What was remembered in ``place`` for this machine is asked again."""
+    for of in DECIDED:
+        (place / f"leads-{of}-{_machine()}.json").unlink(missing_ok=True)
+
+
+def _ratio(
+    plain: Callable[..., Any], called: Callable[..., Any], operands: tuple[Any, ...], patience: int = 1
+) -> float:
     """Of the fastest of each, in turns, each one first as often: what else the machine did must not choose."""
     best, ways, since = [math.inf, math.inf], (plain, called), time.perf_counter()
-    for turn in range(ROUNDS):
-        if turn >= ENOUGH and time.perf_counter() - since > SECONDS:
+    for turn in range(ROUNDS * patience):
+        if turn >= ENOUGH and time.perf_counter() - since > SECONDS * patience:
             break
         for k in (0, 1) if turn % 2 else (1, 0):
             begun = time.perf_counter()
