@@ -45,6 +45,19 @@ UPDATES = {
     "AdamW, a layer of GPT-2": ("AdamW", {}, (768, 3072)),
     "SGD with momentum, a layer of GPT-2": ("SGD", {"momentum": 0.9}, (768, 3072)),
 }
+# Batch normalisation in training: (N, H, W, C).
+BATCH_NORMS = {
+    "Batch norm of ResNet-50, 112 x 112": (4, 112, 112, 64),
+    "Batch norm of ResNet-50, 56 x 56": (4, 56, 56, 256),
+    "Batch norm of ResNet-50, 28 x 28": (4, 28, 28, 512),
+    "Batch norm of ResNet-50, 14 x 14": (4, 14, 14, 1024),
+    "Batch norm of ResNet-50, 7 x 7": (4, 7, 7, 2048),
+}
+# Masks of dropout, of which there is one in a forward pass alone.
+MASKS = {
+    "A mask of BERT-Base, 4 x 64": (4, 64, 768),
+    "A mask of GPT-2's attention, 2 x 64": (2, 12, 64, 64),
+}
 ROUNDS = 15
 
 
@@ -105,6 +118,45 @@ def depthwise(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
         found = {"XLA": _compiled(jax.grad(partial(loss), (0, 1)), given)}
         with calling():
             found["ours"] = _compiled(jax.grad(partial(loss), (0, 1)), given)
+    return found
+
+
+def batch_norms(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
+    """Each way, as one call."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from detente.bridge.kernels.batch_norms import batch_norm
+    from detente.bridge.lower.ops.norm import standard
+
+    draw = np.random.default_rng(0)
+    given = [draw.standard_normal(shape, np.float32) for shape in (size, size[-1:], size[-1:])]
+
+    def plain(x: Any, weight: Any, bias: Any) -> Any:
+        return standard(x, (0, 1, 2), 1e-5)[0] * weight + bias
+
+    def ours(x: Any, weight: Any, bias: Any) -> Any:
+        return batch_norm(x, weight, bias, 1e-5)[0]
+
+    def of(run: Any) -> Any:
+        return _compiled(jax.grad(lambda *rest: jnp.sum(run(*rest) ** 2), (0, 1, 2)), given)
+
+    return {"XLA": of(plain), "ours": of(ours)}
+
+
+def masks(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
+    """Each way, as one call."""
+    import jax
+
+    from detente.bridge.kernels.build import calling
+    from detente.bridge.lower.ops.random import keep_mask
+    from detente.bridge.random.keys import IMPLEMENTATION
+
+    key = jax.random.key(0, impl=IMPLEMENTATION)
+    found = {"XLA": _compiled(lambda key: keep_mask(key, 0.1, size), [key])}
+    with calling():
+        found["ours"] = _compiled(lambda key: keep_mask(key, 0.1, size), [key])
     return found
 
 
@@ -209,7 +261,7 @@ def main() -> None:
         "# The bridge's kernels, each alone",
         "",
         f"`python benchmarks/bridge_kernels.py`. Processor: {here['processor']}, {len(os.sched_getaffinity(0))} cores. "
-        "Forward and gradients, or an update, ms.",
+        "Forward and gradients, a mask, or an update, ms.",
         "",
         "| operator | XLA | ours | XLA / ours |",
         "|---|---:|---:|---:|",
@@ -217,6 +269,8 @@ def main() -> None:
     for made, table in (
         (attention, ATTENTIONS),
         (depthwise, DEPTHWISE),
+        (batch_norms, BATCH_NORMS),
+        (masks, MASKS),
         (products, PRODUCTS),
         (updates, UPDATES),
     ):

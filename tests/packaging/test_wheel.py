@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Callable
 from importlib import metadata
@@ -22,18 +25,32 @@ Used = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    _pip("wheel", "--quiet", "--no-build-isolation", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    return _built(_copy(folder / "source"), folder)
+
+
+def _copy(folder: Path, without: str = "") -> Path:
+    """What a wheel is made of: making one compiles, and others load what lies in the checkout."""
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", without))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def _built(source: Path, folder: Path, **variables: str) -> Path:
+    where = ("--wheel-dir", str(folder), str(source))
+    _pip("wheel", "--quiet", "--no-build-isolation", "--no-deps", *where, env=os.environ | variables)
     (built,) = folder.glob("detente-*.whl")
     return built
 
 
-def _pip(*arguments: str) -> None:
+def _pip(*arguments: str, env: dict[str, str] | None = None) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
+        env=env,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -105,6 +122,39 @@ def test_it_holds_what_is_read_at_run_time(wheel: Path) -> None:
     assert {"detente/py.typed", "detente/report/templates/page.html.j2"} <= wanted <= names
     strangers = {n for n in names if not n.startswith("detente") or "tests" in n.split("/")}
     assert strangers == set()
+
+
+def test_it_brings_the_bridges_kernels_where_they_can_be_compiled_and_says_for_what(
+    wheel: Path, tmp_path: Path
+) -> None:
+    include = Path(sysconfig.get_path("platlib")) / "jaxlib/include"
+    if platform.machine() != "x86_64" or not include.is_dir() or not shutil.which("c++"):
+        pytest.skip("nothing is compiled here: another processor, no JAX or no compiler")
+    kernels = [n for n in zipfile.ZipFile(wheel).namelist() if n.endswith(".so")]
+    assert len(kernels) == 2 and wheel.name.endswith("-py3-none-linux_x86_64.whl")
+    assert _metadata(wheel)["Root-Is-Purelib"] == "false"
+    # Without a compiler it is one of Python alone, and no error.
+    without = os.environ | {"CXX": "/no/such/compiler"}
+    _pip(
+        "wheel",
+        "--quiet",
+        "--no-build-isolation",
+        "--no-deps",
+        "--wheel-dir",
+        str(tmp_path),
+        str(ROOT),
+        env=without,
+    )
+    (plain,) = tmp_path.glob("detente-*-py3-none-any.whl")
+    assert not [n for n in zipfile.ZipFile(plain).namelist() if n.endswith(".so")]
+    assert _metadata(plain)["Root-Is-Purelib"] == "true"
+
+
+def _metadata(wheel: Path) -> dict[str, str]:
+    with zipfile.ZipFile(wheel) as held:
+        (name,) = (n for n in held.namelist() if n.endswith(".dist-info/WHEEL"))
+        lines = held.read(name).decode().splitlines()
+    return dict(line.split(": ", 1) for line in lines if ": " in line)
 
 
 def test_the_changelog_has_the_version(wheel: Path) -> None:

@@ -50,7 +50,7 @@ def prepare(again: bool, form: str) -> int:
     from detente.report.kernels_page import kernels_lines
 
     options = {"again": again, "kernels": os.environ.get("DETENTE_KERNELS")}
-    found = _asked("kernels", "gemm", "tiny", "prepared", options, "kernels")["kernels"]
+    found = _asked("kernels", "gemm", "tiny", "prepared", options, "the kernels")["kernels"]
     if form == "json":
         print(json.dumps({"schema": "detente/bridge-prepare/1", **found}))
     else:
@@ -205,4 +205,4 @@ def _asked(
     def tell(phase: str) -> None:
         print(f"{clean(about)}: {clean(phase)}", file=sys.stderr, flush=True)
 
-    return ask_alone(kind, cell, done, options, tell).probes
+    return ask_alone(kind, cell, done, options, tell, about).probes

@@ -43,8 +43,10 @@ def ask_alone(
     done: str,
     options: dict[str, Any] | None = None,
     on_phase: Callable[[str], None] = lambda phase: None,
+    about: str = "",
 ) -> Evidence:
-    """The evidence of one job that was asked for by name and must end well. ``done`` is what it does, as a participle.
+    """The evidence of one job that was asked for by name and must end well. ``done`` is what it does, as a participle,
+    and ``about`` what it does that to (default: the cell's workload).
 
     Raises MachineFault where the stack is not installed, CellFault with the reason when the job failed, and
     KeyboardInterrupt when the user stops it.
@@ -60,7 +62,7 @@ def ask_alone(
             raise KeyboardInterrupt
     if spawned.evidence.status != "ok":
         raise CellFault(
-            f"{cell.workload} could not be {done}: {spawned.evidence.reason}",
+            f"{about or cell.workload} could not be {done}: {spawned.evidence.reason}",
             f"it ended in phase {spawned.evidence.phase!r}",
         )
     return spawned.evidence

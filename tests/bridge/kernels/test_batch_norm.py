@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import detente
 from detente.bridge.kernels import build
@@ -78,6 +79,19 @@ def test_results_and_gradients_are_float64s(shape: tuple[int, ...], mean: float)
         assert float(np.abs(found - right.reshape(found.shape)).max()) <= near * scale
 
 
+@pytest.mark.parametrize("shape", [(4096, 1), (2, 64, 64, 4), (8, 16, 16, 64), (70000, 17)])
+@pytest.mark.parametrize(("mean", "spread"), [(1000.1, 0.0), (100.3, 0.0), (1000.1, 0.1), (-5e4, 1.0)])
+def test_a_mean_far_away_costs_no_digits(shape: tuple[int, ...], mean: float, spread: float) -> None:
+    """A block's mean that was summed in float32 made 0.97 of a loss of nothing, of pictures of one colour."""
+    x = (np.random.default_rng(0).standard_normal(shape) * spread + mean).astype(np.float32)
+    ones, zeros = np.ones(shape[-1], np.float32), np.zeros(shape[-1], np.float32)
+    y, _, _, variance = by_kernel(lambda x: batch_norm(x, ones, zeros, 1e-5), x)
+    exact, over = x.astype(np.float64), tuple(range(x.ndim - 1))
+    wanted = (exact - exact.mean(over)) / np.sqrt(exact.var(over) + 1e-5)
+    assert np.abs(y - wanted).max() <= 2e-6 * max(1.0, np.abs(wanted).max())
+    assert np.abs(variance - exact.var(over)).max() <= 1e-6 * (exact.var(over).max() + 1e-9)
+
+
 @pytest.mark.parametrize("spread", [0.0, 1e-20, 1e18])
 def test_columns_without_spread_or_with_far_too_much_are_as_xlas(spread: float) -> None:
     x = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32) * np.float32(spread)
@@ -85,7 +99,7 @@ def test_columns_without_spread_or_with_far_too_much_are_as_xlas(spread: float) 
     y = by_kernel(lambda x: batch_norm(x, ones, zeros, 1e-5)[0], x)
     exact = x.astype(np.float64)
     exact = (exact - exact.mean(0)) / np.sqrt(exact.var(0) + 1e-5)
-    assert np.allclose(y, exact, rtol=1e-5, atol=1e-12)
+    assert np.abs(y - exact).max() <= 1e-6 * np.abs(exact).max()
 
 
 def test_what_is_no_number_stays_none_and_in_its_channel() -> None:
@@ -95,9 +109,32 @@ def test_what_is_no_number_stays_none_and_in_its_channel() -> None:
     assert np.isnan(y[:, 1]).all() and np.isfinite(y[:, [0, 2]]).all()
 
 
+class Recomputed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, track_running_stats=False), nn.ReLU()
+        )
+        self.last = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(checkpoint(self.first, x, use_reentrant=False))
+
+
+def frozen_weights() -> nn.Module:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 1))
+    model[1].weight.requires_grad_(False)
+    model[1].bias.requires_grad_(False)
+    return model
+
+
 LAYERS = {
     "2d": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3)), (4, 3, 9, 9)),
     "of rows": (lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)), (16, 6)),
+    "of positions": (lambda: nn.Sequential(nn.Conv1d(3, 8, 3), nn.BatchNorm1d(8), nn.Conv1d(8, 4, 1)), (4, 3, 9)),
+    "3d": (lambda: nn.Sequential(nn.Conv3d(3, 8, 3), nn.BatchNorm3d(8), nn.Conv3d(8, 4, 1)), (2, 3, 5, 5, 5)),
+    "frozen weights": (frozen_weights, (4, 3, 9, 9)),
+    "recomputed": (Recomputed, (4, 3, 9, 9)),
     "without weights": (
         lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False), nn.Conv2d(8, 4, 1)),
         (4, 3, 9, 9),
@@ -111,6 +148,52 @@ LAYERS = {
         (4, 3, 9, 9),
     ),
 }  # fmt: skip
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 1))
+            for _ in range(8)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"form": "rolled"}, {"form": "rolled+dots"}, {"accumulate": 2}],
+    ids=lambda o: str(*o.values()),
+)
+def test_in_a_loop_recomputed_or_in_parts_it_trains_as_without_kernels(
+    options: Any, monkeypatch: Any
+) -> None:
+    losses, states = {}, {}
+    for kernels in ("1", "0"):
+        monkeypatch.setenv(build.VARIABLE, kernels)
+        build.kernels.cache_clear()
+        torch.manual_seed(0)
+        model, x = Layers(), torch.randn(4, 6, 8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        step = detente.compile(
+            model,
+            lambda m, b: m(b).square().mean(),
+            optimizer,
+            example_batch=x,
+            quiet=True,
+            cache=False,
+            **options,
+        )
+        losses[kernels] = [float(step(x)) for _ in range(4)]
+        states[kernels] = {k: v.clone() for k, v in model.state_dict().items()}
+        assert (TARGET in step.programs[0].compiled.executable.as_text()) is (kernels == "1")
+    assert losses["1"] == pytest.approx(losses["0"], rel=1e-4)
+    for key, value in states["0"].items():
+        assert torch.allclose(states["1"][key].double(), value.double(), rtol=1e-3, atol=1e-5), key
 
 
 def stepped(model: nn.Module, x: torch.Tensor, loss: Any) -> Any:

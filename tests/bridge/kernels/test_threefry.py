@@ -87,6 +87,7 @@ def test_a_step_drops_what_eager_drops_and_what_it_drops_without_kernels(form: s
             cache=False,
         )
         losses[kernels], steps[kernels] = [float(step(x)) for _ in range(4)], step
+        assert "passed" in str(step.certificate), "its masks are eager's"
     assert losses["1"] == pytest.approx(losses["0"], rel=1e-5)
     text = steps["1"].programs[0].compiled.executable.as_text()
     assert KEPT in text and FOLDED in text

@@ -85,3 +85,14 @@ def test_attention_is_taken_where_attention_leads_whatever_products_do(monkeypat
         build._won.cache_clear()
         with backwards(), build.calling():
             assert is_taken(a, a, a, None, 0.0) is (attention > 1)
+
+
+def test_what_was_measured_in_the_middle_of_a_step_is_measured_anew_by_who_has_time(
+    monkeypatch: Any, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(worth, "_ratio", lambda *rest: 1.5 if rest[-1] == 1 else 1.2)
+    for patience, again, lead in ((1, False, 1.5), (8, False, 1.2), (1, False, 1.2), (1, True, 1.5)):
+        found = worth.leads(tmp_path, ATTENTION, patience, again)
+        assert found == {ATTENTION: pytest.approx(lead)}, (patience, again)
+    assert worth.leads(None, ATTENTION, 8) == {ATTENTION: pytest.approx(1.2)}, "remembered nowhere"
+    assert len(list(tmp_path.iterdir())) == 1

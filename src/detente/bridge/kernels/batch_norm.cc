@@ -15,15 +15,15 @@ namespace {
 
 // Channels that are summed at once; what is left of them is summed in fewer, at last one by one.
 constexpr int64_t kWide = 64, kNarrow = 16;
-// Numbers of a block: half of the first cache.
-constexpr int64_t kBlock = int64_t{1} << 12;
+// Numbers of a block: half of the first cache. And rows, which float32 sums one after the other.
+constexpr int64_t kBlock = int64_t{1} << 12, kRows = 256;
 // Numbers of a piece: some 20 microseconds.
 constexpr int64_t kPiece = int64_t{1} << 16;
 
 struct Rows {
   int64_t rows, channels;
 
-  int64_t block() const { return std::max<int64_t>(8, kBlock / channels); }
+  int64_t block() const { return std::clamp<int64_t>(kBlock / channels, 8, kRows); }
   // Rows of a piece, whole blocks of them.
   int64_t each() const {
     const int64_t blocks = kPiece / (block() * channels);
@@ -59,7 +59,7 @@ struct Spread : Rows {
       const double part = static_cast<double>(many) / (before + many), apart = part * before;
       over_channels([&](int64_t c, auto width) {
         constexpr int64_t w = width();
-        float sum[w] = {}, total[w] = {}, middle[w];
+        float sum[w] = {}, total[w] = {}, rest[w] = {}, middle[w];
         const float* at = x + from * channels + c;
         for (int64_t r = 0; r < many; ++r) {
           for (int64_t k = 0; k < w; ++k) sum[k] += at[r * channels + k];
@@ -69,25 +69,27 @@ struct Spread : Rows {
           for (int64_t k = 0; k < w; ++k) {
             const float away = at[r * channels + k] - middle[k];
             total[k] += away * away;
+            rest[k] += away;
           }
         }
         for (int64_t k = 0; k < w; ++k) {
-          // The mean was rounded; what it lacks is in no sum of squares that counts.
-          const double away = middle[k] - mean[c + k];
+          // The mean was summed in float32 and rounded: what it lacks is the mean of what is left over.
+          const double lacks = static_cast<double>(rest[k]) / many;
+          const double away = middle[k] + lacks - mean[c + k];
           mean[c + k] += away * part;
-          square[c + k] += total[k] + away * away * apart;
+          square[c + k] += std::max(0.0, total[k] - lacks * rest[k]) + away * away * apart;
         }
       });
     }
   }
 };
 
-// y = (x - mean) * scale + bias.
+// y = (x - mean) * scale + shift.
 struct Written : Rows {
   const float* x;
   const float* mean;
   const float* scale;
-  const float* bias;
+  const float* shift;
   float* y;
 
   void operator()(int64_t p) const {
@@ -95,7 +97,7 @@ struct Written : Rows {
     for (int64_t r = p * each(); r < end; ++r) {
       const float* in = x + r * channels;
       float* out = y + r * channels;
-      for (int64_t c = 0; c < channels; ++c) out[c] = (in[c] - mean[c]) * scale[c] + bias[c];
+      for (int64_t c = 0; c < channels; ++c) out[c] = (in[c] - mean[c]) * scale[c] + shift[c];
     }
   }
 };
@@ -176,7 +178,7 @@ std::string forward(const Call& call) {
   const int64_t pieces = rows.pieces(), each = rows.each();
   std::vector<double> means(pieces * channels), squares(pieces * channels);
   shared(pool, Spread{rows, x.as<const float>(), means.data(), squares.data()});
-  std::vector<float> scale(channels);
+  std::vector<float> scale(channels), shift(channels);
   const double eps = call.of<float>("eps");
   for (int64_t c = 0; c < channels; ++c) {
     double middle = 0, total = 0;
@@ -189,8 +191,10 @@ std::string forward(const Call& call) {
     const double spread = total / rows.rows, of = 1 / std::sqrt(spread + eps);
     mean.as()[c] = middle, variance.as()[c] = spread, inverse.as()[c] = of;
     scale[c] = of * weight.as()[c];
+    // With what the mean lost when it was rounded.
+    shift[c] = bias.as()[c] - (middle - mean.as()[c]) * scale[c];
   }
-  shared(pool, Written{rows, x.as<const float>(), mean.as<const float>(), scale.data(), bias.as<const float>(), y.as()});
+  shared(pool, Written{rows, x.as<const float>(), mean.as<const float>(), scale.data(), shift.data(), y.as()});
   return "";
 }
 

@@ -105,11 +105,24 @@ def _not_by_this(error: Exception) -> str:
     return f"products cannot be called with jax {jax.__version__}: {_told(error)}"
 
 
-def decided(of: str, patience: int = 1) -> dict[str, float]:
+def decided(of: str, patience: int = 1, again: bool = False) -> dict[str, float]:
     """As measured, or what wins where the user wants calls without a measurement."""
-    if os.environ.get(VARIABLE) == "1":
+    if wanted():
         return dict.fromkeys(DECIDED[of], WINS)
-    return leads(home(), of, patience)
+    return leads(remembering(), of, patience, again)
+
+
+def remembering() -> Path | None:
+    """Where answers are kept; None where there is no folder for them."""
+    try:
+        return home()
+    except OSError:
+        return None
+
+
+def wanted() -> bool:
+    """Whether the user wants every call, without a measurement."""
+    return os.environ.get(VARIABLE) == "1"
 
 
 def _winning(found: dict[str, float]) -> frozenset[str]:
@@ -201,10 +214,15 @@ def called(module: Any) -> int | None:
     return calls_in(module)
 
 
+def is_there(of: str) -> bool:
+    """Whether this torch has what it takes to call the other library's work."""
+    return of != CONVOLUTIONS or _convolving() is not None
+
+
 @functools.cache
 def _won(of: str) -> frozenset[str]:
     """What of this work (trials.py) is worth a call on this machine: asked by the first program that has some."""
-    if of == CONVOLUTIONS and _convolving() is None:
+    if not is_there(of):
         return frozenset()
     try:
         return _winning(decided(of))

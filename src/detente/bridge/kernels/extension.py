@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from detente.bridge.kernels.compiler import FLAGS, compiled, compiler
@@ -62,8 +63,13 @@ def ship(include: Path, folder: Path = FOLDER) -> list[Path]:
         return []
     command = compiler()
     folder.mkdir(exist_ok=True)
-    made = [make(folder / _name(include, level), command, include, level) for level in LEVELS]
-    for old in set(folder.iterdir()) - set(made):
+    with ThreadPoolExecutor() as pool:
+        made = list(
+            pool.map(lambda level: make(folder / _name(include, level), command, include, level), LEVELS)
+        )
+    for old in set(folder.glob("kernels-*.so")) - set(
+        made
+    ):  # and nothing that another installation is writing
         old.unlink(missing_ok=True)
     return made
 

@@ -20,6 +20,7 @@ import jax
 import jaxlib
 import torch
 
+from detente.bridge.kernels.extension import texts
 from detente.bridge.kernels.products import F32
 from detente.bridge.kernels.trials import DECIDED, trials
 
@@ -30,36 +31,40 @@ ROUNDS = 8
 ENOUGH, SECONDS = 4, 0.06
 
 
-def leads(place: Path, of: str = F32, patience: int = 1) -> dict[str, float]:
+def leads(place: Path | None, of: str = F32, patience: int = 1, again: bool = False) -> dict[str, float]:
     """Of each kind of work that ``trials(of)`` names: the seconds of XLA's way over those of the calls, the geometric
-    mean over shapes. Remembered in ``place`` for this processor, these cores and these versions. ``patience``: how many
-    times as often as in the middle of a first step each of them is timed."""
-    known = place / f"leads-{of}-{_machine()}.json"
-    try:
-        found = {str(k): float(v) for k, v in json.loads(known.read_text())["leads"].items()}
-        if set(found) == set(DECIDED[of]):  # or a release with other forms wrote it
-            return found
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
+    mean over shapes. Remembered in ``place`` (None: nowhere) for this processor, these cores, these versions and
+    kernels. ``patience``: how many times as often as in the middle of a first step each of them is timed; what was
+    remembered with less is measured anew, and all of it ``again``."""
+    known = None if place is None else place / f"leads-{of}-{_machine()}.json"
+    if known is not None and not again and (found := _remembered(known, of, patience)) is not None:
+        return found
     ratios: dict[str, list[float]] = {}
     # What asks may be in the middle of a trace, of which none of this is a part.
     with jax.ensure_compile_time_eval():
         for kind, plain, called, operands in trials(of):
             ratios.setdefault(kind, []).append(_ratio(plain, called, operands, patience))
     found = {kind: math.exp(sum(map(math.log, each)) / len(each)) for kind, each in ratios.items()}
-    fresh = known.with_name(f".{known.name}.{os.getpid()}")
-    try:
-        fresh.write_text(json.dumps({"leads": found, "of": ratios}))
-        fresh.replace(known)
-    except OSError:
-        fresh.unlink(missing_ok=True)
+    if known is not None:
+        fresh = known.with_name(f".{known.name}.{os.getpid()}")
+        try:
+            fresh.write_text(json.dumps({"leads": found, "of": ratios, "patience": patience}))
+            fresh.replace(known)
+        except OSError:
+            fresh.unlink(missing_ok=True)
     return found
 
 
-def forget(place: Path) -> None:
-    """What was remembered in ``place`` for this machine is asked again."""
-    for of in DECIDED:
-        (place / f"leads-{of}-{_machine()}.json").unlink(missing_ok=True)
+def _remembered(known: Path, of: str, patience: int) -> dict[str, float] | None:
+    try:
+        told = json.loads(known.read_text())
+        found = {str(k): float(v) for k, v in told["leads"].items()}
+        patient = int(told.get("patience", 1)) >= patience
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return (
+        found if patient and set(found) == set(DECIDED[of]) else None
+    )  # or a release with other forms wrote it
 
 
 def _ratio(
@@ -88,5 +93,6 @@ def processor() -> list[str]:
 
 def _machine() -> str:
     """What the figure is of."""
-    facts = (processor(), len(os.sched_getaffinity(0)), torch.__version__, jaxlib.__version__)
+    kernels = hashlib.sha256(b"".join(texts())).hexdigest()
+    facts = (processor(), len(os.sched_getaffinity(0)), torch.__version__, jaxlib.__version__, kernels)
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]

@@ -23,7 +23,7 @@ from detente.bridge.lower.table import lowers
 from detente.bridge.refusal import refuse
 
 
-def _standard(x: jax.Array, over: tuple[int, ...], eps: float) -> tuple[jax.Array, jax.Array, jax.Array]:
+def standard(x: jax.Array, over: tuple[int, ...], eps: float) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(x - mean) / sqrt(var + eps), and mean and 1/sqrt(var + eps) with kept dimensions."""
     mean = jnp.mean(x, over, keepdims=True)
     away = x - mean
@@ -51,7 +51,7 @@ def _layer_norm(
 ) -> jax.Array:
     dtype = out_dtype(call)
     over = tuple(range(x.ndim - len(normalized_shape), x.ndim))
-    y, _, _ = _standard(cast(x, wide(dtype)), over, eps)
+    y, _, _ = standard(cast(x, wide(dtype)), over, eps)
     return cast(_affine(y, weight, bias, tuple(normalized_shape)), dtype)
 
 
@@ -60,7 +60,7 @@ def _native_layer_norm(
     call: Any, x: jax.Array, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[jax.Array, ...]:
     over = tuple(range(x.ndim - len(normalized_shape), x.ndim))
-    y, mean, inverse = _standard(cast(x, wide(x.dtype)), over, eps)
+    y, mean, inverse = standard(cast(x, wide(x.dtype)), over, eps)
     results = (_affine(y, weight, bias, tuple(normalized_shape)), *map(lax.stop_gradient, (mean, inverse)))
     return tuple(cast(r, out_dtype(call, i)) for i, r in enumerate(results))
 
@@ -92,7 +92,7 @@ def _grouped(
         empty = jnp.zeros((count, groups, 1), x.dtype)
         return x, empty, empty
     split = x.reshape(count, groups, -1)
-    y, mean, inverse = _standard(split, (2,), eps)
+    y, mean, inverse = standard(split, (2,), eps)
     shape = (channels,) + (1,) * (x.ndim - 2)
     return _affine(y.reshape(x.shape), weight, bias, shape), mean, inverse
 
@@ -165,7 +165,7 @@ def _batch_norm(
             new = (_moved(running[0], mean, momentum), _moved(running[1], unbiased, momentum))
         y = cast(y, dtype)
         return Last(y) if isinstance(given, Last) else y, mean, inverse, new
-    y, mean, inverse = _standard(wider, over, eps)
+    y, mean, inverse = standard(wider, over, eps)
     mean, inverse = mean.reshape(-1), inverse.reshape(-1)
     new: tuple[Any, Any] = running
     if running[0] is not None and running[1] is not None:
@@ -297,7 +297,7 @@ def _instance_norm(
             call.node.where,
             "use track_running_stats=False, or call .eval() on that layer",
         )
-    y, _, _ = _standard(cast(x, wide(dtype)), tuple(range(2, x.ndim)), eps)
+    y, _, _ = standard(cast(x, wide(dtype)), tuple(range(2, x.ndim)), eps)
     return cast(_affine(y, weight, bias, _per_channel(x)), dtype)
 
 
