@@ -330,7 +330,7 @@ def test_a_stored_program_finds_its_loops_in_another_process_or_is_compiled_anew
 
 
 def test_a_loop_whose_file_is_cut_short_is_compiled_again(monkeypatch: Any, tmp_path: Any) -> None:
-    monkeypatch.setattr(build, "_place", lambda: tmp_path)
+    monkeypatch.setattr(build, "home", lambda: tmp_path)
     text = (
         'extern "C" const long long kept = 0;\n'
         'extern "C" void numbers(const void* const*, void* const*, double*) {}\n'
@@ -345,7 +345,7 @@ def test_a_loop_whose_file_is_cut_short_is_compiled_again(monkeypatch: Any, tmp_
 
 
 def test_what_is_no_c_is_no_loop(monkeypatch: Any, tmp_path: Any) -> None:
-    monkeypatch.setattr(build, "_place", lambda: tmp_path)
+    monkeypatch.setattr(build, "home", lambda: tmp_path)
     assert build.loop("this is no C") is None
     assert not list(tmp_path.glob("update-*.so"))
 
