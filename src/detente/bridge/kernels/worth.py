@@ -62,9 +62,8 @@ def _remembered(known: Path, of: str, patience: int) -> dict[str, float] | None:
         patient = int(told.get("patience", 1)) >= patience
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return (
-        found if patient and set(found) == set(DECIDED[of]) else None
-    )  # or a release with other forms wrote it
+    complete = set(found) == set(DECIDED[of])  # or a release with other forms wrote it
+    return found if patient and complete else None
 
 
 def _ratio(
