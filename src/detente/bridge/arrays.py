@@ -13,14 +13,20 @@ _BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """A C-contiguous copy on the host. By the exchange of arrays: ``numpy()`` notes for good that an array of numpy
-    shows the tensor's memory, and who asks for that (private.alone) would take ours for somebody's."""
+    """A C-contiguous copy on the host."""
+    return seen(tensor).copy()
+
+
+def seen(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The tensor's values, C-contiguous, on the host: its own memory where they lie there so, to be read at once. By
+    the exchange of arrays: ``numpy()`` notes for good that an array of numpy shows the tensor's memory, and who asks
+    for that (private.alone) would take ours for somebody's."""
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
     if hasattr(ml_dtypes, name) or name == "bool":  # which the exchange of some versions does not have
         bits, _ = _BITS[tensor.element_size()]
-        return np.from_dlpack(tensor.view(bits)).copy().view(np.dtype(getattr(ml_dtypes, name, name)))
-    return np.from_dlpack(tensor).copy()
+        return np.from_dlpack(tensor.view(bits)).view(np.dtype(getattr(ml_dtypes, name, name)))
+    return np.from_dlpack(tensor)
 
 
 def to_torch(array: Any) -> torch.Tensor:

@@ -14,7 +14,9 @@ from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
+import jax
 import jax.experimental.serialize_executable as executables  # noqa: F401
+import numpy as np
 import torch
 import torch._decomp
 import torch._dispatch.python
@@ -30,6 +32,7 @@ import torch._VF
 import torch._vmap_internals as older_vmap  # noqa: F401
 import torch.utils._python_dispatch
 import torch.utils._pytree as pytree  # noqa: F401
+from jax._src.lib import xla_client
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
@@ -266,6 +269,17 @@ def without_saved_tensors_hooks() -> Iterator[None]:
 
 _NAMESPACES = ("aten", "prims", "prim")
 _DIFFERENTIATE, _BACKWARD = ("torch.autograd", "torch._functorch"), torch.Tensor.backward
+
+
+def on_host(array: np.ndarray[Any, Any]) -> jax.Array:
+    """A copy of an array in memory that is XLA's own, made once and before this returns, where JAX's default device is
+    the host. ``device_put`` keeps an array that lies on 64 bytes as it is, and the first program that it is donated to
+    copies it; of others, and of what must be ours, it makes a second copy."""
+    if jax.config.jax_default_device is not None:
+        return jax.device_put(array.copy())
+    (device, *_) = jax.local_devices()
+    aval, alone = jax.core.ShapedArray(array.shape, array.dtype), jax.sharding.SingleDeviceSharding(device)
+    return xla_client.batched_device_put(aval, alone, [array], [device], False, True)
 
 
 def is_torchs(function: Callable[..., Any], types: Sequence[type]) -> bool:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from detente.bridge.lower.precision import x64
+from detente.bridge.private import on_host
 from detente.bridge.program.program import shape_of
 from detente.bridge.roll.stacks import Stacks
 
@@ -60,7 +62,8 @@ class Births:
             joined = stacks.join(by_name, _stacked)
         except _Differ:
             return None
-        return jax.tree.map(_Filled.array, joined)
+        zeros = np.zeros(max((f.bytes for f in jax.tree.leaves(joined)), default=0), np.uint8)
+        return jax.tree.map(lambda filled: filled.array(zeros), joined)
 
     def by_torch_names(self, values: Mapping[str, Any], hyper: Any) -> Any:
         return self.init({n: v for n, v in values.items() if n in self.names}, hyper)
@@ -124,11 +127,15 @@ class _Filled:
     shape: tuple[int, ...]
     value: np.ndarray[Any, Any]  # of no dimensions, with the leaf's dtype
 
-    def array(self) -> jax.Array:
-        """It on the device, made of what is nobody else's: JAX may take it as it lies, and it will be donated."""
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * self.value.dtype.itemsize
+
+    def array(self, zeros: np.ndarray[Any, Any]) -> jax.Array:
+        """It on the host, in memory of XLA's own: it will be donated. ``zeros``: bytes enough for the largest leaf."""
         if any(self.value.tobytes()):
-            return jax.device_put(np.full(self.shape, self.value))
-        return jax.device_put(np.zeros(self.shape, self.value.dtype))  # pages that nobody has touched yet
+            return on_host(np.full(self.shape, self.value))
+        return on_host(zeros[: self.bytes].view(self.value.dtype).reshape(self.shape))
 
 
 class _Differ(Exception):

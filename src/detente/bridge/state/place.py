@@ -12,14 +12,17 @@ import jax.dlpack
 import jax.numpy as jnp
 import torch
 
-from detente.bridge.arrays import to_numpy, to_torch
+from detente.bridge.arrays import seen, to_numpy, to_torch
 from detente.bridge.capture.batch import Layout, aval, flatten
 from detente.bridge.lower.precision import x64
+from detente.bridge.private import on_host
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
     """A copy on JAX's default device; int64 and float64 stay what they are."""
     with x64():
+        if jax.default_backend() == "cpu":
+            return on_host(seen(tensor))
         return jax.device_put(to_numpy(tensor))
 
 
@@ -27,9 +30,9 @@ def lent(tensor: torch.Tensor) -> jax.Array:
     """The tensor's own memory as an array, where both live on the host and XLA takes it as it lies (dense, on 64 bytes,
     of a dtype that the exchange knows); a copy otherwise. Whoever takes it donates it to nothing, and writes to the
     tensor while no program reads it."""
-    on_host = tensor.device.type == "cpu" and jax.default_backend() == "cpu"
+    both = tensor.device.type == "cpu" and jax.default_backend() == "cpu"
     # A conjugate or a negative that torch has only noted lies there as it was; the exchange asks for the first alone.
-    if on_host and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+    if both and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
         with x64(), contextlib.suppress(ValueError, BufferError, RuntimeError, TypeError):
             return jax.dlpack.from_dlpack(tensor.detach(), copy=False)
     return to_jax(tensor)
