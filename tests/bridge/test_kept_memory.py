@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -62,6 +62,27 @@ def test_steps_touch_no_fresh_pages_and_do_where_it_was_declined() -> None:
     # A step computes with some 100 MB in one block: more than the 32 that glibc would keep by itself.
     found = [faults(), faults(DETENTE_KEEP_MEMORY="0"), faults(MALLOC_MMAP_THRESHOLD_="131072")]
     assert found[0] < 1000 and min(found[1:]) > 10_000, found
+
+
+STORED = """
+import torch
+import detente
+model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(4)))
+x = torch.randn(64, 2048)
+step = detente.compile(model, lambda m, b: m(b).pow(2).mean(), torch.optim.AdamW(model.parameters()),
+                       example_batch=x, quiet=True, certificate="none")
+for _ in range(3):
+    float(step(x))
+print(step.programs[0].cached, len(step._hole._places))
+"""
+
+
+@of_glibc
+def test_the_first_state_of_a_stored_program_does_not_lie_where_its_steps_compute(tmp_path: Any) -> None:
+    """Nobody made it while a compiler ran, and the first step did, in its own place: the next one waited half a second
+    for that, and computed in a second place for ever."""
+    found = [said(STORED, DETENTE_BRIDGE_CACHE=str(tmp_path)).split() for _ in range(2)]
+    assert found == [["False", "1"], ["True", "1"]]
 
 
 AHEAD = """

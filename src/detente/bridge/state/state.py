@@ -35,9 +35,14 @@ class State:
 
     @property
     def optimizer(self) -> dict[str, Arrays]:
+        self.bear()
+        assert not isinstance(self._optimizer, Birth)
+        return self._optimizer
+
+    def bear(self) -> None:
+        """Make the first state, where nobody has read it yet."""
         if isinstance(self._optimizer, Birth):
             self._optimizer = self._optimizer.make(self.values, self.stacks)
-        return self._optimizer
 
     def begin(self, stacks: Stacks) -> None:
         """Have the first state made by another thread, for a program in this layout; nothing where it is another one

@@ -222,6 +222,9 @@ class Step(Readable):
         return made
 
     def _run(self, variant: Variant, arrays: list[Any], hyper: Any) -> Any:
+        state, run = self._state, variant.compiled.executable
+        state.arrange(variant.stacks)
+        state.bear()  # or a first state would come to lie where steps compute
         if not self._keeps and self._open is None:
             self._keeps = True
             planned = memory(variant.compiled.executable)
@@ -232,8 +235,6 @@ class Step(Readable):
             jax.block_until_ready(self._last)
             self._hole.wait()
         seed, number = np.uint32(self.options.seed), self.count
-        state, run = self._state, variant.compiled.executable
-        state.arrange(variant.stacks)
         own, fixed = variant.compiled.parts(state.values)
         # What goes in is used up. What comes out is bound in the same statement, and put in its place by whoever comes
         # next, should anything come between.
