@@ -8,7 +8,10 @@ mode, of model and loss) and the bridge take turns in a new random order in ever
 PyTorch with channels last, too, weights and batch: which layout is faster hangs on model and processor (ConvNeXt,
 compiled, Zen 3: 0.54 and 0.72 s a step with them last, 0.86 and 0.83 without). PyTorch's processes keep freed memory as
 the referee's rows do. A first step is everything from the built model to the first loss that is read; the bridge's
-certificate is left out of it, because PyTorch makes none. ``VmHWM`` is reset before the third step.
+certificate is left out of it, because PyTorch makes none. The bridge is as `make install` leaves it: where `detente
+bridge prepare` has timed its kernels on this machine a first step finds the answers, and what it would have spent on
+them is told. A second process finds what the first one of its side has cached. ``VmHWM`` is reset before the third
+step.
 
 What is compared is decided within a round, where the machine was the same: the median over rounds of the bridge's
 step over the best of PyTorch's. Interrupted, the same command goes on.
@@ -21,6 +24,7 @@ import json
 import math
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -32,6 +36,8 @@ from typing import Any
 from beside_torch import MODELS, made
 
 from detente.bridge.folder import users
+from detente.bridge.kernels.ahead import PATIENCE
+from detente.bridge.kernels.build import remembering
 from detente.session.fingerprint import machine
 from detente.stacks.catalogue import STACKS
 from detente.stacks.process_memory import peak
@@ -41,14 +47,16 @@ PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-against-tor
 SIDES = ("eager", "compile", "bridge")
 LAST = ", channels last"  # of a side of PyTorch's
 WARM, STEPS = 3, 12
+# Set in a process of the bridge that finds the kernels timed.
+PREPARED = "DETENTE_BENCHMARK_PREPARED"
 
 
 def sides_of(name: str) -> tuple[str, ...]:
     return (*SIDES, *(s + LAST for s in SIDES[:2] if MODELS[name].pictures))
 
 
-def measure(name: str, side: str) -> dict[str, Any]:
-    """One side of one model, in this process."""
+def measure(name: str, side: str, second: bool) -> dict[str, Any]:
+    """One side of one model, in this process; of a ``second`` one the first step alone."""
     import torch
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -80,6 +88,8 @@ def measure(name: str, side: str) -> dict[str, Any]:
 
     float(step(batch))
     first = time.perf_counter() - begun
+    if second:
+        return {"second_s": first}
     float(step(batch))
     whole, forgotten = peak(), _forget_peak()
     walls = []
@@ -96,7 +106,7 @@ def measure(name: str, side: str) -> dict[str, Any]:
     }
     if side == "bridge":
         found["extension"] = _came() or ("there" if had else "built" if _extension() else "none")
-        found["leads"] = _leads()
+        found["leads"], found["trials_s"] = _leads(), _trials()
     return found | ({"peak_gb": peak() / 1e9} if forgotten else {})
 
 
@@ -123,6 +133,25 @@ def _leads() -> dict[str, float]:
     return found
 
 
+def _trials() -> dict[str, float]:
+    """Seconds that a first step would spend on finding out what to call, by kind of work; none where it did."""
+    from detente.bridge.kernels.worth import leads
+
+    found: dict[str, float] = {}
+    for of in ("f32", "attention", "convolutions") if os.environ.get(PREPARED) else ():
+        begun = time.perf_counter()
+        leads(None, of)
+        found[of] = time.perf_counter() - begun
+    return found
+
+
+def prepared() -> list[Path]:
+    """What `detente bridge prepare` has found out about this machine."""
+    place = remembering()
+    found = sorted(place.glob("leads-*.json")) if place is not None else []
+    return [file for file in found if json.loads(file.read_text()).get("patience", 1) >= PATIENCE]
+
+
 def _forget_peak() -> bool:
     """Nothing is given back first, as the referee's memory runs do: a user's process does not either."""
     try:
@@ -138,22 +167,30 @@ def process(name: str, side: str) -> dict[str, Any]:
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton",
                   "DETENTE_BRIDGE_CACHE": f"{folder}/bridge", "XDG_CACHE_HOME": f"{folder}/user"}  # fmt: skip
         kept = dict(STACKS["torch-eager"].variables) if side != "bridge" else {}
-        done = subprocess.run(
-            [sys.executable, __file__, "--one", name, side],
-            env={**os.environ, **caches, **kept},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    if done.returncode != 0 or not done.stdout.strip():
-        return {"failed": f"exit code {done.returncode}"}
-    return json.loads(done.stdout.splitlines()[-1])
+        if side == "bridge" and (files := prepared()):
+            (own := Path(folder, "user", "detente", "kernels")).mkdir(parents=True, mode=0o700)
+            for file in files:
+                shutil.copy(file, own)
+            kept[PREPARED] = "1"
+        environ, found = {**os.environ, **caches, **kept}, {}
+        for more in ([], ["--second"]) if side != "eager" else ([],):
+            done = subprocess.run(
+                [sys.executable, __file__, "--one", name, side, *more],
+                env=environ,
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+            if done.returncode != 0 or not done.stdout.strip():
+                return {"failed": f"exit code {done.returncode}"}
+            found |= json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 HEAD = (
     "| model | rounds | eager, s | compile, s | bridge, s | form | ratio | first step: compile, bridge, s | "
-    "peak: eager, compile, bridge, GB |",
-    "|---|---:|---:|---:|---:|---|---|---|---|",
+    "in a second process | peak: eager, compile, bridge, GB |",
+    "|---|---:|---:|---:|---:|---|---|---|---|---|",
 )
 
 
@@ -202,7 +239,8 @@ def _table(lines: list[dict[str, Any]]) -> list[str]:
         def middle(side: str, key: str, values: Any = values, tried: set[str] = tried) -> str:
             if found := values(side, key):
                 return f"{statistics.median(found):.3g}"
-            return "failed" if side in tried else "–"  # an interrupted run's
+            # of an interrupted run, or one of before it was measured
+            return "failed" if side in tried and not values(side, "step_s") else "–"
 
         steps = " | ".join(middle(s, "step_s") + " cl" * s.endswith(LAST) for s in shown)
         forms = ", ".join(dict.fromkeys(r["bridge"]["form"] for r in whole))
@@ -210,6 +248,7 @@ def _table(lines: list[dict[str, Any]]) -> list[str]:
             f"| {model.title} | {len(whole)} | {steps} | {forms} | "
             f"{ratios[-1]:.2f} ({min(found):.2f} to {max(found):.2f}) | "
             f"{', '.join(middle(s, 'first_s') for s in shown[1:])} | "
+            f"{', '.join(middle(s, 'second_s') for s in shown[1:])} | "
             f"{', '.join(middle(s, 'peak_gb') for s in shown)} |"
         )
     failed = [
@@ -227,6 +266,15 @@ def _table(lines: list[dict[str, Any]]) -> list[str]:
         text += [
             "",
             f"First steps with kernels that the installation had compiled (`make install`): {names}.",
+        ]
+    if timed := [line for line in lines if line.get("trials_s")]:
+        names = ", ".join(m.name for name, m in MODELS.items() if name in {line["model"] for line in timed})
+        spent = {of: statistics.median(x["trials_s"][of] for x in timed) for of in timed[0]["trials_s"]}
+        each = ", ".join(f"{of} {seconds:.1f}" for of, seconds in spent.items())
+        text += [
+            "",
+            f"And timed (`detente bridge prepare`): {names}. On a machine that nobody has prepared a first step takes "
+            f"so many seconds more for what its model has of it: {each}.",
         ]
     counted = came | {line["model"] for line in lines if line.get("extension") in ("built", "none")}
     if there := {line["model"] for line in lines} - counted:
@@ -246,13 +294,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "SIDE"), help=argparse.SUPPRESS)
+    parser.add_argument("--second", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--again", action="store_true", help="forget what was measured before")
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(measure(*given.one)))
+        print(json.dumps(measure(*given.one, given.second)))
         return 0
     names = given.models.split(",")
     if wrong := [n for n in names if n not in MODELS]:

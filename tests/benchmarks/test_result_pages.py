@@ -85,7 +85,7 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
         line("compile", 0, 1.0, processor="other, 2 cores", failed="exit code 1"),
         line("eager", 0, 2.0, model="vit"), line("eager, channels last", 0, 3.0, model="vit"),
         line("compile", 0, 4.0, model="vit"), line("compile, channels last", 0, 1.0, model="vit", first_s=7.0),
-        line("bridge", 0, 1.5, model="vit", extension="built"),
+        line("bridge", 0, 1.5, model="vit", extension="built", second_s=3.0, trials_s={"f32": 0.5}),
         line("eager", 0, 2.0, model="convnext"), line("bridge", 0, 2.0, model="convnext"),
     ]  # fmt: skip
     told = page(lines, "python benchmarks/bridge_against_torch.py")
@@ -94,7 +94,7 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
     assert "| 1 | 1 | failed | 3 | rolled | 3.00 (3.00 to 3.00) |" in elsewhere, "a table of its own"
     assert told.index("## one, 2 cores") < told.index(row) < told.index("## other, 2 cores")
     (pictures,) = [text for text in told.splitlines() if text.startswith("| ViT")]
-    assert "| 1 | 2 | 1 cl | 1.5 | rolled | 1.50 (1.50 to 1.50) | 7, 9 |" in pictures, (
+    assert "| 1 | 2 | 1 cl | 1.5 | rolled | 1.50 (1.50 to 1.50) | 7, 9 | –, 3 |" in pictures, (
         "the layout that is faster"
     )
     (had,) = [
@@ -105,4 +105,5 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
     assert "may be faster with it: ConvNeXt tiny." in told
     (partly,) = [text for text in told.splitlines() if text.startswith("| ConvNeXt")]
     assert "| 1 | 2 | – | 2 | rolled | 1.00 (1.00 to 1.00) | –, 9 |" in partly, "not failed: not measured yet"
+    assert "(`detente bridge prepare`): ViT-B/16." in told and "has of it: f32 0.5." in told
     assert "BERT" in told and "failed: exit code 137" in told
