@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from detente import bridge
 from detente.bridge import private
+from detente.bridge.lower.precision import x64
 
 HERE = Path(bridge.__file__).parent
 # A part of a dotted name that is torch's or JAX's own business.
@@ -230,6 +231,35 @@ def _operation(module: Any, name: str) -> Any:
     module.operation.walk(look)
     (op,) = found
     return op
+
+
+@pytest.mark.parametrize("off", [0, 16], ids=["on 64 bytes", "beside them"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "int64", "bool", "bfloat16", "complex64", "float8_e4m3fn"]
+)
+def test_a_copy_on_the_host_is_xlas_own(dtype: str, off: int) -> None:
+    """``device_put`` keeps what lies on 64 bytes, and whoever writes to that writes to the array."""
+    memory = np.zeros(4096 + 128, np.uint8)
+    begin = -memory.ctypes.data % 64 + off
+    array = memory[begin : begin + 4096].view(jnp.dtype(dtype))
+    array[:] = np.ones((), jnp.dtype(dtype))
+    with x64():
+        made, wanted = private.on_host(array), jax.device_put(array.copy())
+    assert (made.aval, made.sharding, made.committed) == (wanted.aval, wanted.sharding, wanted.committed)
+    memory[:] = 0
+    np.testing.assert_array_equal(np.asarray(made), np.asarray(wanted))
+    run = jax.jit(lambda x: jnp.where(x == x, x, x), donate_argnums=0).lower(made).compile()
+    place = made.unsafe_buffer_pointer()
+    assert place != array.ctypes.data and run(made).unsafe_buffer_pointer() == place, "copied once more"
+
+
+def test_a_copy_on_the_host_goes_where_the_user_wants_arrays() -> None:
+    device = jax.local_devices()[0]
+    with jax.default_device(device):
+        made = private.on_host(np.ones(3, np.float32))
+        assert made.committed == jax.device_put(np.ones(3, np.float32)).committed and made.devices() == {
+            device
+        }
 
 
 def test_a_lowered_program_is_changed_in_place_and_compiled_so() -> None:

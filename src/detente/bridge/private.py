@@ -10,7 +10,7 @@ import copy
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any
 
@@ -275,11 +275,17 @@ def on_host(array: np.ndarray[Any, Any]) -> jax.Array:
     """A copy of an array in memory that is XLA's own, made once and before this returns, where JAX's default device is
     the host. ``device_put`` keeps an array that lies on 64 bytes as it is, and the first program that it is donated to
     copies it; of others, and of what must be ours, it makes a second copy."""
-    if jax.config.jax_default_device is not None:
-        return jax.device_put(array.copy())
-    (device, *_) = jax.local_devices()
-    aval, alone = jax.core.ShapedArray(array.shape, array.dtype), jax.sharding.SingleDeviceSharding(device)
-    return xla_client.batched_device_put(aval, alone, [array], [device], False, True)
+    if jax.config.jax_default_device is None:
+        device, *_ = jax.local_devices()
+        with suppress(
+            AttributeError, TypeError
+        ):  # of another release than those that were tested: it is copied twice
+            aval, own = (
+                jax.core.ShapedArray(array.shape, array.dtype),
+                jax.sharding.SingleDeviceSharding(device),
+            )
+            return xla_client.batched_device_put(aval, own, [array], [device], False, True)
+    return jax.device_put(array.copy())
 
 
 def is_torchs(function: Callable[..., Any], types: Sequence[type]) -> bool:
