@@ -5,12 +5,15 @@ first example are compiled as a user's are."""
 from __future__ import annotations
 
 import os
+from importlib.metadata import version
 
 OPTIONS = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
 }
+# An unknown flag ends the process, and of these some releases have no other code.
+if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 12):
+    OPTIONS["xla_cpu_use_fusion_emitters"] = False
 FLAGS = " ".join(f"--{name}={str(value).lower()}" for name, value in OPTIONS.items())
 
 
