@@ -25,6 +25,7 @@ import numpy as np
 
 from detente.records.fault import UsageFault
 from detente.worker.layers.record import Boundary, Values, narrowest, values_of
+from detente.workloads.own.jax_models.scanned import cut
 
 # So many operations behind the one that consumed a parameter are recorded. A normalisation needs two
 # (rsqrt * scale, x * that, + bias); a convolution as a sum of nine products needs one per product behind the first.
@@ -150,7 +151,7 @@ class _Walk:
 
     def _scan(self, equation: Any, values: Sequence[_Value]) -> list[_Value]:
         params = equation.params
-        length, fixed, carried = params["length"], params["num_consts"], params["num_carry"]
+        length, (fixed, carried) = params["length"], cut(equation)
         consts, carry = values[:fixed], list(values[fixed : fixed + carried])
         stacked = values[fixed + carried :]
         passes: dict[int, list[_Value]] = {}

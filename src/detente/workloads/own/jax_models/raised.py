@@ -19,6 +19,8 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 
+from detente.workloads.own.jax_models.scanned import cut
+
 # Operators that are entered, and where each keeps its program. Of a jax.custom_jvp that meets nothing narrow the rule
 # is kept (relu's derivative at 0 is 0, that of what it is made of a half); else JAX differentiates what is entered.
 _CALLS = {
@@ -106,7 +108,7 @@ def _one(equation: Any, values: list[Any]) -> Sequence[Any]:
     if name in _CALLS and _CALLS[name] in params:
         return _evaluate(params[_CALLS[name]], values)
     if name in _LOOPS:
-        return _LOOPS[name](params, values)
+        return _LOOPS[name](equation, values)
     if name == "convert_element_type" and jnp.issubdtype(params["new_dtype"], jnp.inexact):
         return [values[0].astype(_wide(params["new_dtype"]))]
     if name == "reduce_precision":
@@ -133,8 +135,8 @@ def _alone(equation: Any, values: Sequence[Any]) -> Sequence[Any]:
     return jex.jaxpr_as_fun(jex.ClosedJaxpr(alone, []))(*given.values())
 
 
-def _scan(params: Any, values: list[Any]) -> Sequence[Any]:
-    fixed, carried = params["num_consts"], params["num_carry"]
+def _scan(equation: Any, values: list[Any]) -> Sequence[Any]:
+    params, (fixed, carried) = equation.params, cut(equation)
     consts, first, stacked = values[:fixed], values[fixed : fixed + carried], values[fixed + carried :]
 
     def body(carry: Any, each: Any) -> Any:
@@ -147,7 +149,8 @@ def _scan(params: Any, values: list[Any]) -> Sequence[Any]:
     return [*last, *all_of]
 
 
-def _while(params: Any, values: list[Any]) -> Sequence[Any]:
+def _while(equation: Any, values: list[Any]) -> Sequence[Any]:
+    params = equation.params
     asks, moves = params["cond_nconsts"], params["body_nconsts"]
     of_cond, of_body, first = values[:asks], values[asks : asks + moves], values[asks + moves :]
     return jax.lax.while_loop(
@@ -157,8 +160,8 @@ def _while(params: Any, values: list[Any]) -> Sequence[Any]:
     )
 
 
-def _cond(params: Any, values: list[Any]) -> Sequence[Any]:
-    branches = [lambda *args, b=branch: _evaluate(b, args) for branch in params["branches"]]
+def _cond(equation: Any, values: list[Any]) -> Sequence[Any]:
+    branches = [lambda *args, b=branch: _evaluate(b, args) for branch in equation.params["branches"]]
     return jax.lax.switch(values[0], branches, *values[1:])
 
 
