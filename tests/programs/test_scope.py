@@ -37,6 +37,7 @@ from detente.programs.scope import Scope, read_scope, scope_name
         ("jit(step)/jvp(Net)/cond/dense/add", "Net.cond.dense", "forward"),
         ("jit(step)/jvp(Net)/scan/dense/add", "Net.scan.dense", "forward"),
         ("jit(step)/jvp(while)/body/closed_call/body/conv/mul", "body.conv", "forward"),
+        ("jit(step)/jvp(while)/body/eval_jaxpr/body/conv/mul", "body.conv", "forward"),  # jax 0.12
         ("jit(step)/jvp(h)/while/cond/lt", "h", "forward"),
         ("jit(step)/transpose(jvp(scan))/while/body/attn/mul", "attn", "backward"),
         ("jit(step)/root/checkpoint#/mul", "checkpoint", "forward"),

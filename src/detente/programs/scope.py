@@ -18,8 +18,8 @@ Direction = Literal["forward", "backward", "remat", "optimizer"]
 _CONTROL = frozenset(
     {
         "body_fun", "body_pred", "checkpoint", "closed_call", "cond_fun", "core_call", "custom_jvp_call",
-        "custom_vjp_call", "custom_vjp_call_jaxpr", "named_call", "pjit", "remat", "remat2", "rematted_computation",
-        "run_state", "shard_map", "while", "xla_call",
+        "custom_vjp_call", "custom_vjp_call_jaxpr", "eval_jaxpr", "named_call", "pjit", "remat", "remat2",
+        "rematted_computation", "run_state", "shard_map", "while", "xla_call",
     }
 )  # fmt: skip
 # And those that modules are called as well (EDSR's ``body``, a diffusion model's ``cond``).
