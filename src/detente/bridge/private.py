@@ -1,6 +1,6 @@
 """Every name of torch's and of JAX's that they do not promise to keep, for the whole bridge.
 
-Tested with torch 2.9 to 2.13 and jax 0.7 to 0.11. ``tests/bridge/test_private.py`` tries each for what it is used for,
+Tested with torch 2.9 to 2.13 and jax 0.7 to 0.12. ``tests/bridge/test_private.py`` tries each for what it is used for,
 and holds the other files of the bridge against this one: where a release takes something away, one test names it.
 """
 
