@@ -38,6 +38,8 @@ from beside_torch import MODELS, made
 from detente.bridge.folder import users
 from detente.bridge.kernels.ahead import PATIENCE
 from detente.bridge.kernels.build import remembering
+from detente.bridge.kernels.products import F32
+from detente.bridge.kernels.trials import ATTENTION, CONVOLUTIONS
 from detente.session.fingerprint import machine
 from detente.stacks.catalogue import STACKS
 from detente.stacks.process_memory import peak
@@ -47,8 +49,6 @@ PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-against-tor
 SIDES = ("eager", "compile", "bridge")
 LAST = ", channels last"  # of a side of PyTorch's
 WARM, STEPS = 3, 12
-# Set in a process of the bridge that finds the kernels timed.
-PREPARED = "DETENTE_BENCHMARK_PREPARED"
 
 
 def sides_of(name: str) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def measure(name: str, side: str, second: bool) -> dict[str, Any]:
     if side == "bridge":
         import detente
 
-        had = _extension()
+        had, timed = _extension(), bool(_leads())
         begun = time.perf_counter()
         step: Any = detente.compile(
             model, loss, optimizer, example_batch=batch, seed=0, certificate="none", quiet=True
@@ -106,7 +106,7 @@ def measure(name: str, side: str, second: bool) -> dict[str, Any]:
     }
     if side == "bridge":
         found["extension"] = _came() or ("there" if had else "built" if _extension() else "none")
-        found["leads"], found["trials_s"] = _leads(), _trials()
+        found["leads"], found["trials_s"] = _leads(), _trials() if timed else {}
     return found | ({"peak_gb": peak() / 1e9} if forgotten else {})
 
 
@@ -134,11 +134,11 @@ def _leads() -> dict[str, float]:
 
 
 def _trials() -> dict[str, float]:
-    """Seconds that a first step would spend on finding out what to call, by kind of work; none where it did."""
+    """Seconds that a first step would spend on finding out what to call, by kind of work."""
     from detente.bridge.kernels.worth import leads
 
     found: dict[str, float] = {}
-    for of in ("f32", "attention", "convolutions") if os.environ.get(PREPARED) else ():
+    for of in (F32, ATTENTION, CONVOLUTIONS):
         begun = time.perf_counter()
         leads(None, of)
         found[of] = time.perf_counter() - begun
@@ -171,9 +171,8 @@ def process(name: str, side: str) -> dict[str, Any]:
             (own := Path(folder, "user", "detente", "kernels")).mkdir(parents=True, mode=0o700)
             for file in files:
                 shutil.copy(file, own)
-            kept[PREPARED] = "1"
         environ, found = {**os.environ, **caches, **kept}, {}
-        for more in ([], ["--second"]) if side != "eager" else ([],):
+        for more in ([], ["--second"]) if not side.startswith("eager") else ([],):
             done = subprocess.run(
                 [sys.executable, __file__, "--one", name, side, *more],
                 env=environ,

@@ -256,10 +256,8 @@ def test_a_copy_on_the_host_is_xlas_own(dtype: str, off: int) -> None:
 def test_a_copy_on_the_host_goes_where_the_user_wants_arrays() -> None:
     device = jax.local_devices()[0]
     with jax.default_device(device):
-        made = private.on_host(np.ones(3, np.float32))
-        assert made.committed == jax.device_put(np.ones(3, np.float32)).committed and made.devices() == {
-            device
-        }
+        made, wanted = private.on_host(np.ones(3, np.float32)), jax.device_put(np.ones(3, np.float32))
+    assert made.committed == wanted.committed and made.devices() == {device}
 
 
 def test_a_lowered_program_is_changed_in_place_and_compiled_so() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detente.programs.operators import origin_of
-from detente.programs.scope import Scope, read_scope, scope_name
+from detente.programs.scope import ROOT, Scope, read_scope, scope_name
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ from detente.programs.scope import Scope, read_scope, scope_name
         ("jit(step)/jvp(while)/body/eval_jaxpr/body/conv/mul", "body.conv", "forward"),  # jax 0.12
         ("jit(step)/jvp(h)/while/cond/lt", "h", "forward"),
         ("jit(step)/transpose(jvp(scan))/while/body/attn/mul", "attn", "backward"),
-        ("jit(step)/root/checkpoint#/mul", "checkpoint", "forward"),
+        (f"jit(step)/{ROOT}/checkpoint#/mul", "checkpoint", "forward"),
         ("jit(step)/jvp(root)/root#/conv/mul", "root.conv", "forward"),
         ("transpose(root)/optimizer#@.3/aten__mm/dot", "optimizer", "backward"),
     ],

@@ -267,25 +267,22 @@ def without_saved_tensors_hooks() -> Iterator[None]:
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
-_NAMESPACES = ("aten", "prims", "prim")
-_DIFFERENTIATE, _BACKWARD = ("torch.autograd", "torch._functorch"), torch.Tensor.backward
-
-
 def on_host(array: np.ndarray[Any, Any]) -> jax.Array:
     """A copy of an array in memory that is XLA's own, made once and before this returns, where JAX's default device is
     the host. ``device_put`` keeps an array that lies on 64 bytes as it is, and the first program that it is donated to
     copies it; of others, and of what must be ours, it makes a second copy."""
     if jax.config.jax_default_device is None:
         device, *_ = jax.local_devices()
-        with suppress(
-            AttributeError, TypeError
-        ):  # of another release than those that were tested: it is copied twice
-            aval, own = (
-                jax.core.ShapedArray(array.shape, array.dtype),
-                jax.sharding.SingleDeviceSharding(device),
-            )
+        own = jax.sharding.SingleDeviceSharding(device)
+        # A release that has these otherwise copies twice.
+        with suppress(AttributeError, TypeError):
+            aval = jax.core.ShapedArray(array.shape, array.dtype)
             return xla_client.batched_device_put(aval, own, [array], [device], False, True)
     return jax.device_put(array.copy())
+
+
+_NAMESPACES = ("aten", "prims", "prim")
+_DIFFERENTIATE, _BACKWARD = ("torch.autograd", "torch._functorch"), torch.Tensor.backward
 
 
 def is_torchs(function: Callable[..., Any], types: Sequence[type]) -> bool:

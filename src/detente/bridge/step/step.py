@@ -227,7 +227,7 @@ class Step(Readable):
         state.bear()  # or a first state would come to lie where steps compute
         if not self._keeps and self._open is None:
             self._keeps = True
-            planned = memory(variant.compiled.executable)
+            planned = memory(run)
             temporary = planned.temp if planned else 0
             kept = settle_down(temporary, available_bytes())
             self._hole = Hole(temporary, ground()) if kept and temporary > ALONE else None
