@@ -53,6 +53,13 @@ BATCH_NORMS = {
     "Batch norm of ResNet-50, 14 x 14": (4, 14, 14, 1024),
     "Batch norm of ResNet-50, 7 x 7": (4, 7, 7, 2048),
 }
+# What ends a block of a residual network: a batch norm, what it is added to, and a ReLU.
+JOINED = {
+    "Batch norm, residual and ReLU of ResNet-50, 56 x 56": (4, 56, 56, 256),
+    "Batch norm, residual and ReLU of ResNet-50, 14 x 14": (4, 14, 14, 1024),
+}
+# Activations whose derivative computes again what it would have to read: (rows, columns).
+GELUS = {"GELU of ViT-B/16, 2": (394, 3072)}
 # Masks of dropout, of which there is one in a forward pass alone.
 MASKS = {
     "A mask of BERT-Base, 4 x 64": (4, 64, 768),
@@ -121,28 +128,50 @@ def depthwise(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
     return found
 
 
-def batch_norms(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
-    """Each way, as one call."""
+def batch_norms(size: tuple[int, ...], joined: bool = False) -> dict[str, Callable[[], Any]]:
+    """Each way, as one call; ``joined``: with what is added to it and a ReLU behind."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
-    from detente.bridge.kernels.batch_norms import batch_norm
+    from detente.bridge.kernels.batch_norms import Norm, normalised, spread
     from detente.bridge.lower.ops.norm import standard
 
     draw = np.random.default_rng(0)
     given = [draw.standard_normal(shape, np.float32) for shape in (size, size[-1:], size[-1:])]
+    given += [draw.standard_normal(size, np.float32)] if joined else []
 
-    def plain(x: Any, weight: Any, bias: Any) -> Any:
-        return standard(x, (0, 1, 2), 1e-5)[0] * weight + bias
+    def plain(x: Any, weight: Any, bias: Any, *more: Any) -> Any:
+        y = standard(x, (0, 1, 2), 1e-5)[0] * weight + bias
+        return jax.nn.relu(y + more[0]) if more else y
 
-    def ours(x: Any, weight: Any, bias: Any) -> Any:
-        return batch_norm(x, weight, bias, 1e-5)[0]
+    def ours(x: Any, weight: Any, bias: Any, *more: Any) -> Any:
+        return normalised(Norm(x, weight, bias, spread(x, 1e-5)), *more, clamped=joined)
 
     def of(run: Any) -> Any:
-        return _compiled(jax.grad(lambda *rest: jnp.sum(run(*rest) ** 2), (0, 1, 2)), given)
+        return _compiled(jax.grad(lambda *rest: jnp.sum(run(*rest) ** 2), tuple(range(len(given)))), given)
 
     return {"XLA": of(plain), "ours": of(ours)}
+
+
+def gelus(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
+    """Each way, as one call: a product reads the result, and so there is one."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from detente.bridge.lower.ops.activation import UNARY
+
+    draw = np.random.default_rng(0)
+    given = [draw.standard_normal(shape, np.float32) for shape in (size, size[-1:], (size[-1], 16))]
+
+    def plain(x: Any) -> Any:
+        return jax.nn.gelu(x, approximate=False)
+
+    def of(run: Any) -> Any:
+        return _compiled(jax.grad(lambda x, bias, w: jnp.sum((run(x + bias) @ w) ** 2), (0, 1, 2)), given)
+
+    return {"XLA": of(plain), "ours": of(UNARY["gelu"])}
 
 
 def masks(size: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
@@ -270,6 +299,8 @@ def main() -> None:
         (attention, ATTENTIONS),
         (depthwise, DEPTHWISE),
         (batch_norms, BATCH_NORMS),
+        (partial(batch_norms, joined=True), JOINED),
+        (gelus, GELUS),
         (masks, MASKS),
         (products, PRODUCTS),
         (updates, UPDATES),

@@ -55,10 +55,11 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 # Those that convolve say what a convolution's window does; each of its gradients meets the same pairs.
 CONVOLUTION_CALLS = frozenset(f"detente_convolution{of}" for of in ("", "_of_input", "_of_kernel"))
-# And those that multiply no matrices: an optimizer's update, a batch that is normalised, a mask and its key.
+# And those that multiply no matrices: an optimizer's update, a batch or a row that is normalised, a mask and its key.
 ELEMENTWISE_CALLS = frozenset(
     {
-        "detente_update", "detente_batch_norm", "detente_batch_norm_backward", "detente_threefry2x32_folded",
+        "detente_update", "detente_batch_norm_spread", "detente_batch_norm", "detente_batch_norm_backward",
+        "detente_layer_norm", "detente_layer_norm_backward", "detente_threefry2x32_folded",
         "detente_threefry2x32_kept",
     }
 )  # fmt: skip

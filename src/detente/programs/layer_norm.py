@@ -15,13 +15,16 @@ _BETWEEN = frozenset(
 )  # fmt: skip
 # So many operations from an rsqrt to its reduce at most.
 _DEPTH = 15
-_BRIDGES = {"detente_batch_norm": "batch-norm-training", "detente_batch_norm_backward": "batch-norm-grad"}
+_BRIDGES = {
+    "detente_batch_norm": "batch-norm-training", "detente_batch_norm_backward": "batch-norm-grad",
+    "detente_layer_norm": "layer-norm", "detente_layer_norm_backward": "layer-norm-grad",
+}  # fmt: skip
 
 
 def norm_form(one: Instruction, at: int, home: Computation, module: Module) -> str | None:
     """``batch-norm-training``, ``batch-norm-grad`` or ``batch-norm-inference`` for those operations, or the bridge's
-    kernels that do their work; ``expanded``
-    for an ``rsqrt`` of something that comes from a ``reduce`` over the last dimension (LayerNorm, RMSNorm), and
+    kernels that do their work; ``layer-norm`` and ``layer-norm-grad`` for two more of those; ``expanded`` for an
+    ``rsqrt`` of something that comes from a ``reduce`` over the last dimension (LayerNorm, RMSNorm), and
     ``expanded-other`` from a ``reduce`` over others (BatchNorm written out); None for anything else."""
     if one.opcode.startswith("batch-norm-"):
         return one.opcode

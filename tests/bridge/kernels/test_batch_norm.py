@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import detente
 from detente.bridge.kernels import build
-from detente.bridge.kernels.batch_norms import batch_norm
+from detente.bridge.kernels.batch_norms import Norm, batch_norm, normalised, spread
 from detente.programs.count import count_program
 from detente.programs.hlo import read_hlo
 from detente.programs.kinds import kinds_of
@@ -81,6 +81,58 @@ def test_results_and_gradients_are_float64s(shape: tuple[int, ...], mean: float)
         assert float(np.abs(found - right.reshape(found.shape)).max()) <= near * scale
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("more", [False, True], ids=["alone", "with a residual"])
+@pytest.mark.parametrize("clamped", [False, True], ids=["as it is", "clamped"])
+def test_what_stands_behind_it_is_part_of_the_pass(shape: tuple[int, ...], more: bool, clamped: bool) -> None:
+    draw = np.random.default_rng(len(shape))
+    x, gradient, beside = draw.standard_normal((3, *shape)).astype(np.float32)
+    weight, bias = draw.standard_normal((2, shape[-1])).astype(np.float32)
+
+    def both(x: Any, weight: Any, bias: Any, beside: Any, gradient: Any) -> Any:
+        def made(x: Any, weight: Any, bias: Any, beside: Any) -> Any:
+            norm = Norm(x, weight, bias, spread(x, 1e-5))
+            return normalised(norm, beside if more else None, clamped)
+
+        y, back = jax.vjp(made, x, weight, bias, beside)
+        return y, back(gradient)
+
+    y, gradients = by_kernel(both, x, weight, bias, beside, gradient)
+    given = [torch.from_numpy(a.astype(np.float64)).requires_grad_() for a in (x, weight, bias, beside)]
+    rows = given[0].reshape(-1, shape[-1])
+    wanted = (
+        (rows - rows.mean(0)) / (rows.var(0, unbiased=False) + 1e-5).sqrt() * given[1] + given[2]
+    ).reshape(shape)
+    wanted = wanted + given[3] if more else wanted
+    # At the kink, where the two round apart, both are right: float32's side is taken.
+    through = torch.from_numpy(y > 0) if clamped else torch.ones(shape, dtype=torch.bool)
+    assert np.abs(y - (wanted * through).detach().numpy()).max() <= 2e-6 * float(wanted.abs().max())
+    wanted.backward(torch.from_numpy(gradient.astype(np.float64)) * through)
+    near = 2e-6 * (100 if shape[0] == 1 else 1)  # no spread at all: a gradient of nothing, times 316
+    for found, one in zip(gradients, given, strict=True):
+        right = np.zeros(one.shape) if one.grad is None else one.grad.numpy()
+        assert np.abs(found - right).max() <= near * max(float(np.abs(right).max()), 1e-3)
+
+
+def test_behind_a_clamp_what_is_no_number_stays_none_and_what_is_zero_sends_nothing_back() -> None:
+    x = np.asarray([[1.0], [-1.0], [0.0]], np.float32)
+    one, zero, beside = (
+        np.ones(1, np.float32),
+        np.zeros(1, np.float32),
+        np.asarray([[np.nan], [5], [0]], np.float32),
+    )
+
+    def made(beside: Any) -> Any:
+        return normalised(Norm(x, one, zero, spread(x, 1e-5)), beside, clamped=True)
+
+    def both(beside: Any) -> Any:
+        y, back = jax.vjp(made, beside)
+        return y, back(jnp.full_like(y, 3.0))[0]
+
+    y, back = by_kernel(both, beside)
+    assert np.isnan(y[0, 0]) and y[2, 0] == 0 and back[:, 0].tolist() == [3, 3, 0]
+
+
 @pytest.mark.parametrize("shape", [(4096, 1), (2, 64, 64, 4), (8, 16, 16, 64), (70000, 17)])
 @pytest.mark.parametrize(("mean", "spread"), [(1000.1, 0.0), (100.3, 0.0), (1000.1, 0.1), (-5e4, 1.0)])
 def test_a_mean_far_away_costs_no_digits(shape: tuple[int, ...], mean: float, spread: float) -> None:
@@ -130,7 +182,61 @@ def frozen_weights() -> nn.Module:
     return model
 
 
+class Joined(nn.Module):
+    """A convolution, its norm, and what ``join(norm, its result, what the convolution read)`` makes of them."""
+
+    def __init__(self, join: Any) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+        self.second, self.other = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.last, self.join = nn.Conv2d(8, 4, 1), join
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return self.last(self.join(self, self.norm(self.second(x)), x))
+
+
+def unwatched(made: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return made()
+
+
+JOINS = {
+    "a residual": lambda m, y, x: torch.relu(y + x),
+    "a residual in front": lambda m, y, x: torch.relu(x + y),
+    "two norms": lambda m, y, x: torch.relu(y + m.other(x)),
+    "in place": lambda m, y, x: torch.relu_(y.add_(x)),
+    "three": lambda m, y, x: torch.relu(y + x + m.other(x)),
+    "itself": lambda m, y, x: torch.relu(y + y),
+    "twice of it": lambda m, y, x: torch.relu(torch.add(y, x, alpha=2)),
+    "a number": lambda m, y, x: torch.relu(y + 0.25),
+    "what is broadcast": lambda m, y, x: torch.relu(y + x.mean((2, 3), keepdim=True)),
+    "what is broadcast over channels": lambda m, y, x: torch.relu(y + x.mean(1, keepdim=True)),
+    "another dtype": lambda m, y, x: torch.relu(y.double() + x).float(),
+    "read before and behind": lambda m, y, x: torch.relu(y) + y.tanh() + torch.relu(y + x) * (y + x).tanh(),
+    "a clamp of a clamp": lambda m, y, x: torch.relu(torch.relu(y) + x),
+    "a norm of it": lambda m, y, x: torch.relu(m.other(torch.relu(y))),
+    "what is detached": lambda m, y, x: torch.relu(y.detach() + x) + torch.relu(y + x.detach()),
+    "no gradient": lambda m, y, x: x * torch.relu(y).detach(),
+    "turned": lambda m, y, x: torch.relu((y + x).transpose(2, 3)),
+    "recomputed behind it": lambda m, y, x: checkpoint(
+        lambda y, x: torch.relu(y + x), y, x, use_reentrant=False
+    ),
+    "without gradients": lambda m, y, x: x + unwatched(lambda: torch.relu(m.other(x) + x)) * torch.relu(y),
+    "its result alone": lambda m, y, x: torch.relu(unwatched(lambda: m.other(x)) + y),
+    "a condition": lambda m, y, x: torch.where(x > 0, torch.relu(y + x), y),
+}
+
+
+class All(nn.ModuleDict):
+    """One step of all: whose weights come out wrong is told by their name."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([one(x) for one in self.values()], 1) * len(self) ** 0.5
+
+
 LAYERS = {
+    "joined": (lambda: All({name: Joined(join) for name, join in JOINS.items()}), (4, 3, 9, 9)),
     "2d": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3)), (4, 3, 9, 9)),
     "of rows": (lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)), (16, 6)),
     "of positions": (lambda: nn.Sequential(nn.Conv1d(3, 8, 3), nn.BatchNorm1d(8), nn.Conv1d(8, 4, 1)), (4, 3, 9)),
@@ -198,6 +304,30 @@ def test_in_a_loop_recomputed_or_in_parts_it_trains_as_without_kernels(
         assert torch.allclose(states["1"][key].double(), value.double(), rtol=1e-3, atol=1e-5), key
 
 
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        y = self.norm(x)
+        return torch.cond(x.sum() > 0, lambda y, x: torch.relu(y + x), lambda y, x: torch.relu(y) - x, (y, x))
+
+
+def test_a_norm_that_a_branch_clamps_trains_as_without_kernels(monkeypatch: Any) -> None:
+    losses = []
+    for kernels in ("1", "0"):
+        monkeypatch.setenv(build.VARIABLE, kernels)
+        build.kernels.cache_clear()
+        torch.manual_seed(0)
+        model, x = Branches(), torch.randn(4, 3, 9, 9)
+        step = stepped(model, x, lambda m, b: m(b).square().mean())
+        losses.append([float(step(x * (-1) ** k)) for k in range(4)])
+        assert (TARGET in step.programs[0].compiled.executable.as_text()) is (kernels == "1")
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 def stepped(model: nn.Module, x: torch.Tensor, loss: Any) -> Any:
     return detente.compile(
         model, loss, torch.optim.SGD(model.parameters(), lr=0.1), example_batch=x, quiet=True, cache=False
@@ -257,15 +387,28 @@ def test_one_inside_of_a_gradient_penalty_is_differentiated_twice() -> None:
 
 
 def test_another_shape_than_it_says_is_refused() -> None:
-    from detente.bridge.kernels.targets import BATCH_NORM, call
+    from detente.bridge.kernels.targets import BATCH_NORM, OF_BATCH_NORM, SPREAD, call
 
     x, w = np.ones((4, 3), np.float32), np.ones(3, np.float32)
-    for rows, channels in ((5, 3), (4, 4), (0, 3), (-4, -3)):
-        sizes = {"rows": rows, "channels": channels}
-        with pytest.raises(Exception, match="other shapes than it says"):
-            jax.jit(lambda x, s=sizes: call(BATCH_NORM, [(4, 3), (3,), (3,), (3,)], x, w, w, eps=1e-5, **s))(
-                x
-            )
+    whole, own = (4, 3), (3,)
+    calls = {
+        SPREAD: ([own] * 4, (x,), {"eps": 1e-5}),
+        BATCH_NORM: ([whole], (x, w, w, w, w, w), {"clamped": True, "beside": False}),
+        OF_BATCH_NORM: ([whole, own, own], (x, w, w, w, x, x), {"clamped": True, "beside": False}),
+    }
+    right = {"rows": 4, "channels": 3}
+    for target, (results, operands, more) in calls.items():
+
+        def run(target: str = target, results: Any = results, operands: Any = operands, **said: Any) -> Any:
+            return jax.block_until_ready(jax.jit(lambda: call(target, results, *operands, **said))())
+
+        run(**more, **right)
+        wrong = [{"rows": r, "channels": c} for r, c in ((5, 3), (4, 4), (0, 3), (-4, -3))]
+        if target != SPREAD:  # what is said to be beside, and is not
+            wrong.append({**right, "beside": True})
+        for said in wrong:
+            with pytest.raises(Exception, match="other shapes than it says"):
+                run(**{**more, **said})
 
 
 def test_who_reads_a_program_knows_every_kernel_and_what_this_one_is() -> None:

@@ -17,7 +17,16 @@ from detente.bridge.kernels.compiler import FLAGS, compiled, compiler
 
 SOURCES = tuple(
     Path(__file__).with_name(f"{name}.cc")
-    for name in ("product", "depthwise", "attention", "convolution", "update", "threefry", "batch_norm")
+    for name in (
+        "product",
+        "depthwise",
+        "attention",
+        "convolution",
+        "update",
+        "threefry",
+        "batch_norm",
+        "layer_norm",
+    )
 )
 HEADERS = tuple(Path(__file__).with_name(f"{name}.h") for name in ("call", "shared"))
 # Of JAX's, among its headers: all of it that is read.

@@ -17,10 +17,11 @@ DEPTHWISE, OF_TAPS = "detente_depthwise", "detente_depthwise_of_taps"
 ATTENTION, OF_ATTENTION = "detente_attention", "detente_attention_backward"
 CONVOLUTION, OF_INPUT, OF_KERNEL = (f"detente_convolution{of}" for of in ("", "_of_input", "_of_kernel"))
 FOLDED, KEPT = (f"detente_threefry2x32_{what}" for what in ("folded", "kept"))
-BATCH_NORM, OF_BATCH_NORM = "detente_batch_norm", "detente_batch_norm_backward"
+SPREAD, BATCH_NORM, OF_BATCH_NORM = (f"detente_batch_norm{of}" for of in ("_spread", "", "_backward"))
+LAYER_NORM, OF_LAYER_NORM = "detente_layer_norm", "detente_layer_norm_backward"
 OURS = (
-    FOLDED, KEPT, BATCH_NORM, OF_BATCH_NORM, DEPTHWISE, OF_TAPS, ATTENTION, OF_ATTENTION, CONVOLUTION, OF_INPUT,
-    OF_KERNEL, UPDATE,
+    FOLDED, KEPT, SPREAD, BATCH_NORM, OF_BATCH_NORM, DEPTHWISE, OF_TAPS, ATTENTION, OF_ATTENTION, CONVOLUTION,
+    OF_INPUT, OF_KERNEL, LAYER_NORM, OF_LAYER_NORM, UPDATE,
 )  # fmt: skip
 _KINDS = {bool: np.bool_, int: np.int64, float: np.float32}
 

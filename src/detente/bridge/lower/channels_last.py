@@ -5,6 +5,10 @@ and out, and every normalisation between two of them would walk across rows. So 
 whose channels are its last axis, and the operators that need not know hand it on. Whoever else reads it is given the
 array as torch has it; a transpose that two neighbours share is one that XLA takes out.
 
+A batch norm by the extension's kernel gives a ``Normed``: the result, and what it is made of. A ReLU behind it, or
+behind a sum with it, is computed by the kernel itself, in the pass that writes the result; what nobody reads then, XLA
+takes out.
+
 An operator is *aware* (its entry takes and returns ``Last``) or computes each element by itself (``EACH``: its entry is
 given the arrays as they lie, and never learns). A lowering of the user's is given torch's arrays.
 
@@ -22,6 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from detente.bridge.graph import Aval
+from detente.bridge.kernels.batch_norms import Norm, normalised
 
 
 @jax.tree_util.register_dataclass
@@ -47,6 +52,26 @@ class Last:
     def plain(self) -> jax.Array:
         """As torch has it."""
         return jnp.moveaxis(self.array, -1, 1)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Normed(Last):
+    """``array`` is what ``norm`` makes, plus ``beside`` (shaped like it) if anything is."""
+
+    norm: Norm
+    beside: jax.Array | None = None
+
+    def clamped(self) -> Last:
+        """A ReLU of it."""
+        return Last(normalised(self.norm, self.beside, clamped=True))
+
+    def plus(self, array: jax.Array, beside: jax.Array) -> Last:
+        """``array``, which is the sum of this and ``beside``; it knows so, if the kernel can add the two."""
+        like = self.array
+        if self.beside is not None or (beside.shape, beside.dtype) != (like.shape, like.dtype):
+            return Last(array)
+        return Normed(array, self.norm, beside)
 
 
 def last(x: jax.Array | Last) -> Last:
@@ -91,9 +116,16 @@ def each(lower: Callable[..., Any], call: Any, args: Sequence[Any], kwargs: Mapp
     out = call.out
     if not isinstance(out, Aval) or any(not _fits(a, len(out.shape)) for a in (*args, *kwargs.values())):
         return None
+    if call.node.op == "aten.relu.default" and isinstance(args[0], Normed):
+        return args[0].clamped()
     there = replace(call, node=replace(call.node, out=replace(out, shape=_last(out.shape))))
     turned = [_turned(a) for a in args]
-    return Last(lower(there, *turned, **{name: _turned(a) for name, a in kwargs.items()}))
+    array = lower(there, *turned, **{name: _turned(a) for name, a in kwargs.items()})
+    if call.node.op == "aten.add.Tensor" and len(args) == 2 and not kwargs:
+        for one, other in (args, args[::-1]):
+            if isinstance(one, Normed) and isinstance(other, Last):
+                return one.plus(array, other.array)
+    return Last(array)
 
 
 def _fits(value: Any, rank: int) -> bool:

@@ -35,3 +35,22 @@ def derived(value: Callable[..., jax.Array], *slopes: Callable[..., jax.Array]) 
 
     apply.defjvp(jvp)
     return apply
+
+
+def by_result(value: Callable[..., jax.Array], tangent: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """``value(x, *numbers)`` whose tangent is ``tangent(result, of x, *numbers)``: what a training step keeps for it is
+    the result, which its reader keeps anyway, where jax's own derivative keeps ``x`` as well."""
+
+    def apply(x: jax.Array, *numbers: float, **named: float) -> jax.Array:
+        @jax.custom_jvp
+        def of(x: jax.Array) -> jax.Array:
+            return value(x, *numbers, **named)
+
+        @of.defjvp
+        def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+            result = of(*primals)
+            return result, tangent(result, *tangents, *numbers, **named)
+
+        return of(x)
+
+    return apply

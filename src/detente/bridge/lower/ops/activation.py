@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,10 +16,12 @@ from jax import lax
 from jax.scipy import special
 
 from detente.bridge.lower.dtypes import cast, out_dtype, wide
-from detente.bridge.lower.gradient import derived
+from detente.bridge.lower.gradient import by_result, derived
 from detente.bridge.lower.ops.pointwise import pointwise
 from detente.bridge.lower.ops.random import unit
 from detente.bridge.lower.table import lowers
+
+_INNER = math.sqrt(2 / math.pi)
 
 
 def activation(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,15 +34,35 @@ def activation(function: Callable[..., Any]) -> Callable[..., Any]:
     return lower
 
 
-def _relu(x: jax.Array) -> jax.Array:
+def _clamped(x: jax.Array) -> jax.Array:
     # NaN passes through and the gradient at 0 is 0, as in ATen (threshold_backward).
     return jnp.where(x <= 0, jnp.zeros_like(x), x)
 
 
+_relu = by_result(_clamped, lambda y, t: jnp.where(y <= 0, jnp.zeros_like(t), t))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _gelu(x: jax.Array, approximate: str = "none") -> jax.Array:
     if approximate == "tanh":
-        return 0.5 * x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+        return 0.5 * x * (1 + jnp.tanh(_INNER * (x + 0.044715 * x * x * x)))
     return 0.5 * x * (1 + special.erf(x * math.sqrt(0.5)))
+
+
+@_gelu.defjvp
+def _of_gelu(
+    approximate: str, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    # erf and tanh are computed again, of the negative, whose value is the same to the last bit: of what is written the
+    # same way twice XLA makes one, writes it to memory for its two readers, and keeps it from the forward pass on.
+    (x,) = primals
+    if approximate == "tanh":
+        curve = -jnp.tanh(-_INNER * (x + 0.044715 * x * x * x))
+        steep = _INNER * (1 + 3 * 0.044715 * x * x) * (1 - curve * curve)
+    else:
+        curve = -special.erf(x * -math.sqrt(0.5))
+        steep = _INNER * jnp.exp(-0.5 * x * x)
+    return _gelu(x, approximate), tangents[0] * (0.5 * (1 + curve) + 0.5 * x * steep)
 
 
 def _softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array:
@@ -62,9 +85,15 @@ def _celu(x: jax.Array, alpha: float = 1.0) -> jax.Array:
     return _elu(x, alpha, 1.0, 1.0 / alpha)
 
 
-def _hardtanh(x: jax.Array, min_val: float = -1, max_val: float = 1) -> jax.Array:
-    # Outside and on the bounds the gradient is zero (hardtanh_backward is strict, unlike clamp's).
+def _between(x: jax.Array, min_val: float = -1, max_val: float = 1) -> jax.Array:
     return jnp.where(x <= min_val, min_val, jnp.where(x >= max_val, max_val, x)).astype(x.dtype)
+
+
+# Outside and on the bounds the gradient is zero (hardtanh_backward is strict, unlike clamp's).
+_hardtanh = by_result(
+    _between,
+    lambda y, t, min_val=-1, max_val=1: jnp.where((y <= min_val) | (y >= max_val), jnp.zeros_like(t), t),
+)
 
 
 def _hardsigmoid(x: jax.Array) -> jax.Array:

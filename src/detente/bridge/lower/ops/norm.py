@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from detente.bridge.kernels.batch_norms import batch_norm
+from detente.bridge.kernels.batch_norms import Norm, normalised, spread
 from detente.bridge.kernels.build import may_call
+from detente.bridge.kernels.layer_norms import layer_norm
 from detente.bridge.lower.backwards import backwards_once
-from detente.bridge.lower.channels_last import Last
+from detente.bridge.lower.channels_last import Last, Normed
 from detente.bridge.lower.dtypes import cast, out_dtype, wide
 from detente.bridge.lower.ops.reduce import vector_norm
 from detente.bridge.lower.table import lowers
@@ -39,6 +40,21 @@ def _affine(
     return y if bias is None else y + cast(bias, y.dtype).reshape(shape)
 
 
+def _by_rows(
+    x: jax.Array, shape: tuple[int, ...], weight: jax.Array | None, bias: jax.Array | None, eps: float
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A layer norm over the axes of ``shape``, the last ones; the mean and the inverse deviation with kept
+    dimensions."""
+    if shape and _kernel_takes(x, weight, bias):
+        scale = jnp.ones(shape, x.dtype) if weight is None else weight
+        shift = jnp.zeros(shape, x.dtype) if bias is None else bias
+        y, *found = layer_norm(x, scale, shift, float(eps))
+        mean, inverse = (r.reshape(r.shape + (1,) * len(shape)) for r in found)
+        return y, mean, inverse
+    y, mean, inverse = standard(x, tuple(range(x.ndim - len(shape), x.ndim)), eps)
+    return _affine(y, weight, bias, shape), mean, inverse
+
+
 @lowers("aten.layer_norm.default", shared=True)
 def _layer_norm(
     call: Any,
@@ -50,18 +66,15 @@ def _layer_norm(
     cudnn_enable: bool = True,
 ) -> jax.Array:
     dtype = out_dtype(call)
-    over = tuple(range(x.ndim - len(normalized_shape), x.ndim))
-    y, _, _ = standard(cast(x, wide(dtype)), over, eps)
-    return cast(_affine(y, weight, bias, tuple(normalized_shape)), dtype)
+    return cast(_by_rows(cast(x, wide(dtype)), tuple(normalized_shape), weight, bias, eps)[0], dtype)
 
 
 @lowers("aten.native_layer_norm.default", shared=True)
 def _native_layer_norm(
     call: Any, x: jax.Array, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[jax.Array, ...]:
-    over = tuple(range(x.ndim - len(normalized_shape), x.ndim))
-    y, mean, inverse = standard(cast(x, wide(x.dtype)), over, eps)
-    results = (_affine(y, weight, bias, tuple(normalized_shape)), *map(lax.stop_gradient, (mean, inverse)))
+    y, mean, inverse = _by_rows(cast(x, wide(x.dtype)), tuple(normalized_shape), weight, bias, eps)
+    results = (y, *map(lax.stop_gradient, (mean, inverse)))
     return tuple(cast(r, out_dtype(call, i)) for i, r in enumerate(results))
 
 
@@ -158,13 +171,16 @@ def _batch_norm(
     if axis % x.ndim == x.ndim - 1 and _kernel_takes(x, weight, bias):
         scale = jnp.ones(x.shape[-1], x.dtype) if weight is None else weight
         shift = jnp.zeros(x.shape[-1], x.dtype) if bias is None else bias
-        y, mean, inverse, variance = batch_norm(x, scale, shift, float(eps))
+        norm = Norm(x, scale, shift, spread(x, float(eps)))
+        mean, inverse, variance, _ = norm.spread
         new = running
         if running[0] is not None and running[1] is not None:
             unbiased = variance * (count / max(count - 1, 1))
             new = (_moved(running[0], mean, momentum), _moved(running[1], unbiased, momentum))
-        y = cast(y, dtype)
-        return Last(y) if isinstance(given, Last) else y, mean, inverse, new
+        y = cast(normalised(norm), dtype)
+        if not isinstance(given, Last):
+            return y, mean, inverse, new
+        return Normed(y, norm) if y.dtype == x.dtype else Last(y), mean, inverse, new
     y, mean, inverse = standard(wider, over, eps)
     mean, inverse = mean.reshape(-1), inverse.reshape(-1)
     new: tuple[Any, Any] = running
