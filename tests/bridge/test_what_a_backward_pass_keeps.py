@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import detente
 
@@ -105,3 +106,33 @@ def test_its_gradient_is_torchs_at_every_edge(name: str, dtype: torch.dtype) -> 
     float(step(scale))
     exact = {torch.float32: 2e-6, torch.float64: 1e-9, torch.bfloat16: 1e-2}[dtype]
     assert torch.allclose(model.x.detach(), wanted, rtol=exact, atol=exact, equal_nan=True), (model.x, wanted)
+
+
+class Bounded(nn.Module):
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.layer, self.again = nn.Linear(12, 12), again
+        self.register_buffer("bound", torch.tensor(0.7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def clamped(x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.aten.hardtanh(x, -1.0, self.bound.item() * 0.7)
+
+        x = self.layer(x)
+        return checkpoint(clamped, x, use_reentrant=False) if self.again else clamped(x)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "computed again"])
+def test_a_bound_that_the_program_computes_clamps_the_gradient_too(again: bool) -> None:
+    """Computed in float64, it lies beside what was rounded to float32."""
+    torch.manual_seed(0)
+    model, x = Bounded(again), 2 * torch.randn(64, 12)
+    twin = Bounded(again)
+    twin.load_state_dict(model.state_dict())
+    step, optimizer = stepped(model, x), torch.optim.SGD(twin.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = twin(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        assert float(step(x)) == pytest.approx(loss.item(), rel=1e-5)

@@ -40,6 +40,11 @@ from detente.programs.scope import ROOT, Scope, read_scope, scope_name
         ("jit(step)/jvp(while)/body/eval_jaxpr/body/conv/mul", "body.conv", "forward"),  # jax 0.12
         ("jit(step)/jvp(h)/while/cond/lt", "h", "forward"),
         ("jit(step)/transpose(jvp(scan))/while/body/attn/mul", "attn", "backward"),
+        # What has a derivative of its own is told once more, from the outermost scope on.
+        ("jit(step)/transpose(jvp(0))/jvp(0)/jit(_where)/select_n", "0", "backward"),
+        ("jit(step)/transpose(jvp(GPT))/h_0/jvp(GPT)/h_0/mul", "GPT.h_0", "backward"),
+        ("jit(step)/transpose(jvp(0))/checkpoint/rematted_computation/jvp(0)/mul", "0", "remat"),
+        ("jit(step)/transpose(jvp(0))/0/mul", "0.0", "backward"),
         (f"jit(step)/{ROOT}/checkpoint#/mul", "checkpoint", "forward"),
         ("jit(step)/jvp(root)/root#/conv/mul", "root.conv", "forward"),
         ("transpose(root)/optimizer#@.3/aten__mm/dot", "optimizer", "backward"),
@@ -52,6 +57,33 @@ def test_a_name_says_where_it_comes_from(op_name: str, path: str, direction: str
 @pytest.mark.parametrize("op_name", ["((((", "))", "jvp(", "/", "///", "jit(step"])
 def test_what_is_no_name_ends(op_name: str) -> None:
     assert isinstance(read_scope(op_name), Scope)
+
+
+def test_a_function_with_a_derivative_of_its_own_lies_where_it_was_called() -> None:
+    import re
+
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_jvp
+    def own(x: jax.Array) -> jax.Array:
+        return jnp.exp(x)
+
+    @own.defjvp
+    def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return own(*primals), tangents[0] * jnp.sin(primals[0])
+
+    def loss(x: jax.Array) -> jax.Array:
+        with jax.named_scope("0"):
+            with jax.named_scope("inner"):
+                x = own(x @ x)
+            x = own(x @ x)
+        return jnp.sum(x @ x)
+
+    text = jax.jit(jax.grad(loss)).lower(jnp.ones((4, 4))).compile().as_text()
+    found = {read_scope(name) for name in re.findall(r'op_name="([^"]+)"', text) if "0" in name}
+    assert {s.path for s in found if s is not None} <= {"0", "0.inner", ""}, found
+    assert {s.direction for s in found if s is not None} == {"forward", "backward"}
 
 
 def test_no_name_says_nothing() -> None:

@@ -70,6 +70,8 @@ def read_scope(op_name: str) -> Scope | None:
     Scope(path='GPT.h_0.ln_1', direction='backward')
     >>> read_scope("jit(step)/jvp(h.0.drop)/jit(_threefry_fold_in)/step_key/while")
     Scope(path='h.0.drop', direction='forward')
+    >>> read_scope("jit(step)/transpose(jvp(GPT))/h_0/jvp(GPT)/h_0/mul")
+    Scope(path='GPT.h_0', direction='backward')
     >>> read_scope("jit(step)/optimizer/sqrt")
     Scope(path='', direction='optimizer')
     """
@@ -77,13 +79,23 @@ def read_scope(op_name: str) -> Scope | None:
         return None
     seen: set[str] = set()
     words: list[str] = []
+    again: set[int] = set()
     *tokens, primitive = _split(op_name)
     for token in tokens:
         if token.startswith(_DRAWN):
             break
-        words += filter(None, [_unwrapped(_NUMBER.sub("", token), seen)])
+        around: set[str] = set()
+        word = _unwrapped(_NUMBER.sub("", token), around)
+        seen |= around
+        if word and words[:1] == [word] and "jvp" in around:
+            again.add(len(words))
+        words += filter(None, [word])
     names: list[str] = []
-    for before, name, behind in zip(("", *words), words, (*words[1:], primitive), strict=False):
+    for at, (before, name, behind) in enumerate(
+        zip(("", *words), words, (*words[1:], primitive), strict=False)
+    ):
+        # What has a derivative of its own is told within its scope once more, from the outermost on.
+        names = [] if at in again else names
         if _is_control(before, name, behind):
             seen.add(name)
         elif not _FORMULA.search(name) and not _LOWERED.fullmatch(name):

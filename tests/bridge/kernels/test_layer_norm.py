@@ -23,8 +23,10 @@ from detente.programs.kinds import kinds_of
 
 # (x, how many of its last axes): one number, one row, a width that no lane has, more rows than a piece, rows that are
 # pieces of their own, several axes at once.
-SHAPES = [((1, 1), 1), ((5,), 1), ((7, 1), 1), ((1, 64), 1), ((3, 5, 83), 1), ((4096, 65), 1), ((70000, 3), 1),
-          ((2, 100000), 1), ((2, 197, 768), 1), ((2, 3, 5, 7), 2), ((6, 4, 3), 3)]  # fmt: skip
+SHAPES = [
+    ((1, 1), 1), ((5,), 1), ((7, 1), 1), ((1, 64), 1), ((3, 5, 83), 1), ((4096, 65), 1), ((70000, 3), 1),
+    ((2, 100000), 1), ((40, 3000), 1), ((100, 2048), 1), ((2, 197, 768), 1), ((2, 3, 5, 7), 2), ((6, 4, 3), 3),
+]  # fmt: skip
 
 
 def by_kernel(function: Any, *operands: Any) -> Any:
@@ -83,8 +85,13 @@ def test_a_mean_far_away_costs_no_digits(shape: tuple[int, ...], mean: float, sp
 def test_what_is_no_number_stays_none_and_in_its_row() -> None:
     x = np.random.default_rng(0).standard_normal((3, 100)).astype(np.float32)
     x[1, 50] = np.nan
-    y = by_kernel(lambda x: layer_norm(x, np.ones(100, np.float32), np.zeros(100, np.float32), 1e-5)[0], x)
-    assert np.isnan(y[1]).all() and np.isfinite(y[[0, 2]]).all()
+    for what in (np.nan, np.inf):
+        x[1, 50] = what
+        y, _, inverse = by_kernel(
+            lambda x: layer_norm(x, np.ones(100, np.float32), np.zeros(100, np.float32), 1e-5), x
+        )
+        assert np.isnan(y[1]).all() and np.isfinite(y[[0, 2]]).all()
+        assert np.isnan(inverse[1]) and np.isfinite(inverse[[0, 2]]).all()
 
 
 class Each(nn.ModuleDict):

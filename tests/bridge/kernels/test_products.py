@@ -117,7 +117,7 @@ def test_under_autocast_a_step_calls_products_of_halves_and_trains_as_eager() ->
     model, optimizer, x = model_of()
     step = detente.compile(model, loss, optimizer, example_batch=x, cache=False, quiet=True)
     ours = [step(x).item() for _ in range(6)]
-    assert step.programs[0].compiled.calls == 5 + 6, "products, and updates"
+    assert step.programs[0].compiled.calls == 5 + 6 + 2, "products, updates, a norm and its gradients"
     assert step.certificate is not None and step.certificate.ok
     optimised = step.programs[0].compiled.executable.runtime_executable().hlo_modules()[0]
     found = count_program(optimised.as_serialized_hlo_module_proto(), "hlo")
@@ -209,7 +209,9 @@ def trained(certificate: str = "full") -> tuple[list[float], Any]:
 def test_a_step_that_calls_is_certified_and_trains_as_one_that_does_not(monkeypatch: Any) -> None:
     before = build.kernels().calls()
     ours, step = trained()
-    assert step.programs[0].compiled.calls == 5 + 6, "two forward, two of weights, one of an input; updates"
+    assert step.programs[0].compiled.calls == 5 + 6 + 2, (
+        "two forward, two of weights, one of an input; updates; a norm"
+    )
     assert build.kernels().calls() > before
     assert step.certificate is not None and step.certificate.ok
     monkeypatch.setenv(build.VARIABLE, "0")
@@ -235,8 +237,8 @@ def test_a_program_that_calls_is_counted_like_one_that_does_not() -> None:
     found, wanted = count_program(optimised, "hlo"), count_program(handed, "hlo")
     assert found.flops == wanted.flops > 0
     assert TARGET not in found.custom_calls, "it is a product"
-    assert list(kinds_of(read_hlo(optimised)).values()).count("products") == compiled.calls - 6, (
-        "and six updates"
+    assert list(kinds_of(read_hlo(optimised)).values()).count("products") == compiled.calls - 6 - 2, (
+        "and six updates, and a norm"
     )
 
 

@@ -14,6 +14,9 @@ namespace {
 
 // Sums that run side by side. Rows whose part in the weight's gradient is summed in float32 before it goes to float64.
 constexpr int64_t kLanes = 64, kRows = 32;
+// Wider rows than the first have sums for all of them, of the second at a time: below it the sums of a piece of kPiece
+// numbers are a quarter of them.
+constexpr int64_t kWide = 2048, kColumns = 512;
 // Numbers of a piece: some 20 microseconds.
 constexpr int64_t kPiece = int64_t{1} << 16;
 
@@ -63,7 +66,8 @@ struct Written : Rows {
       });
       // The mean was summed in float32 and rounded: what it lacks is the mean of what is left over.
       const double left = total(rest), lacks = left / columns, middle = about + lacks;
-      const double variance = std::max(0.0, total(square) - lacks * left) / columns;
+      const double squares = total(square) - lacks * left;
+      const double variance = (squares < 0 ? 0.0 : squares) / columns;  // what is no number stays none
       const float of = 1 / std::sqrt(variance + eps), own = middle, lost = middle - own;
       mean[r] = own, inverse[r] = of;
       float* out = y + r * columns;
@@ -72,27 +76,31 @@ struct Written : Rows {
   }
 };
 
-// The input's gradient, and of every piece the sums that are the weight's and the bias's.
-struct Back : Rows {
+// What both parts of the gradient read.
+struct Given : Rows {
   const float* x;
   const float* weight;
   const float* mean;
   const float* inverse;
   const float* gradient;
   float* result;
+};
+
+// The input's gradient, and of every piece the sums that are the weight's and the bias's.
+struct Back : Given {
   double* of_weight;
   double* of_bias;
+  float* some;  // three rows for each piece
 
   void operator()(int64_t p) const {
     double* weights = of_weight + p * columns;
     double* biases = of_bias + p * columns;
     std::fill(weights, weights + columns, 0.0);
     std::fill(biases, biases + columns, 0.0);
-    std::vector<float> some(3 * columns);
-    float *times = some.data(), *plain = times + columns, *weighed = plain + columns;
+    float *times = some + 3 * p * columns, *plain = times + columns, *weighed = plain + columns;
     const int64_t last = end(p);
     for (int64_t from = p * each(); from < last; from += kRows) {
-      std::fill(some.begin(), some.end(), 0.0f);
+      std::fill(times, weighed, 0.0f);
       for (int64_t r = from; r < std::min(last, from + kRows); ++r) row(r, times, plain, weighed);
       for (int64_t c = 0; c < columns; ++c) weights[c] += times[c], biases[c] += plain[c];
     }
@@ -118,6 +126,55 @@ struct Back : Rows {
     for (int64_t c = 0; c < columns; ++c) {
       out[c] = (weighed[c] - all - (in[c] - middle) * of * along) * of;
     }
+  }
+};
+
+// The same of rows that are so wide that sums of their own for each piece would be as large as what is summed: the
+// input's gradient first, and then the others, cut by columns.
+struct OfInput : Given {
+  void operator()(int64_t p) const {
+    for (int64_t r = p * each(); r < end(p); ++r) {
+      const float* in = x + r * columns;
+      const float* g = gradient + r * columns;
+      float* out = result + r * columns;
+      const float middle = mean[r], of = inverse[r];
+      float level[kLanes] = {}, slope[kLanes] = {};
+      over_columns([&](int64_t c, int64_t k) {
+        const float weighed = g[c] * weight[c];
+        level[k] += weighed;
+        slope[k] += weighed * ((in[c] - middle) * of);
+      });
+      const float all = total(level) / columns, along = total(slope) / columns;
+      for (int64_t c = 0; c < columns; ++c) {
+        out[c] = (g[c] * weight[c] - all - (in[c] - middle) * of * along) * of;
+      }
+    }
+  }
+};
+
+struct OfWeight : Given {
+  float* of_weight;
+  float* of_bias;
+
+  int64_t pieces() const { return (columns + kColumns - 1) / kColumns; }
+
+  void operator()(int64_t p) const {
+    const int64_t first = p * kColumns, count = std::min(columns - first, kColumns);
+    double weights[kColumns] = {}, biases[kColumns] = {};
+    for (int64_t from = 0; from < rows; from += kRows) {
+      float times[kColumns] = {}, plain[kColumns] = {};
+      for (int64_t r = from; r < std::min(rows, from + kRows); ++r) {
+        const float* in = x + r * columns + first;
+        const float* g = gradient + r * columns + first;
+        const float middle = mean[r], of = inverse[r];
+        for (int64_t c = 0; c < count; ++c) {
+          times[c] += g[c] * ((in[c] - middle) * of);
+          plain[c] += g[c];
+        }
+      }
+      for (int64_t c = 0; c < count; ++c) weights[c] += times[c], biases[c] += plain[c];
+    }
+    for (int64_t c = 0; c < count; ++c) of_weight[first + c] = weights[c], of_bias[first + c] = biases[c];
   }
 };
 
@@ -156,11 +213,23 @@ std::string backward(const Call& call) {
       !fits(inverse, rows.rows)) {
     return unlike("the gradient of detente's layer normalisation");
   }
+  const Pool pool = call.pool();
+  const Given given{rows,
+                    x.as<const float>(),
+                    weight.as<const float>(),
+                    mean.as<const float>(),
+                    inverse.as<const float>(),
+                    gradient.as<const float>(),
+                    of_x.as()};
+  if (columns > kWide) {
+    shared(pool, OfInput{given});
+    shared(pool, OfWeight{given, of_weight.as(), of_bias.as()});
+    return "";
+  }
   const int64_t pieces = rows.pieces();
   std::vector<double> weights(pieces * columns), biases(pieces * columns);
-  shared(call.pool(), Back{rows, x.as<const float>(), weight.as<const float>(), mean.as<const float>(),
-                           inverse.as<const float>(), gradient.as<const float>(), of_x.as(), weights.data(),
-                           biases.data()});
+  std::vector<float> some(3 * pieces * columns);
+  shared(pool, Back{given, weights.data(), biases.data(), some.data()});
   for (int64_t c = 0; c < columns; ++c) {
     double one = 0, other = 0;
     for (int64_t p = 0; p < pieces; ++p) one += weights[p * columns + c], other += biases[p * columns + c];

@@ -39,9 +39,13 @@ def derived(value: Callable[..., jax.Array], *slopes: Callable[..., jax.Array]) 
 
 def by_result(value: Callable[..., jax.Array], tangent: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """``value(x, *numbers)`` whose tangent is ``tangent(result, of x, *numbers)``: what a training step keeps for it is
-    the result, which its reader keeps anyway, where jax's own derivative keeps ``x`` as well."""
+    the result, which its reader keeps anyway, where jax's own derivative keeps ``x`` as well. By numbers that the
+    program computes nothing is told: they are of another dtype, and what was rounded lies on no bound."""
 
-    def apply(x: jax.Array, *numbers: float, **named: float) -> jax.Array:
+    def apply(x: jax.Array, *numbers: Any, **named: Any) -> jax.Array:
+        if any(isinstance(number, jax.Array) for number in (*numbers, *named.values())):
+            return value(x, *numbers, **named)
+
         @jax.custom_jvp
         def of(x: jax.Array) -> jax.Array:
             return value(x, *numbers, **named)
