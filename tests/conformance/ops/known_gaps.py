@@ -71,6 +71,7 @@ GAPS: tuple[Gap, ...] = (
         ("nn.functional.max_unpool1d", "nn.functional.max_unpool2d", "nn.functional.max_unpool3d"),
         r"gradient|output",
         "OpInfo repeats indices here: which value of a shared place wins is undefined (the .grad variants pass)",
+        chance=True,
     ),
     Gap(
         ("mode",),
