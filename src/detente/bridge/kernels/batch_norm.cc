@@ -3,9 +3,10 @@
 //
 // Two passes over memory each: one that sums, one that writes. XLA's fusions pass five times, and write a kernel of
 // their own for every shape and every neighbour; its ReLU passes twice more, and what is in front of it is kept for its
-// derivative beside what is behind it, which is all that the derivative has to know. Sums are of a block that lies in the first cache, about the block's own
-// mean, in float32; blocks are put together in float64 (Chan, Golub, LeVeque, "Updating formulae and a pairwise
-// algorithm for computing sample variances", 1979), so that a mean that is far from zero costs no digits.
+// derivative beside what is behind it, which is all that the derivative has to know. Sums are of a block that lies in
+// the first cache, about the block's own mean, in float32; blocks are put together in float64 (Chan, Golub, LeVeque,
+// "Updating formulae and a pairwise algorithm for computing sample variances", 1979), so that a mean that is far from
+// zero costs no digits.
 
 #include <cmath>
 #include <initializer_list>
@@ -202,14 +203,6 @@ struct OfInput : Rows {
     }
   }
 };
-
-template <typename Piece>
-void shared(const Pool& pool, const Piece& piece) {
-  const int64_t pieces = piece.pieces();
-  share(pool, pieces > 1 ? workers(pool) : 1, pieces, piece);
-}
-
-bool fits(const Buffer& buffer, int64_t count) { return is_f32(buffer) && buffer.count == count; }
 
 const char* const kName = "detente's batch normalisation";
 

@@ -44,13 +44,6 @@ def normalised(norm: Norm, beside: Any = None, clamped: bool = False) -> Any:
     return _normalised(clamped, norm.x, norm.weight, norm.bias, norm.spread, beside)
 
 
-def batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any, Any]:
-    """``x`` (..., C) normalised over all axes but the last, times ``weight`` (C) plus ``bias`` (C); the mean, one over
-    the root of the variance plus ``eps``, and the variance (biased). Nothing flows back through the last three."""
-    found = spread(x, eps)
-    return normalised(Norm(x, weight, bias, found)), found.mean, found.inverse, found.variance
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _normalised(clamped: bool, x: Any, weight: Any, bias: Any, found: Spread, beside: Any) -> Any:
     more = () if beside is None else (beside,)

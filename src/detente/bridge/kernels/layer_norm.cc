@@ -178,14 +178,6 @@ struct OfWeight : Given {
   }
 };
 
-template <typename Piece>
-void shared(const Pool& pool, const Piece& piece) {
-  const int64_t pieces = piece.pieces();
-  share(pool, pieces > 1 ? workers(pool) : 1, pieces, piece);
-}
-
-bool fits(const Buffer& buffer, int64_t count) { return is_f32(buffer) && buffer.count == count; }
-
 // x, weight, bias -> y, the mean and 1 / sqrt(variance + eps) of each row.
 std::string forward(const Call& call) {
   const Rows rows{call.of("rows"), call.of("columns")};

@@ -101,10 +101,19 @@ void share(const Pool& pool, int64_t workers, int64_t pieces, Piece piece, bool 
 
 inline int64_t workers(const Pool& pool) { return std::max<int64_t>(1, pool.threads()); }
 
+// All pieces of what knows how many it has, by as many threads as there are.
+template <typename Piece>
+void shared(const Pool& pool, const Piece& piece) {
+  const int64_t pieces = piece.pieces();
+  share(pool, pieces > 1 ? workers(pool) : 1, pieces, piece);
+}
+
 inline std::string unlike(const char* what) {
   return std::string(what) + " was called with other shapes than it says";
 }
 
 inline bool is_f32(const Buffer& buffer) { return buffer.dtype == XLA_FFI_DataType_F32; }
+
+inline bool fits(const Buffer& buffer, int64_t count) { return is_f32(buffer) && buffer.count == count; }
 
 }  // namespace detente
