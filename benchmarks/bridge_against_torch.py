@@ -3,8 +3,10 @@
     python benchmarks/bridge_against_torch.py                        # nine models, 5 rounds, some two hours, quiet
     python benchmarks/bridge_against_torch.py --models resnet50 --rounds 1 --page /tmp/page.md
 
-Each figure comes from a process of its own, whose caches are empty; eager (``fused=True``), ``torch.compile`` (default
-mode, of model and loss) and the bridge take turns in a new random order in every round. A model of pictures runs on
+Eager (``fused=True``), ``torch.compile`` (default mode, of model and loss) and the bridge each have a process of their
+own, whose caches are empty. One begins when the one before it has measured its first step and its peak; then all of
+them live, and take one step each in turns, in a new random order in every turn (``turns.py``): processes apart differ
+by a tenth, which is more than what is to be told. A model of pictures runs on
 PyTorch with channels last, too, weights and batch: which layout is faster hangs on model and processor (ConvNeXt,
 compiled, Zen 3: 0.54 and 0.72 s a step with them last, 0.86 and 0.83 without). PyTorch's processes keep freed memory as
 the referee's rows do. A first step is everything from the built model to the first loss that is read; the bridge's
@@ -13,8 +15,10 @@ bridge prepare` has timed its kernels on this machine a first step finds the ans
 them is told. A second process finds what the first one of its side has cached. ``VmHWM`` is reset before the third
 step.
 
-What is compared is decided within a round, where the machine was the same: the median over rounds of the bridge's
-step over the best of PyTorch's. Interrupted, the same command goes on.
+What is compared is decided within a turn, where the machine was the same: a round's ratio is the median over its turns
+of the bridge's step over that of PyTorch's best side, a page's the median over rounds. All sides of a model are in
+memory at once: five of at most 1.6 GB, or three of at most 3.1. Interrupted, the same command goes on with the round of
+the model that it was at.
 """
 
 from __future__ import annotations
@@ -26,14 +30,17 @@ import os
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from beside_torch import MODELS, made
+from scipy.stats import quantile_test
+from turns import Failed, Live, in_turns, serve
 
 from detente.bridge.folder import users
 from detente.bridge.kernels.ahead import PATIENCE
@@ -48,15 +55,16 @@ from detente.stacks.torch_form import TorchForm
 PAGE = Path(__file__).resolve().parent.parent / "docs/results/bridge-against-torch.md"
 SIDES = ("eager", "compile", "bridge")
 LAST = ", channels last"  # of a side of PyTorch's
-WARM, STEPS = 3, 12
+ALONE, TURNS = 6, 16  # steps: of which one the peak is, and of which ones the time
 
 
 def sides_of(name: str) -> tuple[str, ...]:
     return (*SIDES, *(s + LAST for s in SIDES[:2] if MODELS[name].pictures))
 
 
-def measure(name: str, side: str, second: bool) -> dict[str, Any]:
-    """One side of one model, in this process; of a ``second`` one the first step alone."""
+def measure(name: str, side: str, second: bool) -> tuple[dict[str, Any], Callable[[], float]]:
+    """One side of one model, in this process: what it measures alone, of a ``second`` one the first step only, and the
+    step."""
     import torch
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -71,43 +79,37 @@ def measure(name: str, side: str, second: bool) -> dict[str, Any]:
 
         had, timed = _extension(), bool(_leads())
         begun = time.perf_counter()
-        step: Any = detente.compile(
+        train: Any = detente.compile(
             model, loss, optimizer, example_batch=batch, seed=0, certificate="none", quiet=True
         )
-        form = step.choice.form
+        form = train.choice.form
     else:
         forward = torch.compile(loss) if side == "compile" else loss
         form = ""
 
-        def step(batch: Any) -> Any:
+        def train(batch: Any) -> Any:
             optimizer.zero_grad()
             value = forward(model, batch)
             value.backward()
             optimizer.step()
             return value
 
-    float(step(batch))
+    def step() -> float:
+        return float(train(batch))
+
+    step()
     first = time.perf_counter() - begun
     if second:
-        return {"second_s": first}
-    float(step(batch))
+        return {"second_s": first}, step
+    step()
     whole, forgotten = peak(), _forget_peak()
-    walls = []
-    for k in range(WARM + STEPS):
-        begun = time.perf_counter()
-        float(step(batch))
-        if k >= WARM:
-            walls.append(time.perf_counter() - begun)
-    found = {
-        "first_s": first,
-        "step_s": statistics.median(walls),
-        "form": form,
-        "whole_gb": max(whole, peak()) / 1e9,
-    }
+    for _ in range(ALONE):
+        step()
+    found = {"first_s": first, "form": form, "whole_gb": max(whole, peak()) / 1e9}
     if side == "bridge":
         found["extension"] = _came() or ("there" if had else "built" if _extension() else "none")
         found["leads"], found["trials_s"] = _leads(), _trials() if timed else {}
-    return found | ({"peak_gb": peak() / 1e9} if forgotten else {})
+    return found | ({"peak_gb": peak() / 1e9} if forgotten else {}), step
 
 
 def _came() -> str:
@@ -161,29 +163,58 @@ def _forget_peak() -> bool:
     return True
 
 
-def process(name: str, side: str) -> dict[str, Any]:
-    """The same in a process of its own, with empty caches."""
-    with tempfile.TemporaryDirectory(prefix="detente-beside-") as folder:
-        caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton",
-                  "DETENTE_BRIDGE_CACHE": f"{folder}/bridge", "XDG_CACHE_HOME": f"{folder}/user"}  # fmt: skip
-        kept = dict(STACKS["torch-eager"].variables) if side != "bridge" else {}
-        if side == "bridge" and (files := prepared()):
-            (own := Path(folder, "user", "detente", "kernels")).mkdir(parents=True, mode=0o700)
-            for file in files:
-                shutil.copy(file, own)
-        environ, found = {**os.environ, **caches, **kept}, {}
-        for more in ([], ["--second"]) if not side.startswith("eager") else ([],):
-            done = subprocess.run(
-                [sys.executable, __file__, "--one", name, side, *more],
-                env=environ,
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
-            if done.returncode != 0 or not done.stdout.strip():
-                return {"failed": f"exit code {done.returncode}"}
-            found |= json.loads(done.stdout.splitlines()[-1])
+def measured(name: str) -> dict[str, dict[str, Any]]:
+    """What was found of each side of the model, each in a process of its own with empty caches."""
+    names, found = sides_of(name), {}
+    with ExitStack() as stack:
+        environs = {
+            side: _environ(side, stack.enter_context(tempfile.TemporaryDirectory(prefix="detente-beside-")))
+            for side in names
+        }
+        with ExitStack() as processes:
+            live = {}
+            for side in random.sample(names, len(names)):
+                process = processes.enter_context(Live(_command(name, side), environs[side]))
+                try:
+                    process.begin()
+                except Failed as error:
+                    found[side] = {"failed": str(error)}
+                else:
+                    live[side] = process
+                    found[side] = process.alone
+                    print(name, side, process.alone, file=sys.stderr, flush=True)
+            for side, steps in in_turns(live, TURNS).items():
+                if isinstance(steps, Failed):
+                    found[side] = {"failed": str(steps)}
+                else:
+                    found[side] |= {
+                        "step_s": statistics.median(steps),
+                        "steps_s": [float(f"{t:.4g}") for t in steps],
+                    }
+        for side in live:  # behind the others: what its process holds would be in their way
+            if not side.startswith("eager") and "failed" not in found[side]:
+                with Live([*_command(name, side), "--second"], environs[side]) as process:
+                    try:
+                        process.begin()
+                        found[side] |= process.alone
+                    except Failed as error:
+                        found[side]["second_failed"] = str(error)
     return found
+
+
+def _command(name: str, side: str) -> list[str]:
+    return [sys.executable, __file__, "--one", name, side]
+
+
+def _environ(side: str, folder: str) -> dict[str, str]:
+    caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton",
+              "DETENTE_BRIDGE_CACHE": f"{folder}/bridge", "XDG_CACHE_HOME": f"{folder}/user"}  # fmt: skip
+    kept = dict(STACKS["torch-eager"].variables) if side != "bridge" else {}
+    if side == "bridge" and (files := prepared()):
+        (own := Path(folder, "user", "detente", "kernels")).mkdir(parents=True, mode=0o700)
+        for file in files:
+            shutil.copy(file, own)
+    return {**os.environ, **caches, **kept}
 
 
 HEAD = (
@@ -198,13 +229,27 @@ def page(lines: list[dict[str, Any]], command: str) -> str:
     text = [
         "# The bridge beside PyTorch at its best",
         "",
-        f"`{command}`: unmodified models, dropout as published, fp32, AdamW (PyTorch's fused), processes in turns,",
-        "empty caches. Medians over rounds; *ratio*: the bridge's step over the best of PyTorch's, decided within each",
-        "round, with its range. *cl*: with channels last, which models of pictures are tried with, where it is faster.",
+        f"`{command}`: unmodified models, dropout as published, fp32, AdamW (PyTorch's fused), empty caches, processes",
+        f"that live at once and take {TURNS} steps each in turns. Medians over rounds; *ratio*: the bridge's step over",
+        "that of PyTorch's best side in the same turn, their median, and from where to where (95 %, the widest of the",
+        "rounds). *cl*: with channels last, which models of pictures are tried with, where it is faster.",
     ]
     for processor in dict.fromkeys(line["processor"] for line in lines):
         text += ["", f"## {processor}", "", *_table([x for x in lines if x["processor"] == processor])]
     return "\n".join([*text, ""])
+
+
+def _ratio(sides: dict[str, dict[str, Any]]) -> tuple[float, float, float]:
+    """The bridge's step over the best of PyTorch's in one round, and from where to where it is by its turns (95 %);
+    a line of before there were turns has its median alone."""
+    best = min((x for s, x in sides.items() if s != "bridge"), key=lambda x: x["step_s"])
+    ours, theirs = (x.get("steps_s", [x["step_s"]]) for x in (sides["bridge"], best))
+    each = [a / b for a, b in zip(ours, theirs, strict=True)]
+    middle = statistics.median(each)
+    if len(each) == 1:
+        return middle, middle, middle
+    interval = quantile_test(each, p=0.5).confidence_interval(0.95)
+    return middle, float(interval.low), float(interval.high)
 
 
 def _table(lines: list[dict[str, Any]]) -> list[str]:
@@ -217,10 +262,8 @@ def _table(lines: list[dict[str, Any]]) -> list[str]:
         whole = [r for r in rounds.values() if "bridge" in r and "eager" in r]
         if not whole:
             continue
-        found = [
-            r["bridge"]["step_s"] / min(x["step_s"] for s, x in r.items() if s != "bridge") for r in whole
-        ]
-        ratios.append(statistics.median(found))
+        found = [_ratio(r) for r in whole]
+        ratios.append(statistics.median(ratio for ratio, _, _ in found))
 
         def values(side: str, key: str, whole: list[Any] = whole) -> list[float]:
             return [r[side][key] for r in whole if side in r and key in r[side]]
@@ -245,17 +288,21 @@ def _table(lines: list[dict[str, Any]]) -> list[str]:
         forms = ", ".join(dict.fromkeys(r["bridge"]["form"] for r in whole))
         text.append(
             f"| {model.title} | {len(whole)} | {steps} | {forms} | "
-            f"{ratios[-1]:.2f} ({min(found):.2f} to {max(found):.2f}) | "
+            f"{ratios[-1]:.2f} ({min(low for _, low, _ in found):.2f} to {max(high for _, _, high in found):.2f}) | "
             f"{', '.join(middle(s, 'first_s') for s in shown[1:])} | "
             f"{', '.join(middle(s, 'second_s') for s in shown[1:])} | "
             f"{', '.join(middle(s, 'peak_gb') for s in shown)} |"
         )
     failed = [
-        f"* {MODELS[x['model']].title}, {x['side']}, round {x['round'] + 1} failed: {x['failed']}"
+        f"* {MODELS[x['model']].title}, {x['side']}, round {x['round'] + 1}{what} failed: {x[key]}"
         for x in lines
-        if "failed" in x
+        for key, what in (("failed", ""), ("second_failed", ", a second process"))
+        if key in x
     ]
     text += ["", *failed] if failed else []
+    if apart := {line["model"] for line in lines if "step_s" in line and "steps_s" not in line}:
+        names = ", ".join(m.name for name, m in MODELS.items() if name in apart)
+        text += ["", f"Of processes apart, from before they took turns: {names}."]
     laid = {line["model"] for line in lines if line["side"].endswith(LAST)}
     if there := {line["model"] for line in lines if MODELS[line["model"]].pictures} - laid:
         names = ", ".join(m.name for name, m in MODELS.items() if name in there)
@@ -300,7 +347,7 @@ def main() -> int:
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(measure(*given.one, given.second)))
+        serve(lambda: measure(*given.one, given.second))
         return 0
     names = given.models.split(",")
     if wrong := [n for n in names if n not in MODELS]:
@@ -311,19 +358,20 @@ def main() -> int:
     lines = [json.loads(text) for text in kept.read_text().splitlines()] if kept.exists() else []
     # The processor, and on how many of its cores: a round of another machine answers nothing here.
     here = f"{machine()['processor']}, {len(os.sched_getaffinity(0))} cores"
-    known = {(line["model"], line["side"], line["round"]) for line in lines if line["processor"] == here}
+    known = {(line["model"], line["round"]) for line in lines if line["processor"] == here}
     command = " ".join(["python benchmarks/bridge_against_torch.py", *sys.argv[1:]])
     for number in range(given.rounds):
         for name in names:
-            for side in random.sample(sides := sides_of(name), len(sides)):
-                if (name, side, number) in known:
-                    continue
-                line = {"model": name, "side": side, "round": number, "processor": here}
-                lines.append(line | process(name, side))
-                with kept.open("a") as out:
-                    out.write(json.dumps(lines[-1]) + "\n")
-                given.page.write_text(page(lines, command))
-                print(lines[-1], file=sys.stderr, flush=True)
+            if (name, number) in known:
+                continue
+            found = [
+                {"model": name, "side": side, "round": number, "processor": here} | of
+                for side, of in measured(name).items()
+            ]
+            lines += found
+            with kept.open("a") as out:
+                out.writelines(json.dumps(line) + "\n" for line in found)
+            given.page.write_text(page(lines, command))
     if lines:
         given.page.write_text(page(lines, command))  # also where all had been measured
     return 0

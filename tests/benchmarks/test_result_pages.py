@@ -107,3 +107,31 @@ def test_the_bridges_page_decides_within_a_round_and_tells_what_failed(module):
     assert "| 1 | 2 | – | 2 | rolled | 1.00 (1.00 to 1.00) | –, 9 |" in partly, "not failed: not measured yet"
     assert "(`detente bridge prepare`): ViT-B/16." in told and "has of it: f32 0.5." in told
     assert "BERT" in told and "failed: exit code 137" in told
+    assert "processes apart, from before they took turns: GPT-2" in told.replace("\n", " ")
+
+
+def test_the_bridges_page_holds_against_each_other_what_ran_in_the_same_turn(module):
+    page = module("bridge_against_torch").page
+
+    def line(side, *steps, number=0, **more):
+        middle = sorted(steps)[len(steps) // 2]
+        return {
+            "model": "gpt2", "processor": "one, 2 cores", "form": "", "side": side, "round": number,
+            "step_s": middle, "steps_s": list(steps), "first_s": 9.0, "peak_gb": 2.0,
+        } | more  # fmt: skip
+
+    # a machine that becomes slower from turn to turn: 0.9 in each, whatever the medians say
+    slower = [1.0 * 1.3**k for k in range(16)]
+    lines = [
+        line("eager", *slower),
+        line("compile", *(2 * s for s in slower), second_failed="exit code 9"),
+        line("bridge", *(0.9 * s for s in slower)),
+    ]
+    told = page(lines, "python benchmarks/bridge_against_torch.py")
+    assert " 0.90 (0.90 to 0.90) " in told
+    assert "compile, round 1, a second process failed: exit code 9" in told
+    assert "processes apart" not in told
+    uneven = [1.1, 0.7] * 8
+    more = [line("eager", *[1.0] * 16, number=1), line("bridge", *uneven, number=1)]
+    told = page(lines + more, "python benchmarks/bridge_against_torch.py")
+    assert " 0.90 (0.70 to 1.10) " in told, "from the lowest to the highest of the rounds"
