@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from detente.bridge.graph import Aval
+from detente.bridge.live.moving_number import MovingNumber, stands
 from detente.bridge.live.places import Slots
 from detente.bridge.private import pytree
 from detente.bridge.refusal import Reason, Refused, refuse
@@ -29,7 +30,8 @@ _OWN = "put its tensors into a tuple, a dictionary or a dataclass"
 class Layout:
     """How a pytree comes apart: ``spec`` its structure, ``avals`` one ``Aval`` per tensor leaf, ``paths``
     their names, ``static`` the other leaves as ``(position, value)``, ``tracked`` which tensors require a gradient (a
-    loss may ask, and does something else with those). Equal layouts run the same program.
+    loss may ask, and does something else with those), ``floats`` which of them hold a float of Python's that is another
+    one in every batch. Equal layouts run the same program.
 
     Leaves stand in an order that does not depend on that of a dictionary's keys: ``order`` says where each stands in
     ``spec``, and ``shape`` is the structure in words, equal for the same keys in any order. A loss may go through the
@@ -43,10 +45,17 @@ class Layout:
     order: tuple[int, ...]
     shape: str
     tracked: tuple[bool, ...]
+    floats: frozenset[int] = frozenset()
 
     def build(self, tensors: Sequence[Any]) -> Any:
         """The pytree again, from one value per tensor leaf."""
-        return self.build_with({}, tensors)
+        return self.build_with(
+            {}, [MovingNumber(t) if i in self.floats else t for i, t in enumerate(tensors)]
+        )
+
+    def build_for_eager(self, tensors: Sequence[Any]) -> Any:
+        """The same with plain floats."""
+        return self.build_with({}, [t.item() if i in self.floats else t for i, t in enumerate(tensors)])
 
     def build_with(self, others: Mapping[int, Any], tensors: Sequence[Any]) -> Any:
         """The same with ``others`` (by position) in the place of plain values."""
@@ -61,7 +70,8 @@ class Layout:
     def key(self) -> tuple[Any, ...]:
         """Hashable, equal for equal layouts (``1``, ``1.0`` and ``True`` are different values here)."""
         static = tuple((i, type(v).__name__, repr(v)) for i, v in self.static)
-        return (self.shape, tuple(zip(self.avals, self.tracked, strict=True)), static, self.order)
+        avals = tuple(zip(self.avals, self.tracked, strict=True))
+        return (self.shape, avals, static, (self.order, self.floats) if self.floats else self.order)
 
 
 def kinds(spec: Any) -> list[type]:
@@ -83,8 +93,12 @@ def flatten(tree: Any, name: str = "batch") -> tuple[list[torch.Tensor], Layout]
     paths: list[str] = []
     static: list[tuple[int, Any]] = []
     bad: list[Reason] = []
-    for position, (path, leaf) in enumerate(pairs):
+    floats: set[int] = set()
+    for position, (path, given) in enumerate(pairs):
         where = name + pytree.keystr(path)
+        if stands(given):
+            floats.add(len(tensors))
+        leaf = given.tensor if stands(given) else given
         if isinstance(leaf, torch.Tensor):
             if leaf.layout != torch.strided:
                 bad.append(
@@ -110,7 +124,8 @@ def flatten(tree: Any, name: str = "batch") -> tuple[list[torch.Tensor], Layout]
     if bad:
         raise Refused(bad)
     avals, tracked = tuple(aval(t) for t in tensors), tuple(bool(t.requires_grad) for t in tensors)
-    return tensors, Layout(spec, avals, tuple(paths), tuple(static), tuple(order), shape, tracked)
+    fixed = spec, avals, tuple(paths), tuple(static), tuple(order), shape, tracked
+    return tensors, Layout(*fixed, frozenset(floats))
 
 
 def same_when_built(tensors: Sequence[torch.Tensor], layout: Layout) -> None:

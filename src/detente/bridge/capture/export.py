@@ -40,6 +40,7 @@ from detente.bridge.capture.torchs_code import without_torchs_code
 from detente.bridge.capture.torchs_words import refusal_of
 from detente.bridge.capture.transforms import keep_transforms
 from detente.bridge.capture.weights import Weights
+from detente.bridge.live.moving_number import no_questions
 from detente.bridge.live.ran import Ran
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.trains import without_state
@@ -114,6 +115,7 @@ class _Program(nn.Module):
                 ran.outside.listening(),
                 without_torchs_code(ran),
                 noting_reads() as read,
+                no_questions(),
             ):
                 value = subject.loss(self.model, self.layout.build(tensors))
             left = (*held.written_in_place(), *left_in_python(before))

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from detente.bridge.live.moving_number import MovingNumber, stands
 from detente.bridge.live.places import OfClass, OfContext, Slots, put
 from detente.bridge.live.python import PLAIN, imported, in_library, names_in, of_library, users
 from detente.bridge.live.ran import Names
@@ -91,16 +92,16 @@ def _walked(model: nn.Module, loss: Any, ran: Names | None) -> Walk:
 def standing_for(
     model: nn.Module, loss: Any, tensors: Mapping[str, torch.Tensor], ran: Names | None
 ) -> Iterator[None]:
-    """A 0-d tensor in the place of each number that is named, while the block runs: what is captured meanwhile
-    reads it as an input."""
+    """A number that moves in the place of each that is named, while the block runs: what is captured meanwhile reads
+    the tensor that holds it as an input."""
     found = sources(model, loss, ran) if tensors else Sources()
     slots = [(t, k, v, n) for t, k, v, n in found.slots if n in tensors and type(v) is float]
     cells = [(c, v, n) for c, v, n in found.cells if n in tensors and type(v) is float]
     try:
         for table, key, _, name in slots:
-            put(table, key, tensors[name])
+            put(table, key, MovingNumber(tensors[name]))
         for cell, _, name in cells:
-            cell.cell_contents = tensors[name]
+            cell.cell_contents = MovingNumber(tensors[name])
         yield
     finally:
         for table, key, value, _ in slots:
@@ -274,6 +275,8 @@ class Walk:
 
     def value(self, value: Any, name: str) -> None:
         """What a value holds. A plain one holds nothing."""
+        if stands(value):
+            value = value.tensor
         if isinstance(value, PLAIN) or id(value) in self.seen:
             return
         if isinstance(value, type):

@@ -204,13 +204,13 @@ def written(program: Program, started: bool, skips: bool) -> Written | None:
                 writing.crosses(value, v.aval)
     except _Unwritten:
         return None
-    return Written(_text(writing, closed.jaxpr, operands, results), arrays, numbers)
+    return Written(_text(writing, closed.jaxpr, operands, results, len(row)), arrays, numbers)
 
 
-def _text(writing: _Writing, program: Any, operands: Sequence[str], results: Sequence[str]) -> str:
+def _text(writing: _Writing, program: Any, operands: Sequence[str], results: Sequence[str], row: int) -> str:
+    """``row``: how many of the operands, the last ones, are the group's numbers, which come as one array. Numbers of
+    float64 in front of them are the state's own."""
     before, inside, after, stores, pointers = [], [], [], [], []
-    place = 0  # of the operand: the row is one, and the last
-    row = sum(v.aval.dtype == np.float64 and v.aval.shape == () for v in program.invars)
     first_of_row = len(operands) - row
     for place, (name, v) in enumerate(zip(operands, program.invars, strict=True)):
         kind = _TYPES[str(v.aval.dtype)]

@@ -14,6 +14,7 @@ import torch
 
 from detente.bridge.arrays import seen, to_numpy, to_torch
 from detente.bridge.capture.batch import Layout, aval, flatten
+from detente.bridge.live.moving_number import MovingNumber
 from detente.bridge.lower.precision import x64
 from detente.bridge.private import on_host
 
@@ -54,32 +55,34 @@ class Placed:
     """A batch that is on the device already. ``original`` is the batch itself, in the call that was given it; None
     where it was placed ahead of its step (``step.place``): by then it may be a buffer that was filled anew, or a
     container that was emptied, and whoever needs the batch makes it again of the ``arrays``, each with the ``strides``
-    that it had. ``numbers`` are the places among the arrays of Python's floats (``with_numbers``)."""
+    that it had."""
 
     layout: Layout
     arrays: list[Any]
     strides: list[tuple[int, ...]]
     original: Any = None
-    numbers: frozenset[int] = frozenset()
 
     def as_placed(self) -> Any:
         """The batch with the values that were placed, whatever it was made of holds by now."""
-        tensors = [
+        return self.layout.build_for_eager(self._tensors())
+
+    def _tensors(self) -> list[torch.Tensor]:
+        return [
             _laid_out(from_jax(array), strides).requires_grad_(tracked)
             for array, strides, tracked in zip(self.arrays, self.strides, self.layout.tracked, strict=True)
         ]
-        return self.layout.build(tensors)
 
     @property
     def to_capture(self) -> Any:
         """The batch as a program is captured from it."""
         if self.original is None:
-            return self.as_placed()
-        if not self.numbers:
+            return self.layout.build(self._tensors())
+        floats = self.layout.floats
+        if not floats:
             return self.original
         own = iter(flatten(self.original)[0])
         return self.layout.build(
-            [from_jax(array) if i in self.numbers else next(own) for i, array in enumerate(self.arrays)]
+            [from_jax(array) if i in floats else next(own) for i, array in enumerate(self.arrays)]
         )
 
 
@@ -104,21 +107,21 @@ def place(batch: Any, *, ahead: bool = False) -> Placed:
 
 
 def with_numbers(placed: Placed) -> Placed:
-    """The same batch with its Python floats as inputs: 0-d tensors of float64, which widen no result."""
+    """The same batch with its Python floats as inputs."""
     before = placed.layout
     floats = {
-        i: torch.tensor(value, dtype=torch.float64) for i, value in before.static if type(value) is float
+        i: MovingNumber(torch.tensor(value, dtype=torch.float64))
+        for i, value in before.static
+        if type(value) is float
     }
     shown = [
         torch.empty(a.shape, dtype=getattr(torch, a.dtype), device="meta", requires_grad=tracked)
         for a, tracked in zip(before.avals, before.tracked, strict=True)
     ]
     tensors, layout = flatten(before.build_with(floats, shown))
-    fresh = {id(number) for number in floats.values()}
     known = iter(zip(placed.arrays, placed.strides, strict=True))
-    both = [(to_jax(tensor), ()) if id(tensor) in fresh else next(known) for tensor in tensors]
-    numbers = frozenset(i for i, tensor in enumerate(tensors) if id(tensor) in fresh)
-    return Placed(layout, [a for a, _ in both], [s for _, s in both], placed.original, numbers)
+    both = [(to_jax(t), ()) if i in layout.floats else next(known) for i, t in enumerate(tensors)]
+    return Placed(layout, [a for a, _ in both], [s for _, s in both], placed.original)
 
 
 def but_floats(key: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -83,7 +83,7 @@ class Captures:
                 self.loss,
                 self.example(placed),
                 # Another value of a number may give another answer: then each value is a program.
-                settle=not self.numbers and not placed.numbers,
+                settle=not self.numbers and not placed.layout.floats,
                 inputs=True,
                 again=None if self.options.accumulate > 1 else self.catch_up,
                 keep=True,

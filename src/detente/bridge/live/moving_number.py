@@ -1,0 +1,180 @@
+"""What stands in a capture for a float of Python's that is an input of the program: one that moved between steps.
+
+A tensor in its place would be another thing than eager's float. It has a dtype, which a result without dimensions takes
+(``y.mean() * t`` would be float64); ``float(t)``, ``math.cos(t)``, ``alpha=t`` and ``torch.full((2,), t)`` read its
+value of now, and nobody hears of it; and ``isinstance(t, float)`` says no. So this is no tensor: it can be added,
+multiplied, divided and raised, with numbers in float64 as Python does, with tensors in theirs as torch does. Whatever
+else is asked of it has the value of now in its answer, and is refused: then each value is a program of its own.
+
+How it can fail: ``type(t) is float`` says no, and nothing hears that question.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+
+from detente.bridge.refusal import Refused, refuse
+
+Operation = Callable[[Any, Any], Any]
+# What torch calls its functions of two tensors, and what they do; "r" for those whose operands change places.
+_NAMES: dict[Operation, tuple[str, ...]] = {
+    operator.add: ("add", "__add__", "__radd__"),
+    operator.sub: ("sub", "subtract", "__sub__", "r rsub", "r __rsub__"),
+    operator.mul: ("mul", "multiply", "__mul__", "__rmul__"),
+    operator.truediv: (
+        "div",
+        "divide",
+        "true_divide",
+        "__truediv__",
+        "__div__",
+        "r __rtruediv__",
+        "r __rdiv__",
+    ),
+    operator.pow: ("pow", "__pow__", "r __rpow__"),
+}
+_IN_PLACE: dict[Operation, tuple[str, ...]] = {
+    operator.add: ("add_", "__iadd__"),
+    operator.sub: ("sub_", "subtract_", "__isub__"),
+    operator.mul: ("mul_", "multiply_", "__imul__"),
+    operator.truediv: ("div_", "divide_", "true_divide_", "__itruediv__", "__idiv__"),
+    operator.pow: ("pow_", "__ipow__"),
+}
+_OF_TORCH = {n.removeprefix("r "): (o, n.startswith("r ")) for o, names in _NAMES.items() for n in names}
+_WRITES = {name: operation for operation, names in _IN_PLACE.items() for name in names}
+
+
+class _Questions:
+    """``raised`` by what was asked while the user's code ``runs``: that may catch it, and go on with another value."""
+
+    runs = False
+    raised: Refused | None = None
+
+
+@contextmanager
+def no_questions() -> Iterator[None]:
+    """While the user's code runs in a capture. Raises Refused at the end where it asked for the value of one, and
+    caught that."""
+    before = _Questions.runs, _Questions.raised
+    _Questions.runs, _Questions.raised = True, None
+    try:
+        yield
+        if _Questions.raised is not None:
+            raise _Questions.raised
+    finally:
+        _Questions.runs, _Questions.raised = before
+
+
+class MovingNumber:
+    """``tensor`` holds its value: 0-d, float64, an input of the program."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """``isinstance(t, float)`` is true of what eager has there."""
+        return float
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        both = (*args, *(kwargs or {}).values())
+        named = set(kwargs or ()) <= {"other", "exponent"}
+        if len(both) == 2 and named and name in _OF_TORCH:
+            operation, turned = _OF_TORCH[name]
+            return _computed(operation, *(reversed(both) if turned else both))
+        if len(both) == 2 and named and name in _WRITES and isinstance(both[0], torch.Tensor):
+            into = both[0]
+            if into.is_floating_point() or into.is_complex():
+                return into.copy_(_computed(_WRITES[name], *both))
+        _ask(name)
+
+    def __neg__(self) -> MovingNumber:
+        return MovingNumber(-self.tensor)
+
+    def __pos__(self) -> MovingNumber:
+        return self
+
+    def __abs__(self) -> MovingNumber:
+        return MovingNumber(abs(self.tensor))
+
+    def __eq__(self, other: object) -> bool:
+        return _ask("==") if _Questions.runs else self is other
+
+    def __hash__(self) -> int:
+        return _ask("hash") if _Questions.runs else id(self)
+
+    def __repr__(self) -> str:
+        return _ask("repr") if _Questions.runs else "a float that moves between steps"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return MovingNumber, (self.tensor,)
+
+
+def stands(value: Any) -> bool:
+    """Whether this stands for a float; ``isinstance`` says that it is one."""
+    return type(value) is MovingNumber
+
+
+def _ask(what: str) -> NoReturn:
+    refused = refuse(
+        "control-flow",
+        f"what is asked here ({what}) depends on a float of Python's that changes between steps",
+    )
+    _Questions.raised = _Questions.raised or refused
+    raise refused
+
+
+def _computed(operation: Operation, left: Any, right: Any) -> Any:
+    if not all(
+        stands(x) or type(x) in (int, float, bool) or isinstance(x, torch.Tensor) for x in (left, right)
+    ):
+        return NotImplemented
+    tensor = next((x for x in (left, right) if isinstance(x, torch.Tensor)), None)
+    if tensor is None:
+        return MovingNumber(operation(*(x.tensor if stands(x) else x for x in (left, right))))
+
+    def of(value: Any) -> Any:
+        if stands(value):
+            return value.tensor
+        # A number of Python's makes a float of an integer, and widens no tensor that has no dimensions either.
+        whole = not (value.is_floating_point() or value.is_complex())
+        value = value.to(torch.get_default_dtype()) if whole else value
+        return value if value.ndim else value.reshape(1)
+
+    found = operation(of(left), of(right))
+    return found if tensor.ndim else found.reshape(())
+
+
+def _method(operation: Operation, *, turned: bool) -> Any:
+    def method(self: MovingNumber, other: Any) -> Any:
+        return _computed(operation, *((other, self) if turned else (self, other)))
+
+    return method
+
+
+def _question(name: str) -> Any:
+    def method(self: MovingNumber, *_: Any, **__: Any) -> NoReturn:
+        _ask(name)
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow"):
+    _operation: Any = getattr(operator, _name)
+    setattr(MovingNumber, f"__{_name}__", _method(_operation, turned=False))
+    setattr(MovingNumber, f"__r{_name}__", _method(_operation, turned=True))
+for _name in (
+    *("float", "int", "bool", "index", "complex", "round", "trunc", "floor", "ceil", "format", "str"),
+    *("lt", "le", "gt", "ge", "ne", "floordiv", "rfloordiv", "mod", "rmod", "divmod", "rdivmod"),
+):
+    setattr(MovingNumber, f"__{_name}__", _question(_name))
+for _name in ("is_integer", "as_integer_ratio", "hex", "conjugate", "real", "imag"):
+    setattr(MovingNumber, _name, property(_question(_name)))
