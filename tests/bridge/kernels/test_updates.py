@@ -369,3 +369,46 @@ def test_without_a_compiler_for_loops_xla_updates(monkeypatch: Any, tmp_path: An
     step = compiled(model, T.AdamW(model.parameters(), lr=3e-3), ids)
     assert step(ids).item() > step(ids).item()
     assert step.programs[0].compiled.loops == ()
+
+
+class Counting(T.Optimizer):
+    """The classic: its step count is a number of Python's in the state."""
+
+    def __init__(self, parameters: Any, lr: float = 0.1, start: Any = 0, read: bool = True) -> None:
+        super().__init__(parameters, {"lr": lr, "start": start, "read": read})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["step"] = group["start"]
+                    state["mean"] = torch.zeros_like(p)
+                state["step"] += 1
+                state["mean"].mul_(0.9).add_(p.grad, alpha=0.1)
+                p.add_(state["mean"], alpha=-group["lr"] / (state["step"] if group["read"] else 1))
+
+
+@pytest.mark.parametrize("start", [0, 0.0], ids=["an int", "a float"])
+@pytest.mark.parametrize("read", [True, False], ids=["read", "only counted"])
+def test_a_state_that_counts_in_python_reads_its_own_numbers(start: Any, read: bool) -> None:
+    """Its count was taken for the group's first number, and those were read behind the end of the array."""
+    torch.manual_seed(0)
+    model, batch = nn.Linear(6, 3), torch.ones(5, 6)
+    eager = copy.deepcopy(model)
+    with build.calling():
+        step = detente.compile(
+            model,
+            to_one,
+            Counting(model.parameters(), start=start, read=read),
+            example_batch=batch,
+            certificate="none",
+            quiet=True,
+        )
+        its = Counting(eager.parameters(), start=start, read=read)
+        for _ in range(4):
+            beside_eager(step, eager, its, to_one, batch)
+    assert step.programs[0].compiled.loops

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.generators import Generators, common, of_the_system
 from detente.bridge.capture.held import read_of, standing_in
 from detente.bridge.capture.kept import ROOM, Leaving, keeping
+from detente.bridge.capture.made_once import MOST, Filling, Made, made_once
 from detente.bridge.capture.same_parts import same_parts
 from detente.bridge.capture.settled import (
     Answers,
@@ -68,13 +69,43 @@ def capture(
     Raises Refused with every reason that could be found in one pass.
     """
     whole(model)
+    made = Filling()
+    try:
+        for turn in range(MOST + 1):
+            tried = None if turn == MOST else made.places
+            try:
+                return _capture_once(model, loss, batch, settle, inputs, again, keep, own, tried)
+            except Made as found:
+                made.fill(found.values)
+        raise AssertionError("the last turn fills nothing")
+    except BaseException:
+        made.empty()
+        raise
+    finally:
+        if not keep:
+            made.empty()
+
+
+def _capture_once(
+    model: nn.Module,
+    loss: Callable[[Any, Any], Any],
+    batch: Any,
+    settle: bool,
+    inputs: bool,
+    again: Again,
+    keep: bool,
+    own: bool,
+    tried: Collection[Any] | None,
+) -> Captured:
+    """The same with what forward has made so far in its place. Raises Made where there is more of it, that is not among
+    the ``tried`` places; None: none is looked for."""
     before = sources(model, loss)
     caches = Caches(before)
     held = before.tensors.items() if inputs else ()
     outside = {identity(tensor): name for name, tensor in held if _plain(tensor)}
     try:
         with same_parts(model) as parts, plain([*tensors_of(model), *before.tensors.values()]), Ran() as ran:
-            subject = Subject(model, loss, before, ran, caches, outside)
+            subject = Subject(model, loss, before, ran, caches, outside, tried)
             captured = _settled_draws(lambda: _twice(subject, batch, settle, again), before, ran)
     except OfTheLoss as raised:
         assert raised.refused is not None
@@ -184,6 +215,10 @@ def _twice(subject: Subject, batch: Any, settle: bool, again: Again) -> Captured
             second = found
         except (Refused, OfTheLoss):
             pass
+    once = [one for one in left if second is None or place(one.table, one.key) not in anew]
+    values = [] if subject.tried is None else made_once(once, leaving.graph)
+    if fresh := [row for row in values if place(*row[:2]) not in (subject.tried or ())]:
+        raise Made(fresh)
     # What was put where nothing was, and is found there the next time, is a cache.
     moving = [one for one in left if not one.fresh or place(one.table, one.key) in anew]
     if moving and (second is None or not alike(captured, second)):

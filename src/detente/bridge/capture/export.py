@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -53,7 +53,8 @@ from detente.bridge.refusal import refuse
 class Subject:
     """What is captured: a module and its loss. ``before`` is what Python holds around them, ``ran`` notes the code that
     runs, ``caches`` stand in for what forward looks up, and ``outside`` has (identity of a tensor -> its name) those
-    held by the loss that are inputs of the program; the others are constants."""
+    held by the loss that are inputs of the program; the others are constants. ``tried``: places of what forward makes
+    once (made_once.py) that hold it by now; None where none are filled."""
 
     model: nn.Module
     loss: Callable[[Any, Any], Any]
@@ -61,6 +62,7 @@ class Subject:
     ran: Ran
     caches: Caches
     outside: Mapping[tuple[object, ...], str] = field(default_factory=dict)
+    tried: Collection[Any] | None = None
 
 
 class _Told:

@@ -30,13 +30,14 @@ class Left:
     """What holds a tensor that a trace left under ``key`` of a part's own table, or (``registered``) of that of its
     buffers, or in another place of Python's: the tensor itself, a tuple or an object with it in, or (``number``) a
     number that was read of one. ``held`` is that, with the trace's values in. ``fresh``: where nothing was, as a cache
-    is filled."""
+    is filled. ``constant``: it follows from nothing that the program is given, and from no draw."""
 
     table: Any
     key: Any
     held: Any
     name: str
     fresh: bool = False
+    constant: bool = False
     mark: int = 0  # the id of what was left, for as long as that is there
     where: Where | None = None
     registered: bool = False
@@ -169,7 +170,7 @@ def left_in_python(before: Sources) -> tuple[Left, ...]:
     found = []
     for table, key, then, now, name in before.left():
         number = next(tensors_in(now), None) is None
-        found.append(Left(table, key, now, name, then is None, id(now), number=number))
+        found.append(Left(table, key, now, name, then is None, mark=id(now), number=number))
     return tuple(found)
 
 

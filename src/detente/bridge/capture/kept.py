@@ -196,15 +196,18 @@ def apart(graph: Graph, left: Sequence[Left]) -> tuple[Graph, Leaving]:
         for item in graph.inputs
         if item.kind != "constant" and (item.kind != "buffer" or item.name in written)
     }
+    given = {item.id for item in graph.inputs if item.kind != "constant"}
     for node in graph.nodes:
-        if node.draw is not None or any(ref.id in moving for ref in node_refs(node)):
-            moving.add(node.id)
+        for ids in (moving, given):
+            if node.draw is not None or any(ref.id in ids for ref in node_refs(node)):
+                ids.add(node.id)
     rest, found = iter(looked_at), []
     for one in left:
         results = tuple(next(rest).value for _ in one.values)
-        moves = one.template is None or any(ref.id in moving for result in results for ref in refs(result))
-        fresh = one.fresh and not moves
-        found.append(replace(one, fresh=fresh, values=(), results=results))
+        read = {ref.id for result in results for ref in refs(result)}
+        fresh = one.fresh and one.template is not None and not read & moving
+        constant = bool(results) and one.template is not None and not read & given
+        found.append(replace(one, fresh=fresh, constant=constant, values=(), results=results))
     bare = without_dead(replace(graph, outputs=tuple(own))) if count else graph
     return bare, Leaving(tuple(found), graph)
 

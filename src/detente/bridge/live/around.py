@@ -103,7 +103,10 @@ class Surroundings:
         self.inputs: set[str] = set()  # names of numbers that programs take as inputs
 
     def captured(self, ran: Names) -> None:
-        """A program was captured; ``ran`` is the code that did it."""
+        """A program was captured; ``ran`` is the code that did it. What it left in Python for good (made_once.py) is
+        another value for the programs of before."""
+        if self._sources.moved():
+            self._note(self._sources.changes())
         self._ran |= ran
         self._sources = self._walked()
         fresh = [name for name in self._sources.partly if name not in self._told]
@@ -124,14 +127,17 @@ class Surroundings:
         if not found:
             self._sources.refresh()
             return {}
-        for name, (then, now) in found.items():
-            self._first.setdefault(name, self._said(name, then))
-            self._now[name] = self._said(name, now)
+        self._note(found)
         if self._sources.are_values(found):
             self._sources.refresh()  # the tables are what they were: no walk over everything
         else:
             self._sources = self._walked()
         return found
+
+    def _note(self, found: Mapping[str, tuple[Any, Any]]) -> None:
+        for name, (then, now) in found.items():
+            self._first.setdefault(name, self._said(name, then))
+            self._now[name] = self._said(name, now)
 
     def _walked(self) -> Sources:
         return sources(self.model, self.loss, self._ran).without(self.filled.places)

@@ -1,0 +1,140 @@
+"""A float of Python's that moves with the steps (a temperature, a rate that a loss reads): whatever a forward makes of
+it is what eager makes, in its dtype. It is an input where it is computed with, and each value is a program where
+anything else is asked of it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import detente
+from detente.bridge.live.moving_number import MovingNumber, no_questions
+from detente.bridge.refusal import Refused
+from tests.sampled import sampled
+
+
+def in_place(y: Any, t: Any) -> Any:
+    z = y * 1
+    shown = z
+    z *= t
+    return shown + z
+
+
+def caught(y: Any, t: Any) -> Any:
+    try:
+        return y * float(t)
+    except Exception:
+        return y * 7
+
+
+INPUTS: dict[str, Any] = {
+    "times": lambda y, t: y * t,
+    "by torch.mul": torch.mul,
+    "of no dimension": lambda y, t: y.mean() * t,
+    "of what follows from it": lambda y, t: y * (0.5 * (1 - t) / (t + 1) ** 2),
+    "whole numbers": lambda y, t: y * (torch.arange(2) * t),
+    "isinstance": lambda y, t: y * (t if isinstance(t, float) else 100.0),
+    "in place": in_place,
+    "a method in place": lambda y, t: (y * 1).mul_(t),
+    "taken from": lambda y, t: (1 - t) - y,
+    "divided by": lambda y, t: t / (y + 3),
+    "raised": lambda y, t: t ** (y * y) + (y * y + 1) ** t,
+    "bfloat16": lambda y, t: (y.bfloat16() * t).float(),
+    "bfloat16 of no dimension": lambda y, t: (y.bfloat16().mean() * t).float(),
+    "complex": lambda y, t: (torch.complex(y, y) * t).abs(),
+    "float64": lambda y, t: y.double() * t,
+    "summed": lambda y, t: y * -sum([t, abs(t)]),
+}
+ASKED: dict[str, Any] = {
+    "math.cos": lambda y, t: y * 0.5 * (1 + math.cos(math.pi * t)),
+    "full": lambda y, t: y * torch.full((2,), t),
+    "alpha": lambda y, t: torch.add(y, y, alpha=t),
+    "caught": caught,
+    "pad": lambda y, t: F.pad(y, (1, 1), value=t),
+    "torch.tensor": lambda y, t: y * torch.tensor(t),
+    "torch.tensor of a list": lambda y, t: y * torch.tensor([t, 2 * t]),
+    "if": lambda y, t: y * (2 if t > 0.35 else 1),
+    "min": lambda y, t: y * min(t, 0.3),
+    "round": lambda y, t: y * round(t, 1),
+    "format": lambda y, t: y * len(f"{t * 1e5:.0f}"),
+    "lerp": lambda y, t: torch.lerp(y, y * 2, t),
+    "clamp": lambda y, t: y.clamp(max=t),
+    "leaky_relu": F.leaky_relu,
+    "where": lambda y, t: torch.where(y > 0, y, t),
+    "compared": lambda y, t: y * (y > t),
+    "label smoothing": lambda y, t: F.cross_entropy(y, torch.tensor([0, 1, 0]), label_smoothing=t),
+    "in a dictionary's key": lambda y, t: y * {0.1: 5.0}.get(t, 2.0),
+}
+
+
+class Net(nn.Module):
+    def __init__(self, use: Any) -> None:
+        super().__init__()
+        self.layer, self.use, self.t = nn.Linear(2, 2), use, 0.1
+
+    def forward(self, x: Any) -> Any:
+        return self.use(self.layer(x), self.t)
+
+
+def of_attribute(model: Any, x: Any) -> Any:
+    return model(x).pow(2).mean()
+
+
+def of_batch(model: Any, batch: Any) -> Any:
+    return model.use(model.layer(batch[0]), batch[1]).pow(2).mean()
+
+
+def trained(use: Any, place: str, bridge: bool) -> tuple[list[float], torch.dtype, int]:
+    torch.manual_seed(0)
+    model, x = Net(use), torch.ones(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = of_attribute if place == "attribute" else of_batch
+
+    def batch() -> Any:
+        return x if place == "attribute" else (x, model.t)
+
+    step: Any = None
+    if bridge:
+        step = detente.compile(model, loss, optimizer, example_batch=batch(), quiet=True)
+    losses, dtype = [], torch.float32
+    for number in range(5):
+        if bridge:
+            value = step(batch())
+        else:
+            optimizer.zero_grad()
+            value = loss(model, batch())
+            value.backward()
+            optimizer.step()
+        losses.append(value.item())
+        dtype = value.dtype
+        model.t = 0.1 + 0.1 * (number + 1)
+    return losses, dtype, len(step.programs) if bridge else 0
+
+
+@pytest.mark.parametrize("place", ["attribute", "batch"])
+@pytest.mark.parametrize("name", [*sampled(INPUTS, 4), *sampled(ASKED, 4)])
+def test_whatever_is_made_of_it_is_eagers(name: str, place: str) -> None:
+    use = INPUTS.get(name) or ASKED[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        losses, dtype, _ = trained(use, place, bridge=False)
+        mine, its, programs = trained(use, place, bridge=True)
+    assert mine == pytest.approx(losses, rel=2e-5, abs=1e-7)
+    assert its == dtype
+    assert programs == (5 if name in ASKED else 3 if place == "attribute" else 2), (
+        "one for each value, or an input"
+    )
+
+
+def test_what_asks_is_refused_though_it_is_caught() -> None:
+    number = MovingNumber(torch.tensor(0.5, dtype=torch.float64))
+    with pytest.raises(Refused, match="depends on a float of Python's"), no_questions():
+        caught(torch.ones(2), number)
+    with no_questions():
+        assert isinstance(number * 2, float) and torch.equal(torch.ones(2) * number, torch.full((2,), 0.5))
