@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import logging
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -280,3 +282,63 @@ def test_a_step_and_its_parts_are_a_line_each() -> None:
     ):
         assert repr(part).startswith(f"<{kind} ") and len(repr(part)) < 100, repr(part)
     assert "full, passed" in repr(step.certificate)
+
+
+@dataclasses.dataclass
+class Row:
+    x: torch.Tensor
+    uses: int = 0
+
+
+def into_a_dictionary(model, batch):
+    batch["made"] = model(batch["x"])
+    return batch["made"].square().mean()
+
+
+def over_what_was_there(model, batch):
+    hidden = model(batch["x"]) + batch["state"]
+    batch["state"] = hidden.detach()
+    return hidden.square().mean()
+
+
+def onto_a_list(model, batch):
+    batch.append(model(batch[0]))
+    return batch[-1].square().mean()
+
+
+def into_a_field(model, batch):
+    batch.uses += 1
+    return model(batch.x).square().mean()
+
+
+def out_of_it(model, batch):
+    return model(batch.pop("x")).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "batch", "told"),
+    [
+        (into_a_dictionary, lambda x: {"x": x}, "batch['made']"),
+        (over_what_was_there, lambda x: {"x": x, "state": torch.zeros(3, 2)}, "batch['state']"),
+        (onto_a_list, lambda x: [x], "batch[1]"),
+        (into_a_field, Row, "batch.uses"),
+        (out_of_it, lambda x: {"x": x}, ""),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_a_loss_puts_into_its_batch_is_told_once(loss, batch, told, tmp_path, monkeypatch):
+    """A loop that gives the same batch again finds in eager what the last step left there. From a stored program,
+    too."""
+    monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
+    for _ in range(2):
+        model = torch.nn.Linear(4, 2)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            given = batch(torch.ones(3, 4))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            step = detente.compile(model, loss, optimizer, example_batch=given, quiet=True)
+            float(step(given))
+            float(step(batch(torch.ones(3, 4))))
+        said = [str(one.message) for one in found if "into its batch" in str(one.message)]
+        assert len(said) == bool(told)
+        assert not told or f"puts {told} into" in said[0]

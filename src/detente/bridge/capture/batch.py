@@ -128,6 +128,12 @@ def flatten(tree: Any, name: str = "batch") -> tuple[list[torch.Tensor], Layout]
     return tensors, Layout(*fixed, frozenset(floats))
 
 
+def leaves(tree: Any) -> dict[str, Any]:
+    """Each leaf of a batch by its name. A container that is none torch knows (the loss may put anything into its batch)
+    is one leaf."""
+    return {"batch" + pytree.keystr(path): leaf for path, leaf in pytree.tree_flatten_with_path(tree)[0]}
+
+
 def same_when_built(tensors: Sequence[torch.Tensor], layout: Layout) -> None:
     """Raises Refused where a container makes other tensors of what it is built from (a class of the user's own that
     torch was taught, a graph): the program would see them changed once more."""

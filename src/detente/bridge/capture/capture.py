@@ -19,6 +19,7 @@ from detente.bridge.capture.generators import Generators, common, of_the_system
 from detente.bridge.capture.held import read_of, standing_in
 from detente.bridge.capture.kept import ROOM, Leaving, keeping
 from detente.bridge.capture.made_once import MOST, Filling, Made, made_once
+from detente.bridge.capture.read_values import ReadValues
 from detente.bridge.capture.same_parts import same_parts
 from detente.bridge.capture.settled import (
     Answers,
@@ -74,9 +75,10 @@ def capture(
         for turn in range(MOST + 1):
             tried = None if turn == MOST else made.places
             try:
-                return _capture_once(model, loss, batch, settle, inputs, again, keep, own, tried)
-            except Made as found:
-                made.fill(found.values)
+                found = _capture_once(model, loss, batch, settle, inputs, again, keep, own, tried)
+                return replace(found, made=bool(made.places))
+            except Made as more:
+                made.fill(more.values)
         raise AssertionError("the last turn fills nothing")
     except BaseException:
         made.empty()
@@ -105,7 +107,7 @@ def _capture_once(
     outside = {identity(tensor): name for name, tensor in held if _plain(tensor)}
     try:
         with same_parts(model) as parts, plain([*tensors_of(model), *before.tensors.values()]), Ran() as ran:
-            subject = Subject(model, loss, before, ran, caches, outside, tried)
+            subject = Subject(model, loss, before, ran, caches, outside, tried, ReadValues(before.tensors))
             captured = _settled_draws(lambda: _twice(subject, batch, settle, again), before, ran)
     except OfTheLoss as raised:
         assert raised.refused is not None
@@ -119,7 +121,8 @@ def _capture_once(
     used = tuple(sorted(names & set(outside.values())))
     _none_that_moves(model, captured.graph, {name: before.tensors[name] for name in used})
     writes = (*captured.writes, *parts)
-    return replace(captured, ran=ran.names(), codes=ran.users(), outside=used, writes=writes)
+    names = replace(ran.names(), values=frozenset(subject.values.names))
+    return replace(captured, ran=names, codes=ran.users(), outside=used, writes=writes)
 
 
 def _without_kept(captured: Captured) -> Captured:

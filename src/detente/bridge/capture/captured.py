@@ -27,7 +27,8 @@ class Captured:
     for outside of Python (a file), and ``again`` what it asks for whenever it runs. ``codes`` are those of the user's
     functions that ran. ``kept`` are tensors that forward leaves in Python, for who looks at them behind the step, and
     ``unkept`` the names of those places that no step fills. ``drawn`` is how far forward moves generators of Python's
-    and numpy's whose numbers decide nothing."""
+    and numpy's whose numbers decide nothing. ``made``: what forward makes once was put into its place. ``into_batch``:
+    names of what the loss puts into its batch's containers."""
 
     graph: Graph
     batch: batches.Layout
@@ -44,6 +45,8 @@ class Captured:
     kept: tuple[Kept, ...] = ()
     unkept: tuple[str, ...] = ()
     drawn: Drawn = ()
+    made: bool = False
+    into_batch: tuple[str, ...] = ()
 
 
 def alike(one: Captured, other: Captured, *, values: bool = False) -> bool:

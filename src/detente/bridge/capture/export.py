@@ -32,6 +32,7 @@ from detente.bridge.capture.neutral import convert
 from detente.bridge.capture.packed import keep_packed
 from detente.bridge.capture.provenance import tag
 from detente.bridge.capture.quiet import without_torchs_log
+from detente.bridge.capture.read_values import ReadValues
 from detente.bridge.capture.regions import keep_checkpoints, keep_metadata
 from detente.bridge.capture.seeds import keep_seeds
 from detente.bridge.capture.settled import Given
@@ -54,7 +55,8 @@ class Subject:
     """What is captured: a module and its loss. ``before`` is what Python holds around them, ``ran`` notes the code that
     runs, ``caches`` stand in for what forward looks up, and ``outside`` has (identity of a tensor -> its name) those
     held by the loss that are inputs of the program; the others are constants. ``tried``: places of what forward makes
-    once (made_once.py) that hold it by now; None where none are filled."""
+    once (made_once.py) that hold it by now; None where none are filled. ``values`` notes which of the tensors that are
+    held Python reads."""
 
     model: nn.Module
     loss: Callable[[Any, Any], Any]
@@ -63,6 +65,7 @@ class Subject:
     caches: Caches
     outside: Mapping[tuple[object, ...], str] = field(default_factory=dict)
     tried: Collection[Any] | None = None
+    values: ReadValues = field(default_factory=lambda: ReadValues({}))
 
 
 class _Told:
@@ -76,6 +79,7 @@ class _Told:
     writes: Sequence[Write] = ()
     unreached: frozenset[str] = frozenset()
     drawn: Drawn = ()
+    into_batch: tuple[str, ...] = ()
 
 
 class _Program(nn.Module):
@@ -105,6 +109,8 @@ class _Program(nn.Module):
         # Before the loss, which may bind another tensor to a name: what it gives back of that is of this step.
         own = (*self.model.named_parameters(), *self.model.named_buffers())
         counted = Counted(before)
+        batch = self.layout.build(tensors)
+        stood = batches.leaves(batch)
         try:
             with (
                 nullcontext() if given is None else given,
@@ -117,15 +123,17 @@ class _Program(nn.Module):
                 ran.outside.listening(),
                 without_torchs_code(ran),
                 noting_reads() as read,
+                subject.values.noting(),
                 no_questions(),
             ):
-                value = subject.loss(self.model, self.layout.build(tensors))
+                value = subject.loss(self.model, batch)
             left = (*held.written_in_place(), *left_in_python(before))
             told.left, told.read = offered(left, own), frozenset(read)
         except BaseException:
             held.put_back()
             raise
         told.drawn = counted.words()
+        told.into_batch = tuple(n for n, one in batches.leaves(batch).items() if stood.get(n) is not one)
         told.writes, changed = before.written()
         if changed:
             raise refuse(
@@ -234,6 +242,14 @@ def export(
         leaving = replace(leaving, graph=replace(leaving.graph, unreached=told.unreached))
     ours = tuple(replace(one, name=held.canonical(one.name)) for one in told.lasting)
     found = Captured(
-        graph, layout, told.aux, held, tags.draws, writes=tuple(told.writes), lasting=ours, drawn=told.drawn
+        graph,
+        layout,
+        told.aux,
+        held,
+        tags.draws,
+        writes=tuple(told.writes),
+        lasting=ours,
+        drawn=told.drawn,
+        into_batch=told.into_batch,
     )
     return found, leaving

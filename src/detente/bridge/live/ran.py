@@ -32,12 +32,14 @@ from detente.bridge.live.standing import Call, Place, places
 class Names:
     """The names in the code that ran while a program was captured. ``any`` where a user's function among it makes up
     names of attributes itself; ``fields`` where something takes an object apart by what its class says are its fields
-    (``dataclasses.asdict``, a ``match``); ``places`` those in modules that what ran is found by, or asks for."""
+    (``dataclasses.asdict``, a ``match``); ``places`` those in modules that what ran is found by, or asks for;
+    ``values`` those of tensors that Python read."""
 
     names: frozenset[str] = frozenset()
     any: bool = False
     fields: bool = False
     places: frozenset[Place] = frozenset()
+    values: frozenset[str] = frozenset()
 
     def __or__(self, other: Names) -> Names:
         return Names(
@@ -45,6 +47,7 @@ class Names:
             self.any or other.any,
             self.fields or other.fields,
             self.places | other.places,
+            self.values | other.values,
         )
 
     def __contains__(self, name: object) -> bool:

@@ -35,6 +35,7 @@ from detente.bridge.live.ran import Names
 from detente.bridge.live.sources import Sources, Whole
 from detente.bridge.live.standing import Standing
 from detente.bridge.live.trains import OF_OPTIMIZERS, TRAINS, numbers_of
+from detente.bridge.private import plainly
 
 # Tables of a module that are watched by themselves: tensors, children, the training flag.
 _SKIPPED = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"})
@@ -108,6 +109,16 @@ def standing_for(
             put(table, key, value)
         for cell, value, _ in cells:
             cell.cell_contents = value
+
+
+class OfTensor:
+    """A small tensor whose values a program has in it, as an array is looked at."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def tobytes(self) -> bytes:
+        return plainly(lambda: self.tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 class Walk:
@@ -290,7 +301,11 @@ class Walk:
             elif id(value) not in self.known:
                 same_name = self.named[name]
                 self.named[name] += 1
-                self.found.tensors[f"{name} ({same_name + 1})" if same_name else name] = value
+                own = f"{name} ({same_name + 1})" if same_name else name
+                self.found.tensors[own] = value
+                if self.ran is not None and own in self.ran.values:
+                    values = OfTensor(value)
+                    self.found.arrays.append((values, values.tobytes(), f"the values of {own}"))
         elif self.small and isinstance(value, np.ndarray) and value.nbytes > SMALL:
             self.found.partly.setdefault(name)
         elif isinstance(value, np.ndarray | array.array):

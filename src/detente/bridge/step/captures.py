@@ -73,6 +73,7 @@ class Captures:
             self._refuse_what_it_reads(captured, placed)
         self._warn_of_outside(captured)
         self._warn_of_unkept(captured)
+        self.warn_of_batch(captured)
         self._warn_of_undrawn(captured)
         return captured
 
@@ -175,6 +176,18 @@ class Captures:
                 f"forward leaves a tensor in {', '.join(fresh)}, and a compiled step does not: it is more than is kept "
                 "for the loop, is left in the first call alone, or inside of a transform or a branch; return it beside "
                 "the loss, (loss, aux), where the loop reads it",
+                stacklevel=9,
+            )
+
+    def warn_of_batch(self, captured: Captured) -> None:
+        """What eager would leave in the batch that it is given, and no step does: of a batch that is new in every step
+        nobody sees it."""
+        fresh = self._untold(captured.into_batch)
+        if fresh:
+            warnings.warn(
+                f"the loss puts {', '.join(fresh)} into its batch, and a compiled step leaves the batch as it was: "
+                "where the loop reads it, or gives the same batch again, return it beside the loss, (loss, aux), and "
+                "put it there",
                 stacklevel=9,
             )
 

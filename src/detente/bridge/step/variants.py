@@ -283,12 +283,15 @@ class Variants(Captures):
                 entry = None
             if entry is not None:
                 self._fills(entry.captured)
+                self.warn_of_batch(entry.captured)
                 self.captured[key] = (entry.captured, 0.0)
                 parts = (entry.captured, entry.compiled, entry.choice, entry.stacks)
                 return Variant(*parts, True, name=name, beside=entry.beside, stored=Stored(entry.digest))
         captured, seconds = self._captured(key, placed, held)
         self.adopt(captured.outside)
         made = self._compile(captured, seconds, placed.arrays, rule, hyper, state)
+        if captured.made or captured.ran.values:
+            name, uncached = None, "it has in it what forward made, or read of a tensor, in this process"
         if captured.writes:
             name, uncached = None, f"forward writes {captured.writes[0].name}"
         if strays := [kept.name for kept in captured.kept if kept.path is None]:
