@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,6 +131,75 @@ def test_whatever_is_made_of_it_is_eagers(name: str, place: str) -> None:
     assert programs == (5 if name in ASKED else 3 if place == "attribute" else 2), (
         "one for each value, or an input"
     )
+
+
+class Settings:
+    t = 0.1
+
+
+def of_places(model: Any, settings: Any) -> dict[str, tuple[Any, Any]]:
+    """How a loss reads a float, and how the loop moves it, by where it stands."""
+    table, row, cell = {"t": 0.1}, [[0.1]], 0.1
+
+    def moved(value: float) -> None:
+        nonlocal cell
+        cell = value
+
+    model.plain = SimpleNamespace(t=0.1)
+    return {
+        "a dictionary": (lambda: table["t"], lambda v: table.update(t=v)),
+        "a list in a list": (lambda: row[0][0], lambda v: row[0].__setitem__(0, v)),
+        "a closure": (lambda: cell, moved),
+        "a class": (lambda: settings.t, lambda v: setattr(settings, "t", v)),
+        "an object": (lambda: model.plain.t, lambda v: setattr(model.plain, "t", v)),
+    }
+
+
+MADE: dict[str, tuple[Any, int]] = {
+    "an input": (lambda y, t: y.mean() * t, 3),
+    "read": (lambda y, t: y * math.cos(t), 5),
+    "its type": (lambda y, t: y * (t if type(t) is float else 5.0), 5),
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize(
+    "place", ["a dictionary", *sampled(["a closure", "a list in a list", "a class", "an object"], 2)]
+)
+def test_wherever_it_stands(place: str, made: str) -> None:
+    use, programs = MADE[made]
+
+    def run(bridge: bool) -> tuple[list[float], torch.dtype, int]:
+        torch.manual_seed(0)
+        model, x = nn.Linear(2, 2), torch.ones(3, 2)
+        read, move = of_places(model, type("Own", (Settings,), {}))[place]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def loss(m: Any, x: Any) -> Any:
+            return use(m(x), read()).pow(2).mean()
+
+        step: Any = None
+        if bridge:
+            step = detente.compile(model, loss, optimizer, example_batch=x, quiet=True)
+        losses, dtype = [], torch.float32
+        for number in range(5):
+            if bridge:
+                value = step(x)
+            else:
+                optimizer.zero_grad()
+                value = loss(model, x)
+                value.backward()
+                optimizer.step()
+            losses.append(value.item())
+            dtype = value.dtype
+            move(0.2 + 0.1 * number)
+        return losses, dtype, len(step.programs) if bridge else programs
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (losses, *rest), (mine, *its) = run(bridge=False), run(bridge=True)
+    assert mine == pytest.approx(losses, rel=2e-5, abs=1e-7)
+    assert its == rest
 
 
 def test_what_asks_is_refused_though_it_is_caught() -> None:

@@ -37,6 +37,7 @@ from detente.bridge.capture.weights import identity, weights, whole
 from detente.bridge.graph import Graph, without_dead
 from detente.bridge.live.guard import plain, tensors_of
 from detente.bridge.live.inside import one_at_a_time
+from detente.bridge.live.moving_number import all_among
 from detente.bridge.live.places import place
 from detente.bridge.live.ran import Ran
 from detente.bridge.live.sources import Sources
@@ -102,6 +103,7 @@ def _capture_once(
     """The same with what forward has made so far in its place. Raises Made where there is more of it, that is not among
     the ``tried`` places; None: none is looked for."""
     before = sources(model, loss)
+    all_among(before.tensors.values())
     caches = Caches(before)
     held = before.tensors.items() if inputs else ()
     outside = {identity(tensor): name for name, tensor in held if _plain(tensor)}

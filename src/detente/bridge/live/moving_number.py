@@ -6,13 +6,15 @@ value of now, and nobody hears of it; and ``isinstance(t, float)`` says no. So t
 multiplied, divided and raised, with numbers in float64 as Python does, with tensors in theirs as torch does. Whatever
 else is asked of it has the value of now in its answer, and is refused: then each value is a program of its own.
 
-How it can fail: ``type(t) is float`` says no, and nothing hears that question.
+How it can fail: ``type(t) is float`` says no, and nothing hears that question; whoever's code may ask it is found by
+the names that it loads (``asks_for_types``).
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -53,6 +55,7 @@ class _Questions:
 
     runs = False
     raised: Refused | None = None
+    standing: tuple[torch.Tensor, ...] = ()
 
 
 @contextmanager
@@ -69,6 +72,31 @@ def no_questions() -> Iterator[None]:
         _Questions.runs, _Questions.raised = before
 
 
+@contextmanager
+def standing(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """While these stand in Python's places."""
+    before, _Questions.standing = _Questions.standing, tuple(tensors)
+    try:
+        yield
+    finally:
+        _Questions.standing = before
+
+
+def all_among(inputs: Iterable[torch.Tensor]) -> None:
+    """Raises Refused where one that stands in a place of Python's is none of the tensors that a program takes as
+    inputs: it would be a constant there."""
+    known = {id(tensor) for tensor in inputs}
+    if any(id(tensor) not in known for tensor in _Questions.standing):
+        raise refuse(
+            "control-flow", "a float of Python's that changes between steps is in no place that is seen"
+        )
+
+
+def asks_for_types(code: types.CodeType) -> bool:
+    """Whether a function may ask ``type(t) is float``."""
+    return {"type", "float"} <= set(code.co_names)
+
+
 class MovingNumber:
     """``tensor`` holds its value: 0-d, float64, an input of the program."""
 
@@ -83,7 +111,7 @@ class MovingNumber:
         return float
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         both = (*args, *(kwargs or {}).values())
         named = set(kwargs or ()) <= {"other", "exponent"}

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from detente.bridge.live.moving_number import MovingNumber, stands
+from detente.bridge.live.moving_number import MovingNumber, standing, stands
 from detente.bridge.live.places import OfClass, OfContext, Slots, put
 from detente.bridge.live.python import PLAIN, imported, in_library, names_in, of_library, users
 from detente.bridge.live.ran import Names
@@ -103,7 +103,8 @@ def standing_for(
             put(table, key, MovingNumber(tensors[name]))
         for cell, _, name in cells:
             cell.cell_contents = MovingNumber(tensors[name])
-        yield
+        with standing(tensors[name] for *_, name in (*slots, *cells)):
+            yield
     finally:
         for table, key, value, _ in slots:
             put(table, key, value)
@@ -186,7 +187,7 @@ class Walk:
             assert self.left is not None
             self.left -= len(entries)
             self.found.slots += [(table, key, value, where) for key, value, where in entries]
-            deeper = [(value, where) for _, value, where in entries if not isinstance(value, PLAIN)]
+            deeper = [(v, where) for _, v, where in entries if stands(v) or not isinstance(v, PLAIN)]
             if sum(_length(value) for value, _ in deeper) > self.left:
                 deeper.sort(key=lambda one: _length(one[0]))
             for value, where in deeper:

@@ -19,6 +19,7 @@ from detente.bridge.capture.micro import split
 from detente.bridge.capture.settled import is_check
 from detente.bridge.capture.weights import Weights, weights
 from detente.bridge.graph import Where
+from detente.bridge.live.moving_number import asks_for_types
 from detente.bridge.live.ran import Names
 from detente.bridge.live.walk import sources, standing_for
 from detente.bridge.refusal import Refused, refuse
@@ -78,18 +79,22 @@ class Captures:
         return captured
 
     def _capture(self, placed: Placed) -> Captured:
+        moving = bool(self.numbers or placed.layout.floats)
         with standing_for(self.model, self.loss, self.numbers, self.ran):
-            return capture(
+            captured = capture(
                 self.model,
                 self.loss,
                 self.example(placed),
                 # Another value of a number may give another answer: then each value is a program.
-                settle=not self.numbers and not placed.layout.floats,
+                settle=not moving,
                 inputs=True,
                 again=None if self.options.accumulate > 1 else self.catch_up,
                 keep=True,
                 own=True,
             )
+        if moving and any(map(asks_for_types, captured.codes)):
+            raise refuse("control-flow", "the loss asks for the type of a float that changes between steps")
+        return captured
 
     def _refuse_what_it_reads(self, captured: Captured, placed: Placed) -> None:
         """Raises Refused where this program reads what another one of this step puts into Python's places: it would
