@@ -133,10 +133,6 @@ def test_whatever_is_made_of_it_is_eagers(name: str, place: str) -> None:
     )
 
 
-class Settings:
-    t = 0.1
-
-
 def of_places(model: Any, settings: Any) -> dict[str, tuple[Any, Any]]:
     """How a loss reads a float, and how the loop moves it, by where it stands."""
     table, row, cell = {"t": 0.1}, [[0.1]], 0.1
@@ -172,7 +168,7 @@ def test_wherever_it_stands(place: str, made: str) -> None:
     def run(bridge: bool) -> tuple[list[float], torch.dtype, int]:
         torch.manual_seed(0)
         model, x = nn.Linear(2, 2), torch.ones(3, 2)
-        read, move = of_places(model, type("Own", (Settings,), {}))[place]
+        read, move = of_places(model, type("Settings", (), {"t": 0.1}))[place]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
         def loss(m: Any, x: Any) -> Any:
