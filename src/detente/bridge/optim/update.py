@@ -111,9 +111,15 @@ class Update:
                 entry.update(ema.begin(params[name]))
         return state
 
-    def read_state(self, optimizer: torch.optim.Optimizer, params: Mapping[str, torch.Tensor]) -> State:
+    def read_state(
+        self,
+        optimizer: torch.optim.Optimizer,
+        params: Mapping[str, torch.Tensor],
+        hyper: Sequence[Any] | None = None,
+    ) -> State:
         """As ``Rule.read_state``; an average begins anew, at the parameter."""
-        state = self.rule.read_state(optimizer, params)
+        then = {"hyper": hyper} if isinstance(self.rule, Rule) else {}
+        state = self.rule.read_state(optimizer, params, **then)
         if self.ema is not None:
             with x64():
                 for name, entry in state.items():

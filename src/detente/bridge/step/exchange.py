@@ -241,14 +241,7 @@ class Exchange(Filling):
         # Everything that may be refused comes before anything is given up: the next call then says it again.
         found, rule = weights(self.model), self._traced()
         averages, count = self._state.by_torch_names()[1], self.count
-        still = rule.left_behind(averages, found.tensors)
-        if still:
-            raise refuse(
-                "module-changed",
-                f"{still[0]} was frozen, or left the optimizer, while ema= keeps its average, which AveragedModel "
-                "would go on moving towards the weight",
-                hint="a group of its own with lr=0 and weight_decay=0 holds it still instead",
-            )
+        self._none_left_behind(rule, averages, found.tensors)
         self.weights, self._held = found, {}
         Sharing.held_anew()
         self._follow(rule)
