@@ -24,6 +24,36 @@ def momentum(groups: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, momentum=0.9)
 
 
+class GlobalNorm(torch.optim.Optimizer):
+    """Its parameters see each other, so that it is traced as a whole. ``doubled`` is a flag, ``most`` a tensor that a
+    step writes into the group."""
+
+    def __init__(self, groups: Any) -> None:
+        super().__init__(groups, {"doubled": False})
+        for group in self.param_groups:
+            group["most"] = torch.zeros(3)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        norm = torch.sqrt(sum(p.grad.square().sum() for g in self.param_groups for p in g["params"]))
+        for group in self.param_groups:
+            group["most"].add_(norm)
+            for p in group["params"]:
+                mean = self.state[p].setdefault("mean", torch.zeros_like(p))
+                mean.mul_(0.9).add_(p.grad / (norm + group["most"].mean()))
+                p.add_(mean, alpha=-group["lr"] * (2 if group["doubled"] else 1))
+
+
+def made_anew_with_all(model: Any, optimizer: torch.optim.Optimizer) -> None:
+    made_anew(model, optimizer)
+    optimizer.param_groups[0]["most"] = torch.ones(3)
+
+
+def a_flag(model: Any, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[1]["doubled"] = True
+    optimizer.param_groups[0]["note"] = "and an entry of somebody's"
+
+
 def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return model(batch).square().mean()
 
@@ -121,12 +151,25 @@ def held(made: Made) -> tuple[list[str], dict[str, Any]]:
     names = {id(p): name for name, p in made[0].named_parameters()}
     states = {names[id(p)]: dict(entry) for p, entry in made[1].state.items()}
     values = {f"{name}.{key}": value for name, entry in states.items() for key, value in entry.items()}
+    for i, group in enumerate(made[1].param_groups):
+        values |= {f"{i}.{key}": v for key, v in group.items() if isinstance(v, float | torch.Tensor)}
     return list(states), values | dict(made[0].state_dict())
+
+
+def grouped(made: Made) -> list[tuple[list[str], Any]]:
+    names = {id(p): name for name, p in made[0].named_parameters()}
+    return [([names[id(p)] for p in g["params"]], g.get("note")) for g in made[1].param_groups]
 
 
 CASES = [
     *((adam, edit, 2) for edit in EDITS),
     *((adam, edit, 0) for edit in (the_last, merged, split, exchanged)),  # its step's certificate is open
+    *(
+        (GlobalNorm, edit, 2)
+        for edit in (the_last, the_first, with_its_state, merged, exchanged, one_moved, a_flag)
+    ),
+    *((GlobalNorm, edit, 0) for edit in (the_first, merged, a_flag)),
+    (GlobalNorm, made_anew_with_all, 2),
     *((momentum, edit, 2) for edit in (the_first, merged, all_made_anew)),  # whose first step is another
 ]
 
@@ -141,7 +184,7 @@ def test_it_trains_as_eager_does(
     expected = trained(plain, None, lambda i: edit(*plain) if i == when else None)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     (order, values), (its_order, its_values) = held(mine), held(plain)
-    assert order == its_order
+    assert order == its_order and grouped(mine) == grouped(plain)
     torch.testing.assert_close(values, its_values, rtol=1e-4, atol=1e-6)
     assert step.certificate is None or step.certificate.ok
 

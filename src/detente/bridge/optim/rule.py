@@ -167,14 +167,27 @@ class Rule:
                 fresh[name] = None
         return {**state, **self.init(fresh, hyper)}
 
+    def elsewhere(self) -> list[torch.Tensor]:
+        """The live tensors that a step writes outside of ``optimizer.state``: of such an optimizer none."""
+        return []
+
+    def replaced(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether somebody has put another thing where one of these stood."""
+        return False
+
     def write_state(
-        self, optimizer: torch.optim.Optimizer, state: State, params: Mapping[str, torch.Tensor]
+        self,
+        optimizer: torch.optim.Optimizer,
+        state: State,
+        params: Mapping[str, torch.Tensor],
+        whole: bool = False,
     ) -> None:
         """Put ``state`` into the live optimizer, so that ``optimizer.state_dict()`` is what torch itself would
         have made, in its order. Tensors that exist are written in place; names that ``state`` lacks are left alone.
 
         The live groups may be others by now (one was removed, two were merged): what was trained under the old ones
-        stays its parameter's, also of one that is in no group any more, as torch keeps it.
+        stays its parameter's, also of one that is in no group any more, as torch keeps it. ``whole`` is for rules that
+        write more than the state.
         """
         order = {name: i for i, name in enumerate(name for group in self.groups for name in group.members)}
         homes = {id(p): group for group in optimizer.param_groups for p in group["params"]}

@@ -60,7 +60,7 @@ class Before:
             for name, tensor in live.items():
                 fill(tensor, self.values[name])
         if self.optimizer is not None:
-            self.rule.write_state(optimizer, self.optimizer, dict(model.named_parameters()))
+            self.rule.write_state(optimizer, self.optimizer, dict(model.named_parameters()), whole=True)
 
 
 @dataclass
