@@ -54,6 +54,10 @@ def a_flag(model: Any, optimizer: torch.optim.Optimizer) -> None:
     optimizer.param_groups[0]["note"] = "and an entry of somebody's"
 
 
+def an_entry_bound_anew(model: Any, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[1]["most"] = torch.full((3,), 5.0)
+
+
 def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return model(batch).square().mean()
 
@@ -169,7 +173,7 @@ CASES = [
         for edit in (the_last, the_first, with_its_state, merged, exchanged, one_moved, a_flag)
     ),
     *((GlobalNorm, edit, 0) for edit in (the_first, merged, a_flag)),
-    (GlobalNorm, made_anew_with_all, 2),
+    *((GlobalNorm, edit, 2) for edit in (made_anew_with_all, an_entry_bound_anew)),
     *((momentum, edit, 2) for edit in (the_first, merged, all_made_anew)),  # whose first step is another
 ]
 

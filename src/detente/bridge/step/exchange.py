@@ -178,6 +178,11 @@ class Exchange(Filling):
         if unseen(self.optimizer):
             see(self.optimizer, self._read_moments)
             self._held_moments, self._rewritten = [], True
+        if not self._rewritten and self._rule.replaced(self.optimizer):
+            if self._moments.behind:
+                self._make_certificate()
+                self._write_back(optimizer=True)  # all but what stands there now
+            self._rewritten = True
         if self._held_moments and plainly(self._moments_written):
             if self._moments.behind and not self._rewritten:
                 raise refuse(

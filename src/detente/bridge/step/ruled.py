@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch.utils.hooks import RemovableHandle
 
 from detente.bridge.live.guard import watch
@@ -29,14 +30,22 @@ class Ruled(Attending):
     def _torchs_state(self) -> Any:
         """What the live optimizer holds, as another rule's where it holds other things than this one's. A dictionary
         that was loaded into it shares these tensors: who reads them there gets what was trained, as in eager."""
-        held = list(tensors_in(self.optimizer))
+        held = list(self._moments_of_now())
         watch(held, self._moments)
         self._ask_of_moments(held)
+        params = dict(self.model.named_parameters())
         try:
-            return self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+            found = self._rule.read_state(self.optimizer, params)
         except Stale:
             self._turn()
-            return self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+            found = self._rule.read_state(self.optimizer, params)
+        watch(self._rule.elsewhere(), self._moments)  # behind it: somebody may have put another one there
+        return found
+
+    def _moments_of_now(self) -> Iterator[torch.Tensor]:
+        """The live tensors that the optimizer's step writes: of its state, of its attributes and of its groups."""
+        yield from tensors_in(self.optimizer)
+        yield from self._rule.elsewhere()
 
     def _turn(self) -> None:
         """The rule of what the live optimizer does next: one of before, or traced. A step that no graph can make, of an
