@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from detente.bridge.graph import Aval
 from detente.bridge.optim import rule as rules
 from detente.bridge.optim.reshaped import OF_EACH_ELEMENT, reshaped
 from detente.bridge.optim.rule import trace
@@ -46,7 +48,7 @@ def test_every_optimizer_that_is_reshaped_is_here() -> None:
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
 def test_it_is_the_program_that_a_trace_gives(
     kind: type, options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,8 +118,15 @@ def test_a_step_that_was_put_in_the_place_of_torchs_is_traced_for_each_shape(
 
 def test_other_numbers_of_axes_are_not_known() -> None:
     (program,) = programs(torch.optim.SGD, {}, ((4,),)).values()
-    from detente.bridge.graph import Aval
-
     assert reshaped(program, Aval((4, 1), "float32")) is None
     assert reshaped(program, Aval((4,), "bfloat16")) is None
     assert reshaped(program, Aval((5,), "float32")) is not None
+
+
+def test_a_program_with_a_shape_that_is_nobodys_is_not_rewritten() -> None:
+    """Its axes could be any of the parameter's, or none."""
+    (program,) = programs(torch.optim.Adam, {}, ((4, 3),)).values()
+    strange = replace(program.leaves[1], aval=Aval((3, 4), "float32"))
+    odd = replace(program, step=replace(program.step, leaves=(program.leaves[0], strange)))
+    assert reshaped(program, Aval((5, 2), "float32")) is not None
+    assert reshaped(odd, Aval((5, 2), "float32")) is None

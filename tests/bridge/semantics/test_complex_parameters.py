@@ -17,15 +17,17 @@ X = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(1))
 
 
 class Spectral(nn.Module):
-    """A layer of a Fourier neural operator: a product with complex weights between two transforms."""
+    """A layer of a Fourier neural operator: a product with complex weights between two transforms. They are of two
+    shapes, which an update that is traced once is written for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(0.3 * torch.randn(3, 3, 5, dtype=torch.cfloat))
+        self.gain = nn.Parameter(0.3 * torch.randn(1, 3, 5, dtype=torch.cfloat))
         self.skip = nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        spectrum = torch.einsum("bim,iom->bom", torch.fft.rfft(x), self.weight)
+        spectrum = torch.einsum("bim,iom->bom", torch.fft.rfft(x), self.weight) * (1 + self.gain)
         return torch.tanh(torch.fft.irfft(spectrum, n=8) + self.skip(x))
 
 

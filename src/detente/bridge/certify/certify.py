@@ -72,9 +72,9 @@ Again = Callable[[Mapping[str, torch.Tensor]], Measured]
 
 @dataclass(frozen=True)
 class Then:
-    """What belongs to the certified step and may have changed since: the numbers of ``param_groups``, the
-    training flags in module order, the batch, and the random twin's context; besides, the micro-batches of a batch and
-    the clipping."""
+    """What belongs to the certified step and may have changed since: ``param_groups`` (their numbers, and which of the
+    live parameters stood in which), the training flags in module order, the batch, and the random twin's context;
+    besides, the micro-batches of a batch and the clipping."""
 
     groups: Sequence[Mapping[str, Any]]
     mode: Sequence[bool]
@@ -239,10 +239,8 @@ def _eager_step(
             then.restore(model, optimizer)
         if nudge is not None:
             _nudge(model, nudge)
-        for group, held in zip(optimizer.param_groups, then.groups, strict=True):
-            group.update(held)
-            for key in group.keys() - held.keys() - {"params"}:  # the step has put it there
-                del group[key]
+        own = {id(p): q for p, q in zip(lender.model.parameters(), model.parameters(), strict=True)}
+        _regroup(optimizer, then.groups, own)
         for part, training in zip(model.modules(), then.mode, strict=True):
             part.training = training
         if dtype is not None:
@@ -262,6 +260,21 @@ def _eager_step(
             )
 
     return lender.run(step)
+
+
+def _regroup(
+    optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]], own: Mapping[int, torch.Tensor]
+) -> None:
+    """The groups of that step: one may have been removed, merged or added since. ``own``: this optimizer's parameters
+    by the ids of the live ones. The list, and as many groups as there are, stay the same objects: an optimizer that
+    wraps another has them, too."""
+    mine = optimizer.param_groups
+    del mine[len(groups) :]
+    mine.extend({} for _ in range(len(groups) - len(mine)))
+    for group, held in zip(mine, groups, strict=True):
+        group.clear()  # also of what the step has put there
+        group.update(held)
+        group["params"] = [own.get(id(p), p) for p in held["params"]]
 
 
 def _nudge(model: nn.Module, seed: int) -> None:

@@ -55,8 +55,16 @@ class TorchsStep:
         self.hyper(optimizer)
         return {}
 
-    def write_state(self, optimizer: torch.optim.Optimizer, state: Any, params: Mapping[str, Any]) -> None:
+    def write_state(
+        self, optimizer: torch.optim.Optimizer, state: Any, params: Mapping[str, Any], whole: bool = False
+    ) -> None:
         pass
+
+    def elsewhere(self) -> list[torch.Tensor]:
+        return []
+
+    def replaced(self, optimizer: torch.optim.Optimizer) -> bool:
+        return False
 
     def apply(
         self, params: Any, grads: Any, state: Any, hyper: Any, stacks: Any = None, skip: Any = None

@@ -233,10 +233,11 @@ class _Run(Recording):
         inputs: dict[str, Any] = {}
         key_at = {place: key for key, place in self.places.items()}
         params = {id(v): v for p, v in self.before.values.items() if self.before.at[p].kind == "param"}
-        for param in params.values():
+        keys = self._keys_alone(params)
+        for param in (params := params | keys).values():
             name = self.ids[id(param)]
             inputs[f"param:{name}"] = self._input("parameter", f"param:{name}", aval_of(param))
-            if param.requires_grad:
+            if param.requires_grad and id(param) not in keys:
                 inputs[f"grad:{name}"] = self._input("batch", f"grad:{name}", aval_of(param))
         for place in self.before.of("tensor"):
             key = f"at:{'/'.join(str(k) for _, k in place)}"
@@ -290,6 +291,12 @@ class _Run(Recording):
         except Exception as error:
             raise self.failed(error) from error
         self._finish(results, box, key_at)
+
+    def _keys_alone(self, params: Mapping[int, Any]) -> dict[int, Any]:
+        """Parameters that have left their group and kept their state, by identity: keys of tables, and no more."""
+        tables = [self.before.values[place] for place in self.before.of("dict")]
+        keys = [key for table in tables for key in dict.keys(table)]
+        return {id(key): key for key in keys if id(key) in self.ids and id(key) not in params}
 
     def _plain_key(self, key: Any) -> Any:
         """A key that was a number when it was put there: hashing it has fixed its value."""

@@ -23,6 +23,7 @@ from detente.bridge.optim.couple import reached
 from detente.bridge.optim.hyper import Stale, encode
 from detente.bridge.optim.joint import Joint, key_of, trace_joint
 from detente.bridge.optim.layout import array_of, tensor_of
+from detente.bridge.optim.leaving import Left, leave
 from detente.bridge.optim.reach import Place, Spot, Table, found, holder, in_state, keyed, put, spots
 from detente.bridge.optim.recording import aval_of
 from detente.bridge.optim.run import decode, select, unless
@@ -51,13 +52,14 @@ class Whole:
 @dataclass(frozen=True)
 class JointRule:
     """See ``Rule``. ``tokens`` are what live tensors of the state are called; ``flags`` whether the step of a program
-    that is taken once has been taken."""
+    that is taken once has been taken, ``left`` how the live optimizer was last seen or left."""
 
     name: str
     joint: Joint
     ids: Mapping[int, str]
     params: Mapping[str, torch.Tensor] = field(repr=False)
     begun: State = field(repr=False)
+    left: Left = field(repr=False, compare=False)
     flags: dict[str, bool] = field(default_factory=dict)
 
     together = True
@@ -129,8 +131,30 @@ class JointRule:
         return (path.graph for path in self.joint.paths)
 
     def follow(self, optimizer: torch.optim.Optimizer, state: State) -> None:
-        """The numbers that the program has computed, into the optimizer; waits for them."""
+        """The numbers that the program has computed, into the optimizer; waits for them. So does what a first step
+        makes in attributes and groups, which nobody is told of who reads them (of ``state`` everybody is)."""
         self._numbers_into(optimizer, state, [p for p in self.joint.drawn if p in self.joint.before.at])
+        made = self.joint.after.at.items() - self.joint.before.at.items() if not self.joint.steady else ()
+        if any(not _of_states(place) for place, _ in made if place):
+            self.write_state(optimizer, state, self.params)
+
+    def elsewhere(self) -> list[torch.Tensor]:
+        """The live tensors that a step writes outside of ``optimizer.state``: in attributes, in groups."""
+        return [self.left.objects[place] for place in self._elsewhere()]
+
+    def replaced(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether somebody has put another thing where one of these stood."""
+        try:
+            return any(
+                found(optimizer, place, self.params) is not self.left.objects[place]
+                for place in self._elsewhere()
+            )
+        except (LookupError, AttributeError, TypeError):
+            return True
+
+    def _elsewhere(self) -> list[Place]:
+        at = self.left.at
+        return [p for p in self.joint.kept if not _of_states(p) and p in at and at[p].kind == "tensor"]
 
     def numbers_into(self, optimizer: torch.optim.Optimizer, state: State) -> None:
         """Every number of the state into the optimizer: the state is another than that of the last step."""
@@ -142,7 +166,9 @@ class JointRule:
         for place in places:
             owner, leaf = self._owner(place)
             value = np.asarray(state[owner][leaf]).item()
-            table, key = holder(optimizer, keyed(place, self.params))
+            table, key = self.left.holder(optimizer, place, self.params)
+            if key not in table and not isinstance(table, list):
+                continue  # somebody took it away
             if isinstance(table[key], torch.Tensor):
                 with torch.no_grad():
                     table[key].fill_(value)
@@ -189,6 +215,7 @@ class JointRule:
         self.flags.clear()
         if live.at != self.joint.before.at:
             raise Stale(f"{self.name} holds other things than when it was compiled")
+        self.left.at, self.left.objects = live.at, dict(live.values)
         return self._read(live)
 
     def _read(self, live: Table) -> State:
@@ -202,9 +229,14 @@ class JointRule:
         return state
 
     def write_state(
-        self, optimizer: torch.optim.Optimizer, state: State, params: Mapping[str, torch.Tensor]
+        self,
+        optimizer: torch.optim.Optimizer,
+        state: State,
+        params: Mapping[str, torch.Tensor],
+        whole: bool = False,
     ) -> None:
-        """As ``Rule.write_state``; containers that a step has made are made."""
+        """As ``Rule.write_state``; containers that a step has made are made. What somebody else has put into the live
+        optimizer since stays (leaving.py); a copy becomes what the optimizer was then, ``whole``."""
         table = self._table(state)
         kept = set(self._kept(table, state))
 
@@ -221,7 +253,10 @@ class JointRule:
                 return old
             return tensor_of(new, spot.detail)
 
-        put(optimizer, table, value, params)
+        if whole:
+            put(optimizer, table, value, params)
+        else:
+            leave(optimizer, self.left, table, value, params)
 
     # -- the update -------------------------------------------------------------------------------------------
 
@@ -284,7 +319,8 @@ def joint_rule(optimizer: torch.optim.Optimizer, named: Iterable[tuple[str, torc
     params = dict(named)
     ids = {id(p): name for name, p in params.items()}
     joint = trace_joint(optimizer, ids)
-    rule = JointRule(type(optimizer).__name__, joint, ids, params, {})
+    left = Left(joint.before.at, dict(joint.before.values))
+    rule = JointRule(type(optimizer).__name__, joint, ids, params, {}, left)
     if not rule.trained:
         raise refuse("optimizer", f"{rule.name} has no parameter that is trained")
     rule.begun.update(rule._read(joint.before))
@@ -310,6 +346,10 @@ def across_groups(
             if home is not None and not all(_own(read, home, members) for read in reached(graph, (output,))):
                 return rule
     return None
+
+
+def _of_states(place: Place) -> bool:
+    return place[0] == ("attr", "state")
 
 
 def _named(place: Place) -> str | None:

@@ -33,6 +33,7 @@ TORCHS = frozenset({
     "_warned_capturable_if_run_uncaptured", "step",
 })  # fmt: skip
 SEQUENCES = (list, tuple, deque)
+CONTAINERS = ("dict", "sequence", "object")  # kinds of a spot
 PLAIN = (bool, str, bytes, type(None), enum.Enum, torch.dtype, torch.device)
 OPAQUE = (
     type,
@@ -62,7 +63,7 @@ def spots(root: Any, names: Mapping[int, str], key: Callable[[Any], Any] | None 
 
 @dataclass(frozen=True)
 class Table:
-    """``at`` by place, in the order of a walk; ``values`` are what stood there, where that is no container."""
+    """``at`` by place, in the order of a walk; ``values`` are what stood there."""
 
     at: dict[Place, Spot]
     values: dict[Place, Any]
@@ -121,6 +122,7 @@ class _Walk:
         kind, members = _members(value, self.names, self.key)
         maker = getattr(value, "maxlen", None) if isinstance(value, deque) else None
         self.at[place] = Spot(kind, (_type(value), maker, tuple(step for step, _ in members)))
+        self.values[place] = value
         for step, member in members:
             self.visit(member, (*place, step))
 
@@ -221,7 +223,17 @@ def _empty(value: Any) -> Any:
 def _rebuilt(value: Any, items: list[Any]) -> Any:
     if isinstance(value, deque):
         return deque(items, value.maxlen)
-    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return rebuilt(type(value), items)
+
+
+def rebuilt(kind: Any, items: list[Any]) -> Any:
+    """A list or a tuple of that kind."""
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
+
+
+def unmade(kind: Any) -> Any:
+    """A dictionary of that kind, or an object, with nothing in it."""
+    return defaultdict(dict) if kind is defaultdict else kind.__new__(kind)
 
 
 def holder(root: Any, place: Place) -> tuple[Any, Any]:
@@ -252,8 +264,9 @@ def keyed(place: Place, params: Mapping[str, torch.Tensor]) -> Place:
 def put(
     root: Any, table: Table, value: Callable[[Place, Spot, Any], Any], params: Mapping[str, torch.Tensor]
 ) -> None:
-    """Makes ``root`` what ``table`` says: ``value(place, spot, old)`` is each tensor or number, from what stands there
-    (None: nothing). Containers that are there stay the same objects."""
+    """Makes ``root``, a copy of an optimizer, what ``table`` says and nothing else (into the live one: leaving.py).
+    ``value(place, spot, old)`` is each tensor or number, from what stands there (None: nothing). Containers that are
+    there stay the same objects."""
     made: dict[Place, Any] = {}
 
     def at(place: Place, old: Any) -> Any:
@@ -268,7 +281,7 @@ def put(
             new = old if old == spot.detail else set(spot.detail)
         elif spot.kind == "opaque":
             new = old if old is not None else table.values[place]
-        elif spot.kind in ("dict", "sequence", "object"):
+        elif spot.kind in CONTAINERS:
             return container(place, spot, old)
         else:
             new = value(place, spot, old)
@@ -280,7 +293,7 @@ def put(
         if old is None or _type(old) is not kind:
             old = None
         if issubclass(kind, dict):
-            new = old if old is not None else (defaultdict(dict) if kind is defaultdict else _made(kind))
+            new = old if old is not None else unmade(kind)
             made[place] = new
             mine = [params[k] if how == "param" else k for how, k in steps]
             kept = dict(dict.items(new))
@@ -305,10 +318,13 @@ def put(
                 made[place].clear()
                 made[place].extend(items)
             else:
-                made[place] = kind(*items) if hasattr(kind, "_fields") else kind(items)
+                made[place] = rebuilt(kind, items)
             return made[place]
         new = old if old is not None else object.__new__(kind)
         made[place] = new
+        skipped = TORCHS if isinstance(new, torch.optim.Optimizer) else ()
+        for name in vars(new).keys() - {name for _, name in steps} - {*skipped}:  # which a step has made
+            del vars(new)[name]
         for step in steps:
             member = at((*place, step), vars(new).get(step[1]))
             if not isinstance(vars(new).get(step[1]), types.MethodType):
@@ -316,10 +332,6 @@ def put(
         return new
 
     at((), root)
-
-
-def _made(kind: Any) -> Any:
-    return kind.__new__(kind)
 
 
 def _equal(a: Any, b: Any) -> bool:

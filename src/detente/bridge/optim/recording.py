@@ -151,6 +151,13 @@ class Recording(TorchDispatchMode):
                 self._where(),
                 hint="write that line with torch.where, which keeps every element, or take another optimizer",
             )
+        if any(not written.is_meta for written in _written(func, args, kwargs)):
+            # One of the user's, which is no input of this trace: it would be written to here and now, and never again.
+            raise refuse(
+                "optimizer",
+                f"{self.name}.step() writes in place to a tensor that it holds elsewhere than in its state ({name})",
+                self._where(),
+            )
         if torch.Tag.nondeterministic_seeded in func.tags:
             if self._differentiates():
                 raise no_graph(self.name, self._where())
@@ -291,6 +298,20 @@ class Recording(TorchDispatchMode):
         while frame is not None and frame.f_code.co_filename not in self.files:
             frame = frame.f_back
         return Where(frame.f_code.co_filename, frame.f_lineno) if frame else Where()
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """What an operator writes to in place."""
+    if not func._schema.is_mutable:
+        return []
+    named = zip(func._schema.arguments, args, strict=False)
+    given = [v for a, v in named if a.alias_info is not None and a.alias_info.is_write]
+    given += [
+        kwargs.get(a.name)
+        for a in func._schema.arguments
+        if a.alias_info is not None and a.alias_info.is_write
+    ]
+    return [t for t in pytree.tree_leaves(given) if isinstance(t, torch.Tensor)]
 
 
 def _is_mask(value: Any) -> bool:

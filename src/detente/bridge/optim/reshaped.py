@@ -6,6 +6,7 @@ A trace takes some ten milliseconds, and a model has dozens of shapes that diffe
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -52,23 +53,36 @@ def reshaped(program: Program, param: Aval) -> Program | None:
     shape = program.param.shape
     if not shape or len(shape) != len(param.shape) or program.param.dtype != param.dtype:
         return None
-    return _at(program, shape, param.shape)
+    others = {shape: param.shape}
+    if "complex" in param.dtype:  # updates of complex numbers are those of their two real ones
+        others[*shape, 2] = (*param.shape, 2)
+    if not _shapes(program) <= {(), *others}:
+        return None
+    return _at(program, others)
 
 
-def _at(value: Any, shape: tuple[int, ...], other: tuple[int, ...]) -> Any:
-    """The same with one shape in the place of another, also where an operator is given it (``zeros``). A program of one
-    parameter has no other shape but that of numbers, which has no axes."""
-    if isinstance(value, tuple):
-        if value == shape and all(type(n) is int for n in value):
-            return other
-        return tuple(_at(item, shape, other) for item in value)
-    if isinstance(value, Node):  # whose arguments may be one number, which is no shape
-        args = tuple(_at(item, shape, other) for item in value.args)
-        return replace(
-            value, args=args, kwargs=_at(value.kwargs, shape, other), out=_at(value.out, shape, other)
-        )
+def _shapes(value: Any) -> set[tuple[int, ...]]:
+    """Of everything that a program takes, computes and gives."""
+    if isinstance(value, Aval):
+        return {value.shape}
     if isinstance(value, dict):
-        return {key: _at(item, shape, other) for key, item in value.items()}
+        return _shapes(tuple(value.values()))
     if is_dataclass(value) and not isinstance(value, type | Guard):
-        return replace(value, **{f.name: _at(getattr(value, f.name), shape, other) for f in fields(value)})
+        return _shapes(tuple(getattr(value, f.name) for f in fields(value)))
+    return {shape for item in value for shape in _shapes(item)} if isinstance(value, tuple) else set()
+
+
+def _at(value: Any, others: Mapping[tuple[int, ...], tuple[int, ...]]) -> Any:
+    """The same with other shapes in the place of some, also where an operator is given one (``zeros``)."""
+    if isinstance(value, tuple):
+        if all(type(n) is int for n in value) and value in others:
+            return others[value]
+        return tuple(_at(item, others) for item in value)
+    if isinstance(value, Node):  # whose arguments may be one number, which is no shape
+        args = tuple(_at(item, others) for item in value.args)
+        return replace(value, args=args, kwargs=_at(value.kwargs, others), out=_at(value.out, others))
+    if isinstance(value, dict):
+        return {key: _at(item, others) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type | Guard):
+        return replace(value, **{f.name: _at(getattr(value, f.name), others) for f in fields(value)})
     return value

@@ -136,15 +136,21 @@ class Rule:
                     state[name] = {key: jax.numpy.copy(value) for key, value in known.items()}
         return state
 
-    def read_state(self, optimizer: torch.optim.Optimizer, params: Mapping[str, torch.Tensor]) -> State:
+    def read_state(
+        self,
+        optimizer: torch.optim.Optimizer,
+        params: Mapping[str, torch.Tensor],
+        hyper: Sequence[Any] | None = None,
+    ) -> State:
         """The live optimizer's state as JAX arrays (copies); what torch has not made yet is made as by ``init``.
 
-        ``params`` is ``dict(module.named_parameters())``: it names the optimizer's tensors. Raises Stale where the
-        optimizer holds less than when this was traced.
+        ``params`` is ``dict(module.named_parameters())``: it names the optimizer's tensors. ``hyper``: the numbers of
+        a step that is over, whose groups may be others by now; None: those of now. Raises Stale where the optimizer
+        holds less than when this was traced, and where its groups of now are asked and are others.
         """
         state: State = {}
         fresh: dict[str, Any] = {}
-        hyper = self.hyper(optimizer)
+        hyper = self.hyper(optimizer) if hyper is None else hyper
         for name, program in self.programs.items():
             live = optimizer.state.get(params[name], {})
             if live or program.births is None:
@@ -161,21 +167,40 @@ class Rule:
                 fresh[name] = None
         return {**state, **self.init(fresh, hyper)}
 
+    def elsewhere(self) -> list[torch.Tensor]:
+        """The live tensors that a step writes outside of ``optimizer.state``: of such an optimizer none."""
+        return []
+
+    def replaced(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether somebody has put another thing where one of these stood."""
+        return False
+
     def write_state(
-        self, optimizer: torch.optim.Optimizer, state: State, params: Mapping[str, torch.Tensor]
+        self,
+        optimizer: torch.optim.Optimizer,
+        state: State,
+        params: Mapping[str, torch.Tensor],
+        whole: bool = False,
     ) -> None:
         """Put ``state`` into the live optimizer, so that ``optimizer.state_dict()`` is what torch itself would
-        have made, in its order. Tensors that exist are written in place; names that ``state`` lacks are left alone."""
-        order = {id(p): i for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
-        for name, entry in sorted(state.items(), key=lambda item: order.get(id(params[item[0]]), len(order))):
+        have made, in its order. Tensors that exist are written in place; names that ``state`` lacks are left alone.
+
+        The live groups may be others by now (one was removed, two were merged): what was trained under the old ones
+        stays its parameter's, also of one that is in no group any more, as torch keeps it. ``whole`` is for rules that
+        write more than the state.
+        """
+        order = {name: i for i, name in enumerate(name for group in self.groups for name in group.members)}
+        homes = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        for name, entry in sorted(state.items(), key=lambda item: order.get(item[0], len(order))):
             param = params[name]
             if STARTED in entry and not bool(entry[STARTED]):
                 optimizer.state.pop(param, None)
                 continue
             if not self.programs[name].leaves and param not in optimizer.state:
                 continue  # nothing is kept, and asking for it would make an entry
-            group = optimizer.param_groups[self.group_of[name]]
-            into_torch(optimizer.state[param], entry, self.programs[name].leaves, param, group)
+            into_torch(
+                optimizer.state[param], entry, self.programs[name].leaves, param, homes.get(id(param), {})
+            )
 
     # -- the update -------------------------------------------------------------------------------------------
 

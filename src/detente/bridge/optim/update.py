@@ -111,9 +111,15 @@ class Update:
                 entry.update(ema.begin(params[name]))
         return state
 
-    def read_state(self, optimizer: torch.optim.Optimizer, params: Mapping[str, torch.Tensor]) -> State:
+    def read_state(
+        self,
+        optimizer: torch.optim.Optimizer,
+        params: Mapping[str, torch.Tensor],
+        hyper: Sequence[Any] | None = None,
+    ) -> State:
         """As ``Rule.read_state``; an average begins anew, at the parameter."""
-        state = self.rule.read_state(optimizer, params)
+        then = {"hyper": hyper} if isinstance(self.rule, Rule) else {}
+        state = self.rule.read_state(optimizer, params, **then)
         if self.ema is not None:
             with x64():
                 for name, entry in state.items():
@@ -171,11 +177,21 @@ class Update:
         with x64():
             return {n: {**e, **ema.advance(e, params[n], self.ema)} for n, e in state.items()}
 
+    def elsewhere(self) -> list[torch.Tensor]:
+        return self.rule.elsewhere()
+
+    def replaced(self, optimizer: torch.optim.Optimizer) -> bool:
+        return self.rule.replaced(optimizer)
+
     def write_state(
-        self, optimizer: torch.optim.Optimizer, state: State, params: Mapping[str, torch.Tensor]
+        self,
+        optimizer: torch.optim.Optimizer,
+        state: State,
+        params: Mapping[str, torch.Tensor],
+        whole: bool = False,
     ) -> None:
         """As ``Rule.write_state``; the average is not the optimizer's and is left out (see ``averages``)."""
-        self.rule.write_state(optimizer, state, params)
+        self.rule.write_state(optimizer, state, params, whole)
 
     def clip_live(self, parameters: Iterable[torch.Tensor]) -> None:
         """The same clipping on torch's own ``.grad``, in place: what an eager step does before ``optimizer.step()``."""

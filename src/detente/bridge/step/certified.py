@@ -12,7 +12,7 @@ from detente.bridge.capture.weights import Weights
 from detente.bridge.certify.certificate import Certificate, refusal
 from detente.bridge.choose.choice import Choice
 from detente.bridge.live.around import Surroundings, undisturbed
-from detente.bridge.live.guard import Guard
+from detente.bridge.live.guard import Guard, watch
 from detente.bridge.live.inside import Away
 from detente.bridge.live.modes import Modes
 from detente.bridge.live.shared import Meeting
@@ -107,6 +107,8 @@ class Certified:
             put(due)
         self._keeping.fill(variant.captured, aux, self.weights.tensors)
         self._rule.follow(self.optimizer, optimizer)
+        if self._rule.once:
+            watch(self._rule.elsewhere(), self._moments)
         self.sharing.ran()
         self._ran = None
         return loss, aux, word

@@ -60,7 +60,7 @@ class Before:
             for name, tensor in live.items():
                 fill(tensor, self.values[name])
         if self.optimizer is not None:
-            self.rule.write_state(optimizer, self.optimizer, dict(model.named_parameters()))
+            self.rule.write_state(optimizer, self.optimizer, dict(model.named_parameters()), whole=True)
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Certifier:
         ``value(name)`` copies one weight (None: the live module holds it)."""
         # Only its tensors: a container need not know how to be copied, and is built again as the program's was.
         tensors, layout = flatten(batch)
-        batch, groups = layout.build(copied(tensors)), numbers_of(self.optimizer)
+        batch, groups = layout.build(copied(tensors)), groups_of(self.optimizer)
         cut, missing = None, too_little(self._room(variant).plain)
         if self.options.certificate == "short" or missing:
             cut = short.cut(self.model, self.optimizer, variant.captured.graph, value)
@@ -197,7 +197,7 @@ class Certifier:
             with x64():
                 return jax.tree.map(jnp.asarray, first.before.optimizer)
         if first.before is None and self.optimizer.state:
-            return rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+            return rule.read_state(self.optimizer, dict(self.model.named_parameters()), first.hyper)
         return Births(rule.init, frozenset(rule.programs)).at(first.hyper)
 
     def _numbers(self, variant: Variant, count: int) -> certify.Numbers:
@@ -234,9 +234,12 @@ def state_outside(state: State, known: Mapping[str, Any]) -> dict[str, torch.Ten
     return {name: from_jax(state.value(name)) for name in state.names() if name not in known}
 
 
-def numbers_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The parameter groups without their parameters, copied."""
-    return [{k: _copy(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The parameter groups, copied; their parameters are the live ones, in a list of its own."""
+    return [
+        {k: list(v) if k == "params" else _copy(v) for k, v in group.items()}
+        for group in optimizer.param_groups
+    ]
 
 
 def _copy(value: Any) -> Any:

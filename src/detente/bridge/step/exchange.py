@@ -178,6 +178,11 @@ class Exchange(Filling):
         if unseen(self.optimizer):
             see(self.optimizer, self._read_moments)
             self._held_moments, self._rewritten = [], True
+        if not self._rewritten and self._rule.replaced(self.optimizer):
+            if self._moments.behind:
+                self._make_certificate()
+                self._write_back(optimizer=True)  # all but what stands there now
+            self._rewritten = True
         if self._held_moments and plainly(self._moments_written):
             if self._moments.behind and not self._rewritten:
                 raise refuse(
@@ -241,14 +246,7 @@ class Exchange(Filling):
         # Everything that may be refused comes before anything is given up: the next call then says it again.
         found, rule = weights(self.model), self._traced()
         averages, count = self._state.by_torch_names()[1], self.count
-        still = rule.left_behind(averages, found.tensors)
-        if still:
-            raise refuse(
-                "module-changed",
-                f"{still[0]} was frozen, or left the optimizer, while ema= keeps its average, which AveragedModel "
-                "would go on moving towards the weight",
-                hint="a group of its own with lr=0 and weight_decay=0 holds it still instead",
-            )
+        self._none_left_behind(rule, averages, found.tensors)
         self.weights, self._held = found, {}
         Sharing.held_anew()
         self._follow(rule)

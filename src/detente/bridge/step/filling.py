@@ -18,7 +18,7 @@ from detente.bridge.capture.markers import capturing
 from detente.bridge.live.forks import in_child
 from detente.bridge.live.guard import askable, watch
 from detente.bridge.live.inside import INSIDE, leave, runs_here
-from detente.bridge.live.optimizer_state import see, tensors_in
+from detente.bridge.live.optimizer_state import see
 from detente.bridge.private import (
     in_transform,
     outside_of_traces,
@@ -69,6 +69,7 @@ class Filling(Ruled):
             self._rule.write_state(self.optimizer, state, self.weights.tensors)  # type: ignore[arg-type]
             # A wrapper's table is that of the optimizer inside: it stands where ours was now, and nobody wrote to it.
             see(self.optimizer, self._read_moments)
+            watch(self._rule.elsewhere(), self._moments)  # no table tells of who reads these
             self._moments.behind = False
             self._moments.exposed.clear()
             self._held_moments = [(t, t._version) for t, _ in self._held_moments]
@@ -249,7 +250,7 @@ class Filling(Ruled):
                 self._answer(optimizer=True)
             self._catch_up()
             known = {id(t) for t, _ in self._held_moments}
-            fresh = [t for t in tensors_in(self.optimizer) if id(t) not in known]
+            fresh = [t for t in self._moments_of_now() if id(t) not in known]
             self._held_moments += [(t, t._version) for t in fresh]
             watch(fresh, self._moments)
             # Until the next step it may be written, by any means. Said in here: said behind a step of another thread's,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch.utils.hooks import RemovableHandle
 
 from detente.bridge.live.guard import watch
@@ -15,7 +17,7 @@ from detente.bridge.optim.first import TorchsStep
 from detente.bridge.optim.hyper import Stale
 from detente.bridge.optim.rule import trace
 from detente.bridge.optim.update import Update
-from detente.bridge.refusal import Refused
+from detente.bridge.refusal import Refused, refuse
 from detente.bridge.state.birth import Births
 from detente.bridge.state.place import Placed
 from detente.bridge.step.attending import Attending
@@ -28,14 +30,22 @@ class Ruled(Attending):
     def _torchs_state(self) -> Any:
         """What the live optimizer holds, as another rule's where it holds other things than this one's. A dictionary
         that was loaded into it shares these tensors: who reads them there gets what was trained, as in eager."""
-        held = list(tensors_in(self.optimizer))
+        held = list(self._moments_of_now())
         watch(held, self._moments)
         self._ask_of_moments(held)
+        params = dict(self.model.named_parameters())
         try:
-            return self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+            found = self._rule.read_state(self.optimizer, params)
         except Stale:
             self._turn()
-            return self._rule.read_state(self.optimizer, dict(self.model.named_parameters()))
+            found = self._rule.read_state(self.optimizer, params)
+        watch(self._rule.elsewhere(), self._moments)  # behind it: somebody may have put another one there
+        return found
+
+    def _moments_of_now(self) -> Iterator[torch.Tensor]:
+        """The live tensors that the optimizer's step writes: of its state, of its attributes and of its groups."""
+        yield from tensors_in(self.optimizer)
+        yield from self._rule.elsewhere()
 
     def _turn(self) -> None:
         """The rule of what the live optimizer does next: one of before, or traced. A step that no graph can make, of an
@@ -50,6 +60,8 @@ class Ruled(Attending):
                     raise
                 self._moving.warn(f"torch takes step {self.count} itself: {why.reasons[0].what}")
                 known = self._around_rule(TorchsStep(type(self.optimizer).__name__))
+        if "_held_state" in vars(self):  # not while the first one is being read
+            self._none_left_behind(known, self._state.by_torch_names()[1], self.weights.tensors)
         if moved:
             self._told_reads += 1
             if self._told_reads == 2:
@@ -59,6 +71,17 @@ class Ruled(Attending):
             self._variants.parked.clear()  # those are of what it said before
         self._follow(known)
         self._variants.turned(known)
+
+    def _none_left_behind(self, rule: Update, averages: Any, names: Iterable[str]) -> None:
+        """Asked before ``rule`` is followed. Raises Refused where it moves an average of before no further."""
+        still = [] if rule.first else rule.left_behind(averages, names)
+        if still:
+            raise refuse(
+                "module-changed",
+                f"{still[0]} was frozen, or left the optimizer, while ema= keeps its average, which AveragedModel "
+                "would go on moving towards the weight",
+                hint="a group of its own with lr=0 and weight_decay=0 holds it still instead",
+            )
 
     def _follow(self, rule: Update) -> None:
         """The optimizer as a rule, and the program that makes its first state."""
