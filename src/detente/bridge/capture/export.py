@@ -27,6 +27,7 @@ from detente.bridge.capture.kept import Leaving, apart, offered
 from detente.bridge.capture.lasting import Lasting, lasting
 from detente.bridge.capture.mapped import keep_maps
 from detente.bridge.capture.markers import capturing, leaf
+from detente.bridge.capture.memory import Memory, from_0
 from detente.bridge.capture.nameless import keep_nameless
 from detente.bridge.capture.neutral import convert
 from detente.bridge.capture.packed import keep_packed
@@ -40,6 +41,7 @@ from detente.bridge.capture.torchs_code import without_torchs_code
 from detente.bridge.capture.torchs_words import refusal_of
 from detente.bridge.capture.transforms import keep_transforms
 from detente.bridge.capture.weights import Weights
+from detente.bridge.graph import Where
 from detente.bridge.live.ran import Ran
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.trains import without_state
@@ -73,6 +75,7 @@ class _Told:
     writes: Sequence[Write] = ()
     unreached: frozenset[str] = frozenset()
     drawn: Drawn = ()
+    begins: Where | None = None
 
 
 class _Program(nn.Module):
@@ -114,6 +117,7 @@ class _Program(nn.Module):
                 ran.outside.listening(),
                 without_torchs_code(ran),
                 noting_reads() as read,
+                Memory(tensors) as memory,
             ):
                 value = subject.loss(self.model, self.layout.build(tensors))
             left = (*held.written_in_place(), *left_in_python(before))
@@ -121,7 +125,7 @@ class _Program(nn.Module):
         except BaseException:
             held.put_back()
             raise
-        told.drawn = counted.words()
+        told.drawn, told.begins = counted.words(), memory.begins
         told.writes, changed = before.written()
         if changed:
             raise refuse(
@@ -133,7 +137,7 @@ class _Program(nn.Module):
             if len(value) != 2:
                 raise refuse("loss", f"the loss function returned a tuple of {len(value)}; (loss, aux) has 2")
             value, aux = value
-            extra, told.aux = batches.flatten(aux, "aux")
+            extra, told.aux = batches.flatten(aux, "aux", given=False)
             told.lasting = lasting(extra, own)
         if not isinstance(value, torch.Tensor):
             raise refuse("loss", f"the loss function returned a {type(value).__name__}, not a tensor")
@@ -221,6 +225,9 @@ def export(
                 raise refusal_of(error) from error
             finally:
                 left_of_export.clear()
+        # Before what reads memory that this tensor does not have is refused by itself, in other words.
+        begins = program.__dict__["told"].begins
+        from_0(begins, layout.paths, [t.storage_offset() for t in tensors])
         graph = convert(program_of, tags, held, layout, kept, subject.outside)
     told = program.__dict__["told"]
     graph, leaving = apart(graph, told.left)
@@ -230,6 +237,14 @@ def export(
         leaving = replace(leaving, graph=replace(leaving.graph, unreached=told.unreached))
     ours = tuple(replace(one, name=held.canonical(one.name)) for one in told.lasting)
     found = Captured(
-        graph, layout, told.aux, held, tags.draws, writes=tuple(told.writes), lasting=ours, drawn=told.drawn
+        graph,
+        layout,
+        told.aux,
+        held,
+        tags.draws,
+        writes=tuple(told.writes),
+        lasting=ours,
+        drawn=told.drawn,
+        begins=told.begins,
     )
     return found, leaving

@@ -40,4 +40,4 @@ def joined(results: list[Any]) -> Any:
     def one(*leaves: Any) -> Any:
         return torch.stack(leaves) if isinstance(leaves[0], torch.Tensor) else leaves[0]
 
-    return pytree.tree_map(one, *results)
+    return pytree.tree_map(one, *results, is_leaf=lambda leaf: type(leaf) is torch.Size)
