@@ -152,7 +152,8 @@ def test_a_step_that_was_given_such_a_batch_before_captures_nothing() -> None:
     step, _ = stepping(lambda m, x: mean(m(x)), FLAT)
     step(TURNED)
     step._variants.capture = None  # it would be called
-    step(TURNED), step(FLAT)
+    for batch in (TURNED, FLAT):
+        step(batch)
 
 
 def test_slices_of_a_data_set_are_one_program_and_no_capture() -> None:
@@ -265,7 +266,8 @@ def test_a_pure_function_is_of_arrays_which_are_two() -> None:
 
 def test_a_program_that_went_is_not_asked_for_any_more() -> None:
     step, theirs = stepping(lambda m, x: mean(m(x)), FLAT)
-    step(TURNED), step.settled()
+    step(TURNED)
+    step.settled()
     for table in (step._variants.captured, step._variants.made):
         table.clear()
     for batch in (TURNED, FLAT):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -120,7 +120,8 @@ class _Program(nn.Module):
                 Memory(tensors) as memory,
             ):
                 value = subject.loss(self.model, self.layout.build(tensors))
-            left = (*held.written_in_place(), *left_in_python(before))
+            own_places = self.__dict__["own"]
+            left = (*held.written_in_place(), *_but_what_was(left_in_python(before), before, own_places))
             told.left, told.read = offered(left, own), frozenset(read)
         except BaseException:
             held.put_back()
@@ -176,6 +177,26 @@ def _same_tensors(before: Sources, own: Mapping[int, Any]) -> Iterator[None]:
             table[key] = tensor
         for cell, tensor in cells:
             cell.cell_contents = tensor
+
+
+def _but_what_was(left: Iterable[Left], before: Sources, own: Mapping[int, Any]) -> list[Left]:
+    """Without the places that held tensors of the module's own, and hold those that stand for the same ones in the
+    trace: torch's recurrent layers make their list of weights anew where a weight is another object. In eager nothing
+    is left there."""
+    found = list(left)
+    held = {(id(table), key): then for table, key, then, _ in before.slots} if found else {}
+    return [one for one in found if not _is_what_was(held.get((id(one.table), one.key)), one.held, own)]
+
+
+def _is_what_was(then: Any, now: Any, own: Mapping[int, Any]) -> bool:
+    if then is now:
+        return True
+    if isinstance(then, torch.Tensor):
+        table, name = own.get(id(then), ({}, ""))
+        return table.get(name) is now
+    if type(then) is not type(now) or not isinstance(then, list | tuple):
+        return False
+    return len(then) == len(now) and all(_is_what_was(a, b, own) for a, b in zip(then, now, strict=True))
 
 
 def export(
