@@ -302,3 +302,40 @@ def test_of_micro_batches_too() -> None:
 
 def test_a_shape_in_a_batch_is_a_shape_for_the_loss() -> None:
     as_eager(lambda m, b: mean(m(b[0].view(b[1]))) * (1 + isinstance(b[1], torch.Size)), [(FLAT, FLAT.shape)])
+
+
+OF_THE_MODULE = {
+    "a parameter": (lambda m: m.weight, "own weight"),
+    "a view of one": (lambda m: m.weight[:], r"computed with a gradient[\s\S]*detach\(\)"),
+    "what was computed of it": (lambda m: m.weight * 2, "computed with a gradient"),
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_MODULE)
+def test_what_would_take_a_gradient_out_of_the_batch_is_refused(name: str) -> None:
+    """Eager trains the weight by what the batch does with it; a step would, silently, not."""
+    make, said = OF_THE_MODULE[name]
+
+    def loss(m: Any, b: Any) -> torch.Tensor:
+        return mean(m(b[0])) + b[1].square().sum()
+
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(bridge.Refused, match=said):
+        bridge.compile(model, loss, optimizer, example_batch=(FLAT, make(model)), cache=False)
+    others = nn.Parameter(model.weight.detach().clone())
+    step = bridge.compile(model, loss, optimizer, example_batch=(FLAT, others), cache=False)
+    step((FLAT, others))
+    with pytest.raises(bridge.Refused, match=said):
+        step((FLAT, make(model)))
+
+
+def test_micro_batches_of_what_takes_a_gradient_take_one_each() -> None:
+    def loss(m: Any, x: Any) -> torch.Tensor:
+        return mean(torch.autograd.grad(mean(m(x)), x, create_graph=True)[0])
+
+    batch = torch.randn(4, 4, requires_grad=True)
+    step, theirs = stepping(loss, batch, accumulate=2)
+    wanted = sum(loss(theirs, part) for part in batch.chunk(2)) / 2
+    assert float(step(batch)) == pytest.approx(float(wanted), rel=1e-5)
+    assert step.settled().ok

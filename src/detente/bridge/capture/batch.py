@@ -150,6 +150,25 @@ def _same(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
     return tuple([ids.index(one) for one in ids]) if len({*ids}) < len(ids) else ()
 
 
+def none_trained(tree: Any, trained: Mapping[str, torch.Tensor]) -> None:
+    """Raises Refused for a batch with a parameter in it that the step trains: in eager its gradient has this part, too,
+    and a program is given a copy."""
+    names = {id(tensor): name for name, tensor in trained.items()}
+    tensors, layout = flatten(tree)
+    bad = [
+        Reason(
+            "batch",
+            f"{path} is the module's own {names[id(tensor)]}, whose gradient would not see what the batch does with it",
+            None,
+            f"read it in the loss (model.{names[id(tensor)]}), or hand over a copy, detach().clone()",
+        )
+        for path, tensor in zip(layout.paths, tensors, strict=True)
+        if id(tensor) in names
+    ]
+    if bad:
+        raise Refused(bad)
+
+
 def distinct(tree: Any) -> Any:
     """The batch with another object for each leaf, for a program whose later batches are arrays: that two of this one's
     leaves are one tensor says nothing of those."""

@@ -128,6 +128,14 @@ def untakeable(tensor: torch.Tensor, where: str) -> Reason | None:
         )
     elif tensor.is_meta:
         what, hint = "on the meta device: it has no values", "give it values before the step"
+    elif tensor.requires_grad and not tensor.is_leaf:
+        return Reason(
+            "batch",
+            f"{where} was computed with a gradient, and eager would take that further; a step does not",
+            None,
+            f"compute it in the loss, or detach() it before the step ({where}.detach().requires_grad_() where the loss "
+            "differentiates by it)",
+        )
     elif kind is not torch.Tensor or tensor.__dict__:
         for name, value in _set_on(tensor).items():
             if not isinstance(value, PLAIN):

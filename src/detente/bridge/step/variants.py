@@ -17,6 +17,7 @@ from detente.bridge.cache import entry as cached
 from detente.bridge.cache.beside import Beside
 from detente.bridge.cache.describe import Unknown, content
 from detente.bridge.cache.entry import Stored
+from detente.bridge.capture.batch import none_trained
 from detente.bridge.capture.captured import Captured, one_program
 from detente.bridge.capture.memory import from_0
 from detente.bridge.capture.weights import Weights
@@ -117,6 +118,8 @@ class Variants(Captures):
 
     def find(self, placed: Placed, mode: Any, rule: Any, hyper: Any, held: Weights, state: State) -> Variant:
         """The program for this batch, compiled now if it is a new one. Raises Refused."""
+        if placed.layout.odd and placed.original is not None:
+            none_trained(placed.original, {name: held.tensors[name] for name in held.trainable})
         key = self._key(placed, mode, state)
         if key not in self.captured and (known := self._known(key, mode, placed, held)) is not None:
             key = known
