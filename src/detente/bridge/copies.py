@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from detente.bridge.private import pytree
+from detente.bridge.private import neg_view, pytree
 
 
 def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
@@ -28,9 +28,22 @@ def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
         if isinstance(part, torch.optim.Optimizer):
             _optimizer(part, memo)
     for tensor in _tensors(value):
-        if not tensor.is_leaf and id(tensor) not in memo:
+        if id(tensor) in memo:
+            continue
+        if tensor.layout == torch.strided and (tensor.is_conj() or tensor.is_neg()):
+            memo[id(tensor)] = _noted(tensor)
+        elif not tensor.is_leaf:
             memo[id(tensor)] = tensor.detach().clone()
     return copy.deepcopy(value, memo)
+
+
+def _noted(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a conjugate or a negative that torch has only noted, which notes it, too: torch's copies compute it."""
+    conj, neg, held = tensor.is_conj(), tensor.is_neg(), tensor.detach()
+    held = neg_view(held) if neg else held
+    made = (held.conj() if conj else held).clone()
+    made = made.conj() if conj else made
+    return (neg_view(made) if neg else made).requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

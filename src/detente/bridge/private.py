@@ -59,6 +59,8 @@ outside_of_modes = torch.utils._python_dispatch._disable_current_modes
 # ``with outside_of_transforms():`` none of ``torch.func``'s transforms is running.
 outside_of_transforms = temporarily_clear_interpreter_stack
 make_subclass = torch.Tensor._make_subclass
+# A view that notes, and does not compute, that it is the negative.
+neg_view = torch._neg_view
 # Every batch norm, and every instance norm.
 BatchNorm, InstanceNorm = _BatchNorm, _InstanceNorm
 # Functions of a captured graph that elimination of dead nodes leaves alone; may be added to.

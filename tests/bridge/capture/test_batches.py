@@ -138,9 +138,33 @@ def test_a_pure_function_takes_them_in_any_order() -> None:
 
 @pytest.mark.parametrize(
     ("batch", "hint"),
-    [(X.to_sparse(), "to_dense"), (object(), "a tuple"), (X.numpy(), "from_numpy")],
-    ids=["sparse", "an object", "numpy"],
+    [
+        (X.to_sparse(), "to_dense"),
+        (object(), "a tuple"),
+        (X.numpy(), "from_numpy"),
+        (torch.nested.nested_tensor([X, X[:2]]), "to_padded_tensor"),
+        (torch.nested.nested_tensor([X, X[:2]], layout=torch.jagged), "to_padded_tensor"),
+        (torch.quantize_per_tensor(X, 0.1, 0, torch.quint8), "dequantize"),
+        (torch.quantize_per_channel(X, torch.ones(3), torch.zeros(3), 1, torch.qint8), "dequantize"),
+        (X.to("meta"), "values"),
+        (torch.zeros(2, dtype=torch.complex32), "convert"),
+        (torch.empty(2, dtype=torch.bits8), "integers"),
+    ],
+    ids=[
+        *(
+            "sparse",
+            "an object",
+            "numpy",
+            "nested",
+            "jagged",
+            "quantized",
+            "by channel",
+            "meta",
+            "complex32",
+            "bits",
+        ),
+    ],
 )
 def test_what_is_no_batch_is_told_what_to_make_of_it(batch: Any, hint: str) -> None:
-    with pytest.raises(bridge.Refused, match=hint):
+    with pytest.raises(bridge.Refused, match=rf"batch\['x'\] is [\s\S]*{hint}"):
         flatten({"x": batch})

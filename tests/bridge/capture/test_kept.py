@@ -164,3 +164,39 @@ def test_what_a_first_call_keeps_may_follow_from_nothing_that_moves(name):
         wanted.backward()
         optimizer.step()
         assert float(step(X + i)) == pytest.approx(float(wanted.detach()), rel=1e-5)
+
+
+RECURRENT = {
+    "LSTM": lambda layer, x, h: layer(x, None if h is None else (h, h)),
+    "GRU": lambda layer, x, h: layer(x, h),
+    "RNN": lambda layer, x, h: layer(x, h),
+}
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer, self.out, self.state = getattr(nn, kind)(5, 3), nn.Linear(3, 1), None
+        self.run, self.reads = RECURRENT[kind], True
+
+    def forward(self, x):
+        y, state = self.run(self.layer, x[None], self.state if self.reads else None)
+        self.state = (state[0] if isinstance(state, tuple) else state).detach()
+        return self.out(y)
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_the_weights_of_a_recurrent_layer_are_not_kept_between_steps(kind):
+    """Its list of weights is made anew where they are other objects, as they are in a trace alone."""
+    model = Recurrent(kind)
+    reasons = bridge.check(model, lambda m, x: m(x).pow(2).mean(), X)
+    assert [reason.what.split(",")[0] for reason in reasons] == ["forward keeps a tensor in state"]
+    model.reads = False
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = bridge.compile(model, lambda m, x: m(x).pow(2).mean(), optimizer, example_batch=X, cache=False)
+    step(X)
+    assert [kept.name for kept in step.programs[0].captured.kept] == ["state"]
+    assert model.state.shape == (1, 4, 3)
+    step.sync_to_torch()
+    own = dict(model.layer.named_parameters())
+    assert all(a is own[n] for a, n in zip(model.layer._flat_weights, own, strict=True))

@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 
+from detente.bridge.capture.traits import PLAIN, Odd, odd, untakeable
 from detente.bridge.graph import Aval
 from detente.bridge.live.moving_number import MovingNumber, stands
 from detente.bridge.live.places import Slots
 from detente.bridge.private import pytree
 from detente.bridge.refusal import Reason, Refused, refuse
-
-_STATIC = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 _OWN = "put its tensors into a tuple, a dictionary or a dataclass"
 
@@ -32,6 +31,10 @@ class Layout:
     their names, ``static`` the other leaves as ``(position, value)``, ``tracked`` which tensors require a gradient (a
     loss may ask, and does something else with those), ``floats`` which of them hold a float of Python's that is another
     one in every batch. Equal layouts run the same program.
+
+    ``strides`` is how each tensor lies in memory, ``odd`` has those that are no ordinary ones, by their number, and
+    ``same`` for each tensor the number of the first that is this very object; empty where no two are one. A loss may
+    ask for all of these.
 
     Leaves stand in an order that does not depend on that of a dictionary's keys: ``order`` says where each stands in
     ``spec``, and ``shape`` is the structure in words, equal for the same keys in any order. A loss may go through the
@@ -45,6 +48,9 @@ class Layout:
     order: tuple[int, ...]
     shape: str
     tracked: tuple[bool, ...]
+    strides: tuple[tuple[int, ...], ...] = ()
+    odd: tuple[tuple[int, Odd], ...] = ()
+    same: tuple[int, ...] = ()
     floats: frozenset[int] = frozenset()
 
     def build(self, tensors: Sequence[Any]) -> Any:
@@ -59,6 +65,10 @@ class Layout:
 
     def build_with(self, others: Mapping[int, Any], tensors: Sequence[Any]) -> Any:
         """The same with ``others`` (by position) in the place of plain values."""
+        if self.same:
+            tensors = [tensors[first] for first in self.same]
+        for number, trait in self.odd:
+            trait.put_on(tensors[number])
         fixed = dict(self.static) | dict(others)
         rest = iter(tensors)
         leaves: list[Any] = [None] * len(self.order)
@@ -71,7 +81,13 @@ class Layout:
         """Hashable, equal for equal layouts (``1``, ``1.0`` and ``True`` are different values here)."""
         static = tuple((i, type(v).__name__, repr(v)) for i, v in self.static)
         avals = tuple(zip(self.avals, self.tracked, strict=True))
-        return (self.shape, avals, static, (self.order, self.floats) if self.floats else self.order)
+        order = (self.order, self.floats) if self.floats else self.order
+        return (self.shape, avals, static, order, self.traits)
+
+    @property
+    def traits(self) -> tuple[Any, ...]:
+        """What most programs do not ask for (``Variants``): two that differ in nothing else are often one."""
+        return (self.strides, tuple((number, trait.key) for number, trait in self.odd), self.same)
 
 
 def kinds(spec: Any) -> list[type]:
@@ -83,35 +99,38 @@ def kinds(spec: Any) -> list[type]:
 
 def aval(tensor: torch.Tensor) -> Aval:
     """Shape and dtype of a tensor, in the neutral graph's words."""
-    return Aval(tuple(int(n) for n in tensor.shape), str(tensor.dtype).removeprefix("torch."))
+    return Aval(tuple([int(n) for n in tensor.shape]), _NAMES.get(tensor.dtype) or _named(tensor.dtype))
 
 
-def flatten(tree: Any, name: str = "batch") -> tuple[list[torch.Tensor], Layout]:
-    """Tensor leaves in order, and the layout. Raises Refused (``batch``) for leaves that may hide tensors."""
+def _named(dtype: torch.dtype) -> str:
+    _NAMES[dtype] = name = str(dtype).removeprefix("torch.")
+    return name
+
+
+_NAMES: dict[torch.dtype, str] = {}
+
+
+def flatten(tree: Any, name: str = "batch", *, given: bool = True) -> tuple[list[torch.Tensor], Layout]:
+    """Tensor leaves in order, and the layout. Raises Refused (``batch``) for leaves that may hide tensors, and for
+    tensors that no program can have. ``given``: by the user; else they are what a loss gives back, or stand for a
+    batch's, and nobody asks what they are."""
     pairs, spec, order, shape = apart(tree)
     tensors: list[torch.Tensor] = []
     paths: list[str] = []
     static: list[tuple[int, Any]] = []
     bad: list[Reason] = []
     floats: set[int] = set()
-    for position, (path, given) in enumerate(pairs):
+    for position, (path, one) in enumerate(pairs):
         where = name + pytree.keystr(path)
-        if stands(given):
+        if stands(one):
             floats.add(len(tensors))
-        leaf = given.tensor if stands(given) else given
+        leaf = one.tensor if stands(one) else one
         if isinstance(leaf, torch.Tensor):
-            if leaf.layout != torch.strided:
-                bad.append(
-                    Reason(
-                        "batch",
-                        f"{where} is a {leaf.layout} tensor; the bridge takes dense tensors",
-                        None,
-                        "to_dense() before the step, or hand over its indices and values",
-                    )
-                )
+            if given and (reason := untakeable(leaf, where)) is not None:
+                bad.append(reason)
             tensors.append(leaf)
             paths.append(where)
-        elif isinstance(leaf, _STATIC):
+        elif isinstance(leaf, PLAIN):
             static.append((position, leaf))
         else:
             kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
@@ -124,14 +143,55 @@ def flatten(tree: Any, name: str = "batch") -> tuple[list[torch.Tensor], Layout]
     if bad:
         raise Refused(bad)
     avals, tracked = tuple(aval(t) for t in tensors), tuple(bool(t.requires_grad) for t in tensors)
+    strides = tuple([t.stride() for t in tensors]) if given else ()
+    odds = (
+        tuple([(i, found) for i, t in enumerate(tensors) if (found := odd(t)) is not None]) if given else ()
+    )
+    same = _same(tensors)
     fixed = spec, avals, tuple(paths), tuple(static), tuple(order), shape, tracked
-    return tensors, Layout(*fixed, frozenset(floats))
+    return tensors, Layout(*fixed, strides, odds, same, frozenset(floats))
 
 
 def leaves(tree: Any) -> dict[str, Any]:
     """Each leaf of a batch by its name. A container that is none torch knows (the loss may put anything into its batch)
     is one leaf."""
     return {"batch" + pytree.keystr(path): leaf for path, leaf in pytree.tree_flatten_with_path(tree)[0]}
+
+
+def _same(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """For each the number of the first that is this object; empty where no two are one."""
+    ids = [*map(id, tensors)]
+    return tuple([ids.index(one) for one in ids]) if len({*ids}) < len(ids) else ()
+
+
+def none_trained(tree: Any, trained: Mapping[str, torch.Tensor]) -> None:
+    """Raises Refused for a batch with a parameter in it that the step trains: in eager its gradient has this part, too,
+    and a program is given a copy."""
+    names = {id(tensor): name for name, tensor in trained.items()}
+    tensors, layout = flatten(tree)
+    bad = [
+        Reason(
+            "batch",
+            f"{path} is the module's own {names[id(tensor)]}, whose gradient would not see what the batch does with it",
+            None,
+            f"read it in the loss (model.{names[id(tensor)]}), or hand over a copy, detach().clone()",
+        )
+        for path, tensor in zip(layout.paths, tensors, strict=True)
+        if id(tensor) in names
+    ]
+    if bad:
+        raise Refused(bad)
+
+
+def distinct(tree: Any) -> Any:
+    """The batch with another object for each leaf, for a program whose later batches are arrays: that two of this one's
+    leaves are one tensor says nothing of those."""
+    tensors, layout = flatten(tree)
+    if not layout.same:
+        return tree
+    rows = enumerate(zip(tensors, layout.same, strict=True))
+    own = [t if i == first else t.detach().requires_grad_(t.requires_grad) for i, (t, first) in rows]
+    return dataclasses.replace(layout, same=()).build(own)
 
 
 def same_when_built(tensors: Sequence[torch.Tensor], layout: Layout) -> None:
@@ -150,7 +210,8 @@ def same_when_built(tensors: Sequence[torch.Tensor], layout: Layout) -> None:
 def apart(tree: Any) -> tuple[list[tuple[Any, Any]], Any, list[int], str]:
     """(path, leaf) of every leaf in the layout's order, the structure, where each stands in it, and its shape."""
     _register(tree)
-    pairs, spec = pytree.tree_flatten_with_path(tree)
+    # torch builds a size again as a tuple.
+    pairs, spec = pytree.tree_flatten_with_path(tree, is_leaf=lambda one: type(one) is torch.Size)
     shape, order = _canonical(spec, 0)
     return [pairs[place] for place in order], spec, order, shape
 

@@ -11,7 +11,7 @@ from detente.bridge.capture.generators import Drawn
 from detente.bridge.capture.kept import Kept
 from detente.bridge.capture.lasting import Lasting
 from detente.bridge.capture.weights import Weights
-from detente.bridge.graph import Graph
+from detente.bridge.graph import Graph, Where
 from detente.bridge.live.ran import Names
 from detente.bridge.live.writes import Write
 
@@ -28,7 +28,8 @@ class Captured:
     functions that ran. ``kept`` are tensors that forward leaves in Python, for who looks at them behind the step, and
     ``unkept`` the names of those places that no step fills. ``drawn`` is how far forward moves generators of Python's
     and numpy's whose numbers decide nothing. ``made``: what forward makes once was put into its place. ``into_batch``:
-    names of what the loss puts into its batch's containers."""
+    names of what the loss puts into its batch's containers. ``begins``: the line that asks where in memory the batch's
+    tensors begin, which is at 0 for this program; None where nobody asks."""
 
     graph: Graph
     batch: batches.Layout
@@ -47,6 +48,7 @@ class Captured:
     drawn: Drawn = ()
     made: bool = False
     into_batch: tuple[str, ...] = ()
+    begins: Where | None = None
 
 
 def alike(one: Captured, other: Captured, *, values: bool = False) -> bool:
@@ -58,6 +60,16 @@ def alike(one: Captured, other: Captured, *, values: bool = False) -> bool:
     if held.keys() != others.keys():
         return False
     return not values or all(a.tobytes() == others[n].tobytes() for n, a in held.items())
+
+
+def one_program(one: Captured, other: Captured) -> bool:
+    """Whether either may run for the other: they move generators and write to Python's values alike, too."""
+
+    def beside(captured: Captured) -> Any:
+        written = [(write.name, write.value, write.by) for write in captured.writes]
+        return captured.draws, captured.drawn, captured.begins, captured.unkept, captured.outside, written
+
+    return alike(one, other, values=True) and beside(one) == beside(other)
 
 
 def _given_back(captured: Captured) -> Any:

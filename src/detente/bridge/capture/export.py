@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +27,7 @@ from detente.bridge.capture.kept import Leaving, apart, offered
 from detente.bridge.capture.lasting import Lasting, lasting
 from detente.bridge.capture.mapped import keep_maps
 from detente.bridge.capture.markers import capturing, leaf
+from detente.bridge.capture.memory import Memory, from_0
 from detente.bridge.capture.nameless import keep_nameless
 from detente.bridge.capture.neutral import convert
 from detente.bridge.capture.packed import keep_packed
@@ -41,6 +42,7 @@ from detente.bridge.capture.torchs_code import without_torchs_code
 from detente.bridge.capture.torchs_words import refusal_of
 from detente.bridge.capture.transforms import keep_transforms
 from detente.bridge.capture.weights import Weights
+from detente.bridge.graph import Where
 from detente.bridge.live.moving_number import no_questions
 from detente.bridge.live.ran import Ran
 from detente.bridge.live.sources import Sources
@@ -80,6 +82,7 @@ class _Told:
     unreached: frozenset[str] = frozenset()
     drawn: Drawn = ()
     into_batch: tuple[str, ...] = ()
+    begins: Where | None = None
 
 
 class _Program(nn.Module):
@@ -124,15 +127,17 @@ class _Program(nn.Module):
                 without_torchs_code(ran),
                 noting_reads() as read,
                 subject.values.noting(),
+                Memory(tensors) as memory,
                 no_questions(),
             ):
                 value = subject.loss(self.model, batch)
-            left = (*held.written_in_place(), *left_in_python(before))
+            own_places = self.__dict__["own"]
+            left = (*held.written_in_place(), *_but_what_was(left_in_python(before), before, own_places))
             told.left, told.read = offered(left, own), frozenset(read)
         except BaseException:
             held.put_back()
             raise
-        told.drawn = counted.words()
+        told.drawn, told.begins = counted.words(), memory.begins
         told.into_batch = tuple(n for n, one in batches.leaves(batch).items() if stood.get(n) is not one)
         told.writes, changed = before.written()
         if changed:
@@ -145,7 +150,7 @@ class _Program(nn.Module):
             if len(value) != 2:
                 raise refuse("loss", f"the loss function returned a tuple of {len(value)}; (loss, aux) has 2")
             value, aux = value
-            extra, told.aux = batches.flatten(aux, "aux")
+            extra, told.aux = batches.flatten(aux, "aux", given=False)
             told.lasting = lasting(extra, own)
         if not isinstance(value, torch.Tensor):
             raise refuse("loss", f"the loss function returned a {type(value).__name__}, not a tensor")
@@ -184,6 +189,26 @@ def _same_tensors(before: Sources, own: Mapping[int, Any]) -> Iterator[None]:
             table[key] = tensor
         for cell, tensor in cells:
             cell.cell_contents = tensor
+
+
+def _but_what_was(left: Iterable[Left], before: Sources, own: Mapping[int, Any]) -> list[Left]:
+    """Without the places that held tensors of the module's own, and hold those that stand for the same ones in the
+    trace: torch's recurrent layers make their list of weights anew where a weight is another object. In eager nothing
+    is left there."""
+    found = list(left)
+    held = {(id(table), key): then for table, key, then, _ in before.slots} if found else {}
+    return [one for one in found if not _is_what_was(held.get((id(one.table), one.key)), one.held, own)]
+
+
+def _is_what_was(then: Any, now: Any, own: Mapping[int, Any]) -> bool:
+    if then is now:
+        return True
+    if isinstance(then, torch.Tensor):
+        table, name = own.get(id(then), ({}, ""))
+        return table.get(name) is now
+    if type(then) is not type(now) or not isinstance(then, list | tuple):
+        return False
+    return len(then) == len(now) and all(_is_what_was(a, b, own) for a, b in zip(then, now, strict=True))
 
 
 def export(
@@ -233,6 +258,9 @@ def export(
                 raise refusal_of(error) from error
             finally:
                 left_of_export.clear()
+        # Before what reads memory that this tensor does not have is refused by itself, in other words.
+        begins = program.__dict__["told"].begins
+        from_0(begins, layout.paths, [t.storage_offset() for t in tensors])
         graph = convert(program_of, tags, held, layout, kept, subject.outside)
     told = program.__dict__["told"]
     graph, leaving = apart(graph, told.left)
@@ -251,5 +279,6 @@ def export(
         lasting=ours,
         drawn=told.drawn,
         into_batch=told.into_batch,
+        begins=told.begins,
     )
     return found, leaving

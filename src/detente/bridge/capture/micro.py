@@ -30,8 +30,13 @@ def split(batch: Any, parts: int) -> list[Any]:
     ]
     if bad:
         raise Refused(bad)
-    pieces = [tensor.chunk(parts) for tensor in tensors]
-    return [layout.build([piece[part] for piece in pieces]) for part in range(parts)]
+    pieces = [tensor.detach().chunk(parts) for tensor in tensors]
+    return [
+        layout.build(
+            [piece[part].requires_grad_(own) for piece, own in zip(pieces, layout.tracked, strict=True)]
+        )
+        for part in range(parts)
+    ]
 
 
 def joined(results: list[Any]) -> Any:
@@ -40,4 +45,4 @@ def joined(results: list[Any]) -> Any:
     def one(*leaves: Any) -> Any:
         return torch.stack(leaves) if isinstance(leaves[0], torch.Tensor) else leaves[0]
 
-    return pytree.tree_map(one, *results)
+    return pytree.tree_map(one, *results, is_leaf=lambda leaf: type(leaf) is torch.Size)

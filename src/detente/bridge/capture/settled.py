@@ -29,6 +29,7 @@ import torch.overrides
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from detente.bridge.capture import memory
 from detente.bridge.capture.batch import flatten
 from detente.bridge.capture.guards import guard
 from detente.bridge.capture.where import here
@@ -77,9 +78,14 @@ def _place(kind: str) -> Key:
 
 
 def _asker() -> tuple[str, int]:
-    """The line that asks, torch's own lines included: the first outside this file and torch's dispatch to it."""
+    """The line that asks, torch's own lines included: the first outside the capture's modes and torch's dispatch to
+    them."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in (__file__, torch.overrides.__file__):
+    while frame is not None and frame.f_code.co_filename in (
+        __file__,
+        memory.__file__,
+        torch.overrides.__file__,
+    ):
         frame = frame.f_back
     return ("?", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 

@@ -28,7 +28,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from detente.bridge.capture.batch import flatten
+from detente.bridge.capture.batch import Layout, flatten
+from detente.bridge.capture.traits import laid
 from detente.bridge.certify import narrowed
 from detente.bridge.certify.apart import Apart, apart, apart_moved, double, pooled, rms
 from detente.bridge.certify.certificate import Certificate, Row
@@ -234,7 +235,7 @@ def _eager_step(
 ) -> EagerStep:
     def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> EagerStep:
         tensors, layout = flatten(then.batch)  # its container need not know how to be copied
-        batch = layout.build(copied(tensors))
+        given = copied(tensors)
         if then.restore is not None:
             then.restore(model, optimizer)
         if nudge is not None:
@@ -247,11 +248,13 @@ def _eager_step(
             # In place: a closure may hold a buffer itself. Not ``model.to(dtype)``, which makes complex buffers real.
             for tensor in tensors_of(model):
                 tensor.data = _as(tensor.data, dtype)
-            batch = pytree.tree_map(lambda x: _as(x, dtype), batch)
+            given = _batch_as(given, layout, dtype)
             for state in optimizer.state.values():
                 for key, value in state.items():
                     if key != "step":
                         state[key] = pytree.tree_map(lambda x: _as(x, dtype), value)
+        # Built last: of two leaves that are one tensor, and of attributes that were set on one, ``_as`` knows nothing.
+        batch = layout.build(given)
         with _no_autocast() if dtype is not None else nullcontext():
             numbers = then.numbers() if inside is None else _joined(then.numbers(), inside)
             return eager_step(
@@ -323,6 +326,18 @@ def _as(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, torch.Tensor) and value.is_complex():
         return value.to(dtype.to_complex())
     return value.to(dtype) if _floating(value) else value
+
+
+def _batch_as(tensors: Sequence[torch.Tensor], layout: Layout, dtype: torch.dtype) -> list[torch.Tensor]:
+    """A batch's tensors in ``dtype``, in memory as they lay: the loss may ask."""
+    odd = dict(layout.odd)
+    rows = zip(tensors, layout.strides, layout.tracked, strict=True)
+    return [
+        laid(_as(tensor.detach(), dtype).resolve_conj().resolve_neg(), strides, odd.get(i)).requires_grad_(
+            tracked
+        )
+        for i, (tensor, strides, tracked) in enumerate(rows)
+    ]
 
 
 def _rows(

@@ -185,6 +185,7 @@ def functional(
     if found := criterion(loss):
         raise Refused(found)
     known_matmul("matmul", matmul)
+    batch = batches.distinct(batch)
     captured = lowerable(capture(model, loss, batch))
     held = captured.weights
     arrays = {name: to_jax(tensor) for name, tensor in held.tensors.items()}

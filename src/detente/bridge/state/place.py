@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import torch
 
 from detente.bridge.arrays import seen, to_numpy, to_torch
 from detente.bridge.capture.batch import Layout, aval, flatten
+from detente.bridge.capture.traits import laid
 from detente.bridge.live.moving_number import MovingNumber
 from detente.bridge.lower.precision import x64
 from detente.bridge.private import on_host
@@ -54,12 +55,12 @@ def from_jax(array: Any) -> torch.Tensor:
 class Placed:
     """A batch that is on the device already. ``original`` is the batch itself, in the call that was given it; None
     where it was placed ahead of its step (``step.place``): by then it may be a buffer that was filled anew, or a
-    container that was emptied, and whoever needs the batch makes it again of the ``arrays``, each with the ``strides``
-    that it had."""
+    container that was emptied, and whoever needs the batch makes it again of the ``arrays``, each as it lay in memory.
+    ``begins``: where in its memory each tensor began."""
 
     layout: Layout
     arrays: list[Any]
-    strides: list[tuple[int, ...]]
+    begins: tuple[int, ...]
     original: Any = None
 
     def as_placed(self) -> Any:
@@ -67,9 +68,11 @@ class Placed:
         return self.layout.build_for_eager(self._tensors())
 
     def _tensors(self) -> list[torch.Tensor]:
+        known, odd = self.layout, dict(self.layout.odd)
+        rows = zip(self.arrays, known.strides, known.tracked, strict=True)
         return [
-            _laid_out(from_jax(array), strides).requires_grad_(tracked)
-            for array, strides, tracked in zip(self.arrays, self.strides, self.layout.tracked, strict=True)
+            laid(from_jax(array), strides, odd.get(number)).requires_grad_(tracked)
+            for number, (array, strides, tracked) in enumerate(rows)
         ]
 
     @property
@@ -86,24 +89,12 @@ class Placed:
         )
 
 
-def _laid_out(values: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The same values, in memory as the tensor lay that they are of: a loss may ask (``view``, ``as_strided``)."""
-    if values.stride() == strides:
-        return values
-    made = torch.empty_strided(values.shape, strides, dtype=values.dtype)
-    once = tuple(
-        slice(0, 1) if stride == 0 else slice(None) for stride in strides
-    )  # of an expanded axis one row
-    made[once].copy_(values[once])
-    return made
-
-
 def place(batch: Any, *, ahead: bool = False) -> Placed:
     """A batch (any pytree of tensors and plain values) on JAX's default device; ``ahead``: of its step, so that the
     batch may be another one by then."""
     tensors, layout = flatten(batch)
-    arrays, strides = [to_jax(t) for t in tensors], [t.stride() for t in tensors]
-    return Placed(layout, arrays, strides, None if ahead else batch)
+    arrays, begins = [to_jax(t) for t in tensors], tuple([t.storage_offset() for t in tensors])
+    return Placed(layout, arrays, begins, None if ahead else batch)
 
 
 def with_numbers(placed: Placed) -> Placed:
@@ -118,15 +109,25 @@ def with_numbers(placed: Placed) -> Placed:
         torch.empty(a.shape, dtype=getattr(torch, a.dtype), device="meta", requires_grad=tracked)
         for a, tracked in zip(before.avals, before.tracked, strict=True)
     ]
-    tensors, layout = flatten(before.build_with(floats, shown))
-    known = iter(zip(placed.arrays, placed.strides, strict=True))
-    both = [(to_jax(t), ()) if i in layout.floats else next(known) for i, t in enumerate(tensors)]
-    return Placed(layout, [a for a, _ in both], [s for _, s in both], placed.original)
+    tensors, layout = flatten(before.build_with(floats, shown), given=False)
+    known = iter(range(len(shown)))
+    own = [
+        None if i in layout.floats else next(known) for i in range(len(tensors))
+    ]  # each one's number before
+    now = {number: i for i, number in enumerate(own) if number is not None}
+    layout = replace(
+        layout,
+        strides=tuple(() if number is None else before.strides[number] for number in own),
+        odd=tuple((now[number], trait) for number, trait in before.odd),
+    )
+    arrays = [to_jax(t) if n is None else placed.arrays[n] for t, n in zip(tensors, own, strict=True)]
+    begins = tuple(0 if number is None else placed.begins[number] for number in own)
+    return Placed(layout, arrays, begins, placed.original)
 
 
 def but_floats(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a layout's key says but for the values of its floats."""
-    shape, avals, static, order = key
+    """What a layout's key says but for the values of its floats and the traits of its tensors."""
+    shape, avals, static, order, _ = key
     return (
         shape,
         avals,

@@ -15,6 +15,7 @@ from detente.bridge.capture.capture import capture
 from detente.bridge.capture.captured import Captured, alike
 from detente.bridge.capture.counters import only_counts
 from detente.bridge.capture.functions import unkept
+from detente.bridge.capture.memory import from_0
 from detente.bridge.capture.micro import split
 from detente.bridge.capture.settled import is_check
 from detente.bridge.capture.weights import Weights, weights
@@ -71,6 +72,7 @@ class Captures:
             captured = self._capture(placed)
             if self.options.accumulate > 1 and captured.writes:
                 captured = of_all_parts(captured, lambda: self._capture(placed), self.options.accumulate)
+            from_0(captured.begins, placed.layout.paths, placed.begins, self.options.accumulate)
             self._refuse_what_it_reads(captured, placed)
         self._warn_of_outside(captured)
         self._warn_of_unkept(captured)

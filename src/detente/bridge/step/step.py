@@ -454,7 +454,7 @@ class Step(Readable):
         if not self._float_inputs:
             mine = placed.layout.key
             others = [key for key, _ in self._variants.made if key != mine]
-            if not any(but_floats(key) == but_floats(mine) for key in others):
+            if not any(but_floats(key) == but_floats(mine) and key[2] != mine[2] for key in others):
                 return self._variant(placed, hyper), placed
         try:
             numbered = with_numbers(placed)
@@ -476,7 +476,7 @@ class Step(Readable):
             if self._variants.outlived(self._host_value):
                 self._live_values()  # a mask is recognised in the module
                 self._variants.forget()
-        if self._moving.counted and (placed.layout.key, self._mode) not in self._variants.made:
+        if self._moving.counted and not self._variants.is_made(placed, self._mode):
             self._moving.before_capture(placed)
         mode, known = self._mode, self._variants.number
         try:

@@ -17,7 +17,9 @@ from detente.bridge.cache import entry as cached
 from detente.bridge.cache.beside import Beside
 from detente.bridge.cache.describe import Unknown, content
 from detente.bridge.cache.entry import Stored
-from detente.bridge.capture.captured import Captured
+from detente.bridge.capture.batch import none_trained
+from detente.bridge.capture.captured import Captured, one_program
+from detente.bridge.capture.memory import from_0
 from detente.bridge.capture.weights import Weights
 from detente.bridge.certify.certificate import Certificate
 from detente.bridge.choose.choice import Choice
@@ -109,10 +111,18 @@ class Variants(Captures):
         self.parked: list[tuple[Any, dict[Any, Variant], dict[Any, Certificate]]] = []  # of other branches
         self.assumed: dict[str, str] = {}  # buffers whose values are in the programs, by hash
         self._told_room = False
+        # What a batch of other traits runs: its key, and the key of a program that does not ask for them.
+        self.same: dict[Any, Any] = {}
+        self._ready: dict[Any, tuple[Captured, float]] = {}  # captured, and not compiled yet
+        self._lies = 0  # captures that other traits were the reason for
 
     def find(self, placed: Placed, mode: Any, rule: Any, hyper: Any, held: Weights, state: State) -> Variant:
         """The program for this batch, compiled now if it is a new one. Raises Refused."""
+        if placed.layout.odd and placed.original is not None:
+            none_trained(placed.original, {name: held.tensors[name] for name in held.trainable})
         key = self._key(placed, mode, state)
+        if key not in self.captured and (known := self._known(key, mode, placed, held)) is not None:
+            key = known
         if key not in self.made:
             self._warn_of_values(placed, key)
             self._make_room(key)
@@ -122,7 +132,9 @@ class Variants(Captures):
                 self.assumed |= {n: content(t) for n, t in assumed(found.captured).items()}
                 self.made[key] = self._with_later(found, placed.arrays, rule, hyper, state)
                 self.number += 1
+            self._ready.clear()
         found = self.made[key]
+        from_0(found.captured.begins, placed.layout.paths, placed.begins, self.options.accumulate)
         self._uses += 1
         self._used[id(found)] = self._uses
         return found
@@ -156,6 +168,7 @@ class Variants(Captures):
         there are too many answers already."""
         key, other = (placed.layout.key, mode), None
         for number in range(1, ANSWERS + 1):
+            key = self._run_by(key)
             known = self.captured.get(key)
             other = None if known is None else self._other(known[0], placed, state)
             if other is None:
@@ -167,10 +180,47 @@ class Variants(Captures):
             "control-flow", f"what is asked here has more than {ANSWERS} answers, a program for each", other
         )
 
+    def is_made(self, placed: Placed, mode: Any) -> bool:
+        """Whether there is a program for such a batch, whatever it answers."""
+        return self._run_by((placed.layout.key, mode)) in self.made
+
+    def _run_by(self, key: Any) -> Any:
+        """The key of the program that runs such a batch; that of one that went says nothing any more."""
+        known = self.same.get(key)
+        return known if known is not None and known in self.captured else key
+
+    def _known(self, key: Any, mode: Any, placed: Placed, held: Weights) -> Any:
+        """The key of the program that a batch of other traits runs, too (``Layout.traits``: a transposed tensor, one
+        that stands twice in the batch); None where there is none. Only a capture knows whether a program depends on
+        them: in Python, or by an operator (``x.view``, a write to ``x.reshape(-1)``)."""
+        others = [k for k in self.captured if k[0][:-1] == key[0][:-1] and k[1][: len(mode)] == mode]
+        if not others or all(k[0] == key[0] for k in others):
+            return None
+        name = type(self.model).__name__
+        with telling(f"a capture of the step of {name}, of a batch that lies otherwise", self.options.quiet):
+            start = perf_counter()
+            captured = lowerable(replace(self.capture(placed), weights=held))
+            took = perf_counter() - start
+        self._lies += 1
+        if self._lies == SOON:
+            warnings.warn(
+                "the batch's tensors have other strides or attributes, or are one tensor, for the third time: for each "
+                f"new way the step is captured again, {took:.1f} s; x.contiguous() lies the same way each time",
+                stacklevel=7,
+            )
+        found = next((k for k in others if one_program(self.captured[k][0], captured)), None)
+        if found is None:
+            self._ready[key] = (captured, took)
+            return None
+        if len(self.same) >= MOST:
+            self.same.clear()
+        self.same[key] = found
+        return found
+
     def _warn_of_values(self, placed: Placed, key: Any) -> None:
         """Where a plain value of the batch makes its third program."""
-        alike = [known for known in self.made if known[1] == key[1] and known[0][:2] == key[0][:2]]
-        if len(alike) != SOON:
+        values = {k[0][2] for k in self.made if k[1] == key[1] and k[0][:2] == key[0][:2]}
+        if len(values) != SOON or key[0][2] in values:
             return
         took = sum([*self.made.values()][-1].seconds.values())
         values = ", ".join(repr(value) for _, value in placed.layout.static)[:100]
@@ -220,6 +270,7 @@ class Variants(Captures):
         self.forget()
         self.captured.clear()
         self.asks.clear()
+        self.same.clear()
 
     def key_of(self, variant: Variant) -> Any:
         """The key of ``made``."""
@@ -360,9 +411,10 @@ class Variants(Captures):
     def _captured(self, key: Any, placed: Placed, held: Weights) -> tuple[Captured, float]:
         if key not in self.captured:
             start = perf_counter()
-            captured = lowerable(replace(self.capture(placed), weights=held))
+            ready = self._ready.pop(key, None)
+            captured = lowerable(replace(self.capture(placed), weights=held)) if ready is None else ready[0]
             self._fills(captured)
-            self.captured[key] = (captured, perf_counter() - start)
+            self.captured[key] = (captured, perf_counter() - start if ready is None else ready[1])
             safe()
         return self.captured[key]
 
