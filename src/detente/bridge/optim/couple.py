@@ -7,14 +7,20 @@ one's new value must not depend on the second.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import torch
 
 from detente.bridge.graph import Aval, Graph, Output, node_refs, refs
+from detente.bridge.lower.precision import torch_numerics
 from detente.bridge.optim.births import same_graph
-from detente.bridge.optim.program import Leaf, Trace, live
+from detente.bridge.optim.program import Leaf, Path, Trace, live
+from detente.bridge.optim.run import select
 from detente.bridge.optim.tracer import trace_step
 from detente.bridge.refusal import refuse
 
@@ -50,6 +56,51 @@ def check_uncoupled(
                 hint="use clip_norm= of detente.compile for clipping; an optimizer that couples parameters cannot "
                 "be traced one parameter at a time",
             )
+    second = trace_step(optimizer, group, numbers, (param, param), (leaves, leaves), 1)
+    _check_alike(optimizer, alone, second, numbers)
+
+
+def _check_alike(
+    optimizer: torch.optim.Optimizer, alone: Trace, second: Trace, numbers: Mapping[str, float]
+) -> None:
+    """One program is of all parameters of a shape, so where in its group one stands must not decide
+    (``for i, p in enumerate(...)``, ``p is params[0]``). Raises Refused. How it can fail: a third one that is special,
+    and a step that branches on values; the certificate finds those."""
+    if len(alone.paths) != 1 or len(second.paths) != 1:
+        return
+    graph = second.paths[0].graph
+    # a count that the first one's state keeps for all is the second one's, too
+    own = tuple(
+        replace(item, name=re.sub(r"^(param|grad|state)1\b", r"\1", item.name)) for item in graph.inputs
+    )
+    one, two = _without_tests(alone.paths[0].graph), _without_tests(replace(graph, inputs=own))
+    if reached(graph) & {"param", "grad"} or not (same_graph(one, two) or _same_values(one, two, numbers)):
+        raise refuse(
+            "optimizer",
+            f"{type(optimizer).__name__}.step() updates a parameter by its place among the others, or by what was "
+            "done to one before it",
+            hint="give what is special about a parameter a group of its own",
+        )
+
+
+def _same_values(one: Graph, two: Graph, numbers: Mapping[str, float]) -> bool:
+    """Whether two graphs give the same at a point: on lists of tensors the second takes another element of one list."""
+    if {item.name for item in one.inputs} != {item.name for item in two.inputs}:
+        return False
+    random = np.random.default_rng(0)
+    with torch_numerics():
+        values = {
+            item.name: jnp.asarray(
+                numbers[item.name.removeprefix("hyper.")]
+                if item.kind == "constant"
+                else random.uniform(0.5, 1.5, item.aval.shape),
+                item.aval.dtype,
+            )
+            for item in one.inputs
+        }
+        found = [select((Path((), graph),), values, len(graph.outputs)) for graph in (one, two)]
+        alike = [np.array_equal(np.asarray(a), np.asarray(b)) for a, b in zip(*found, strict=True)]
+    return all(alike)
 
 
 def _check_branches(optimizer: torch.optim.Optimizer, trace: Trace) -> None:

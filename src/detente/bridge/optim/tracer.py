@@ -42,12 +42,14 @@ def trace_step(
     numbers: Mapping[str, float],
     params: tuple[Aval, ...],
     leaves: tuple[tuple[Leaf, ...] | None, ...],
+    of: int = 0,
 ) -> Trace:
     """Every path through one ``step()`` of a group that holds ``params``.
 
     ``numbers`` names the hyper-parameters that stay symbolic (``lr``, ``betas.0``) with their values now;
     ``leaves`` gives each parameter's state, or None for a parameter that has never been stepped.
-    The graphs' inputs are those of the first parameter, then the others' (``param1``, ``grad1``...).
+    The graphs' inputs are those of the first parameter, then the others' (``param1``, ``grad1``...); they give the
+    new parameter and state of that number ``of``.
     Raises Refused where the step cannot become a graph; the reason names the line of the optimizer's code.
     """
     pending: list[tuple[bool, ...]] = [()]
@@ -58,7 +60,7 @@ def trace_step(
     while pending:
         forced = pending.pop()
         run = _Run(optimizer, numbers, forced)
-        found, graph = run(group, params, leaves)
+        found, graph = run(group, params, leaves, of)
         if layout is not None and found != layout:
             raise refuse(
                 "optimizer",
@@ -113,6 +115,7 @@ class _Run(Recording):
         group: Mapping[str, Any],
         params: tuple[Aval, ...],
         leaves: tuple[tuple[Leaf, ...] | None, ...],
+        of: int = 0,
     ) -> tuple[tuple[Leaf, ...], Graph]:
         tensors: list[torch.Tensor] = []
         for index, aval in enumerate(params):
@@ -153,10 +156,10 @@ class _Run(Recording):
                 raise refuse(
                     "optimizer", f"{self.name}.step() keeps {beside[0]!r} in its state, which is no parameter"
                 )
-            final = clone.state[mine["params"][0]]
+            final = clone.state[mine["params"][of]]
             box["state"] = {k: v for k, v in final.items() if not isinstance(v, torch.Tensor)}
             box["order"] = list(final)
-            return (mine["params"][0], *(v for v in final.values() if isinstance(v, torch.Tensor)))
+            return (mine["params"][of], *(v for v in final.values() if isinstance(v, torch.Tensor)))
 
         flat = [v for state in states if state for v in state.values() if isinstance(v, torch.Tensor)]
         try:
