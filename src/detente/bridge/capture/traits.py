@@ -23,6 +23,7 @@ from detente.bridge.refusal import Reason
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _WATCHED = (SeenParameter, SeenTensor)  # those of a module that a step trains
 _NOTHING = object()
+_TENSOR, _STRIDED = torch.Tensor, torch.strided
 # Of which there are no arrays: torch's own bits and quantized numbers, and a complex number of two float16.
 _NO_ARRAYS = frozenset(
     getattr(torch, name)
@@ -65,7 +66,7 @@ class Odd:
 def odd(tensor: torch.Tensor) -> Odd | None:
     """None for an ordinary tensor."""
     conj, neg, kind = tensor.is_conj(), tensor.is_neg(), type(tensor)
-    if kind is torch.Tensor and not (conj or neg or tensor.__dict__):
+    if kind is _TENSOR and not (conj or neg or tensor.__dict__):
         return None
     own = tuple(item for item in sorted(_set_on(tensor).items()))
     parameter = isinstance(tensor, nn.Parameter)
@@ -106,7 +107,11 @@ def _in_strides(values: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 def untakeable(tensor: torch.Tensor, where: str) -> Reason | None:
     """Why no program can be given this tensor, if so."""
-    kind, what, hint = type(tensor), "", ""
+    kind = type(tensor)
+    strange = kind is not _TENSOR or tensor.layout is not _STRIDED or tensor.dtype in _NO_ARRAYS
+    if not (strange or tensor.is_nested or tensor.is_meta or tensor.requires_grad or tensor.__dict__):
+        return None
+    what = hint = ""
     if kind not in (torch.Tensor, nn.Parameter) and kind not in _WATCHED and not _is_ours(kind):
         # Asked first: such a class answers the other questions by code of its own.
         what = f"a {kind.__module__}.{kind.__qualname__}, a class of tensors with code of its own"

@@ -121,8 +121,8 @@ class Variants(Captures):
         if placed.layout.odd and placed.original is not None:
             none_trained(placed.original, {name: held.tensors[name] for name in held.trainable})
         key = self._key(placed, mode, state)
-        if key not in self.captured and (known := self._known(key, mode, placed, held)) is not None:
-            key = known
+        if key not in self.made and key not in self.captured:
+            key = self._known(key, mode, placed, held) or key
         if key not in self.made:
             self._warn_of_values(placed, key)
             self._make_room(key)
@@ -186,7 +186,9 @@ class Variants(Captures):
 
     def _run_by(self, key: Any) -> Any:
         """The key of the program that runs such a batch; that of one that went says nothing any more."""
-        known = self.same.get(key)
+        known = (
+            self.same.get(key) if self.same else None
+        )  # a key takes as long to hash as a tensor to look at
         return known if known is not None and known in self.captured else key
 
     def _known(self, key: Any, mode: Any, placed: Placed, held: Weights) -> Any:
