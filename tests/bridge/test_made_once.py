@@ -68,6 +68,18 @@ def in_a_global(m: Any, y: Any, x: Any) -> Any:
     return y * TABLE["w"]
 
 
+def of_a_buffer(m: Any, y: Any, x: Any) -> Any:
+    if x.shape[0] not in m.cache:
+        m.cache[x.shape[0]] = m.scale * x.shape[0]
+    return y * m.cache[x.shape[0]]
+
+
+def of_a_float_that_moves(m: Any, y: Any, x: Any) -> Any:
+    if x.shape[0] not in m.cache:
+        m.cache[x.shape[0]] = torch.ones(2) * m.setting["moves"]
+    return y * m.cache[x.shape[0]] * m.setting["moves"]
+
+
 def anew_in_every_step(m: Any, y: Any, x: Any) -> Any:
     m.cache["mask"] = torch.ones(2) * x.shape[0]
     return y * m.cache["mask"]
@@ -79,7 +91,8 @@ class Net(nn.Module):
         self.layer, self.use = nn.Linear(4, 2), use
         self.cache: dict[Any, Any] = {}
         self.held: list[Any] = [None]
-        self.plain, self.setting = SimpleNamespace(), {"alpha": 0.5}
+        self.plain, self.setting = SimpleNamespace(), {"alpha": 0.5, "moves": 0.1}
+        self.register_buffer("scale", torch.tensor([1.0, 2.0]))
 
     def forward(self, x: Any) -> Any:
         return self.use(self, self.layer(x), x)
@@ -110,6 +123,8 @@ def trained(use: Any, bridge: bool) -> tuple[list[float], Any]:
             losses.append(value.item())
         if number == 1:
             model.setting["alpha"] = 0.25
+        model.setting["moves"] += 0.1
+        model.scale += 0.5
         model.train(number != 2)
         if number == 3 and isinstance(held := model.cache.get("w"), torch.Tensor):
             held.fill_(7.0)
@@ -124,7 +139,7 @@ def trained(use: Any, bridge: bool) -> tuple[list[float], Any]:
 
 USES = (
     scale, a_setting, the_mode, one_that_grows, how_many_there_are, in_a_list, in_an_object, in_an_attribute,
-    in_a_global, anew_in_every_step,
+    in_a_global, of_a_buffer, of_a_float_that_moves, anew_in_every_step,
 )  # fmt: skip
 
 

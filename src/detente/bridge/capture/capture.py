@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from detente.bridge.capture.captured import Captured, alike
 from detente.bridge.capture.export import Subject, export
 from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.generators import Generators, common, of_the_system
-from detente.bridge.capture.held import read_of, standing_in
+from detente.bridge.capture.held import Left, read_of, standing_in
 from detente.bridge.capture.kept import ROOM, Leaving, keeping
 from detente.bridge.capture.made_once import MOST, Filling, Made, made_once
 from detente.bridge.capture.read_values import ReadValues
@@ -221,7 +221,7 @@ def _twice(subject: Subject, batch: Any, settle: bool, again: Again) -> Captured
         except (Refused, OfTheLoss):
             pass
     once = [one for one in left if second is None or place(one.table, one.key) not in anew]
-    values = [] if subject.tried is None else made_once(once, leaving.graph)
+    values = [] if subject.tried is None else _made(subject, once, leaving.graph, captured, again)
     if fresh := [row for row in values if place(*row[:2]) not in (subject.tried or ())]:
         raise Made(fresh)
     # What was put where nothing was, and is found there the next time, is a cache.
@@ -233,6 +233,17 @@ def _twice(subject: Subject, batch: Any, settle: bool, again: Again) -> Captured
     room = max(ROOM, sum(t.nbytes for t in captured.weights.tensors.values()))
     graph, kept, unkept = keeping(captured.graph, leaving.graph, every, own, read, room)
     return replace(captured, graph=graph, kept=kept, unkept=unkept)
+
+
+def _made(
+    subject: Subject, left: Sequence[Left], graph: Graph, captured: Captured, again: Again
+) -> list[tuple[Any, Any, Any]]:
+    if not left:
+        return []
+    subject.before.put_back()
+    if again is not None:
+        again()
+    return made_once(left, graph, {**subject.before.tensors, **captured.weights.tensors})
 
 
 def _capture(subject: Subject, batch: Any, settle: bool, again: Again) -> tuple[Captured, Leaving]:

@@ -4,9 +4,9 @@
         self.cache["scale"] = torch.tensor(x.shape[0] ** -0.5)
 
 In eager the first batch decides, and whoever looks into the dictionary, or writes to what is there, has the tensor that
-every later step reads. So where it follows from constants alone (of weights or a batch it would be state), it is worked
-out here, with torch, put into its place, and the program is captured again: it reads the tensor there like any other
-that the loss holds.
+every later step reads. So where it follows from what no step changes (of weights or a batch it would be state), it is
+worked out here, with torch and the values of now, put into its place, and the program is captured again: it reads the
+tensor there like any other that the loss holds.
 
 How it can fail: what cannot be worked out (an operator that is not ATen's) stays a part of the program, and its place
 as it was.
@@ -39,11 +39,14 @@ class Made(Exception):
         self.values = values
 
 
-def made_once(left: Iterable[Left], graph: Graph) -> list[tuple[Any, Any, Any]]:
-    """(table, key, value) of each that follows from constants alone and can be worked out. ``graph`` has their
-    results."""
-    ours = [one for one in left if one.constant and one.template is not None]
-    values = _values(graph, {ref.id for one in ours for result in one.results for ref in _refs(result)})
+def made_once(
+    left: Iterable[Left], graph: Graph, held: Mapping[str, torch.Tensor]
+) -> list[tuple[Any, Any, Any]]:
+    """(table, key, value) of each that follows from what no step changes and can be worked out. ``graph`` has their
+    results; ``held`` are buffers, and tensors that the loss holds, by name. What stands where something stood before
+    follows from constants alone: of a tensor it may be the next one of that."""
+    ours = [one for one in left if (one.fresh or one.constant) and one.template is not None]
+    values = _values(graph, {ref.id for one in ours for result in one.results for ref in _refs(result)}, held)
     found = []
     for one in ours:
         parts = [_value(result, values) for result in one.results]
@@ -71,15 +74,19 @@ def _value(result: Any, values: Mapping[int, Any]) -> torch.Tensor | None:
     return found.clone() if isinstance(found, torch.Tensor) else None
 
 
-def _values(graph: Graph, wanted: set[int]) -> dict[int, Any]:
-    """By id: what these read, as far as it follows from constants."""
+def _values(graph: Graph, wanted: set[int], held: Mapping[str, torch.Tensor]) -> dict[int, Any]:
+    """By id: what these read, as far as it is known."""
     needed = []
     for node in reversed(graph.nodes):
         if node.id in wanted:
             needed.append(node)
             wanted = wanted | {ref.id for ref in node_refs(node)}
-    constants = [item for item in graph.inputs if item.kind == "constant" and item.id in wanted]
-    values: dict[int, Any] = {item.id: to_torch(graph.constants[item.name]) for item in constants}
+    values: dict[int, Any] = {}
+    for item in graph.inputs:
+        if item.kind == "constant" and item.id in wanted:
+            values[item.id] = to_torch(graph.constants[item.name])
+        elif item.kind == "buffer" and item.id in wanted and not held[item.name].is_meta:
+            values[item.id] = held[item.name].detach()
     with outside_of_modes():
         for node in reversed(needed):
             if node.draw is None and all(ref.id in values for ref in node_refs(node)):
