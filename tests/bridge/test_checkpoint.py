@@ -271,3 +271,39 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         with pytest.raises(bridge.Refused, match=says):
             step.save(path)
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_float_that_moves_is_pythons_and_in_no_checkpoint(tmp_path):
+    """Whoever has a schedule in an attribute resumes in a step for which that is no input yet, and in one for which it
+    is."""
+
+    def begun():
+        torch.manual_seed(0)
+        model = nn.Linear(4, 3)
+        model.warmth = 1.0
+        step = bridge.compile(
+            model,
+            lambda m, x: (m(x) * m.warmth).square().mean(),
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            example_batch=X,
+            quiet=True,
+        )
+        return model, step
+
+    def go_on(model, step, numbers):
+        found = []
+        for number in numbers:
+            model.warmth = 1.0 - 0.1 * number
+            found.append(float(step(X)))
+        return found
+
+    model, step = begun()
+    go_on(model, step, range(4))
+    step.save(tmp_path / "file")
+    whole = go_on(model, step, range(4, 7))
+    assert "model.warmth" not in load_file(tmp_path / "file")
+    step.load(tmp_path / "file")
+    assert go_on(model, step, range(4, 7)) == whole
+    other, fresh = begun()
+    fresh.load(tmp_path / "file")
+    assert go_on(other, fresh, range(4, 7)) == pytest.approx(whole, rel=1e-6)

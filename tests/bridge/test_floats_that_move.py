@@ -204,3 +204,73 @@ def test_what_asks_is_refused_though_it_is_caught() -> None:
         caught(torch.ones(2), number)
     with no_questions():
         assert isinstance(number * 2, float) and torch.equal(torch.ones(2) * number, torch.full((2,), 0.5))
+
+
+class Counts(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.count, self.t, self.last, self.log = 0.0, 1.0, None, {}
+
+
+def counts(m: Any, b: Any) -> Any:
+    m.count += 1.0
+    return m(b["x"]).square().mean()
+
+
+def sums(m: Any, b: Any) -> Any:
+    m.count += b["w"]
+    return (m(b["x"]) * b["w"]).square().mean()
+
+
+def keeps(m: Any, b: Any) -> Any:
+    m.last = m.t * 2
+    return (m(b["x"]) * m.t).square().mean()
+
+
+def decays(m: Any, b: Any) -> Any:
+    m.t = m.t * 0.9
+    return (m(b["x"]) * m.t).square().mean()
+
+
+def logs(m: Any, b: Any) -> Any:
+    m.log["w"] = b["w"]
+    return (m(b["x"]) * b["w"]).square().mean()
+
+
+def gives_back(m: Any, b: Any) -> Any:
+    return (m(b["x"]) * m.t).square().mean(), {"t": m.t, "w": b["w"] * 2}
+
+
+@pytest.mark.parametrize("loss", [counts, sums, keeps, decays, logs, gives_back], ids=lambda f: f.__name__)
+def test_who_keeps_one_has_a_float(loss: Any) -> None:
+    """What stands in a capture for it is nobody's: an attribute, a log and what is given back hold eager's floats."""
+
+    def run(bridge: bool) -> Any:
+        torch.manual_seed(0)
+        model = Counts()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        step: Any = None
+        found: list[Any] = []
+        for number in range(5):
+            batch = {"x": torch.ones(6, 4), "w": 1.0 - 0.1 * number}
+            if loss is not decays:
+                model.t = 1.0 - 0.1 * number
+            if bridge:
+                step = step or detente.compile(model, loss, optimizer, example_batch=batch, quiet=True)
+                given = step(batch)
+            else:
+                optimizer.zero_grad()
+                given = loss(model, batch)
+                (given[0] if isinstance(given, tuple) else given).backward()
+                optimizer.step()
+            value, aux = given if isinstance(given, tuple) else (given, {})
+            held = (model.count, model.t, model.last, *model.log.values(), *aux.values())
+            assert all(type(x) is float or x is None for x in held)
+            found.append([float(value), *(x for x in held if x is not None)])
+        return found
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mine, eagers = run(bridge=True), run(bridge=False)
+    for ours, its in zip(mine, eagers, strict=True):
+        assert ours == pytest.approx(its, rel=2e-5)

@@ -28,6 +28,11 @@ READS: dict[str, Any] = {
     "a branch on several": lambda y: y * 2 if SEVERAL.sum() > 0.75 else y,
     "int": lambda y: y * int(HELD * 10),
     "one of several": lambda y: y * SEVERAL[1],
+    "item of the mean of several": lambda y: y * SEVERAL.mean().item(),
+    "a scalar argument of several": lambda y: torch.add(y, y, alpha=SEVERAL[0]),
+    "item of an exponential": lambda y: y * HELD.exp().item(),
+    "a clamp by what is computed": lambda y: y.clamp(max=SEVERAL.min().item()),
+    "an index": lambda y: y[:, (HELD * 10).long() % 2],
     "a product": lambda y: y * HELD,
     "a product without dimensions": lambda y: y.mean() * HELD,
 }

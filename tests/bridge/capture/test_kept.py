@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from detente import bridge
+from detente.bridge.capture.capture import capture
 
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
 TABLE: dict[str, torch.Tensor | None] = {"last": None}
@@ -200,3 +201,23 @@ def test_the_weights_of_a_recurrent_layer_are_not_kept_between_steps(kind):
     step.sync_to_torch()
     own = dict(model.layer.named_parameters())
     assert all(a is own[n] for a, n in zip(model.layer._flat_weights, own, strict=True))
+
+
+@pytest.mark.parametrize("start", [0.0, 1.5, None], ids=str)
+@pytest.mark.parametrize("share", [1.0, 0.1], ids=["a sum", "an average"])
+def test_a_number_that_follows_from_the_one_before_is_refused(start, share):
+    """``self.total += loss.item()``: a step left what the first one had found there, and this loss."""
+
+    class Sums(nn.Linear):
+        total = start
+
+    def loss(model, x):
+        found = model(x).square().mean()
+        before = model.total if model.total is not None else 0.0
+        model.total = (1 - share if share < 1 else 1) * before + share * found.item()
+        return found
+
+    model = Sums(4, 3)
+    with pytest.raises(bridge.Refused, match=r"a number of a tensor's in model\.total"):
+        capture(model, loss, torch.ones(2, 4), keep=True)
+    assert model.total == start

@@ -17,7 +17,7 @@ from detente.bridge.capture.export import Subject, export
 from detente.bridge.capture.functions import unkept
 from detente.bridge.capture.generators import Generators, common, of_the_system
 from detente.bridge.capture.held import Left, read_of, standing_in
-from detente.bridge.capture.kept import ROOM, Leaving, keeping
+from detente.bridge.capture.kept import ROOM, Leaving, computed_by, keeping
 from detente.bridge.capture.made_once import MOST, Filling, Made, made_once
 from detente.bridge.capture.read_values import ReadValues
 from detente.bridge.capture.same_parts import same_parts
@@ -209,6 +209,7 @@ def _twice(subject: Subject, batch: Any, settle: bool, again: Again) -> Captured
     if not left:
         return captured
     subject.before.put_back()
+    later: Leaving | None = None
     second, anew, read = None, {place(one.table, one.key) for one in left}, set[Any]()
     with standing_in(left) as standing:
         try:
@@ -217,7 +218,7 @@ def _twice(subject: Subject, batch: Any, settle: bool, again: Again) -> Captured
             anew = {place(one.table, one.key) for one in other.places if one.mark not in stood}
             pairs = zip(left, standing, strict=True)
             read = {place(one.table, one.key) for one, value in pairs if read_of(value, other.read)}
-            second = found
+            second, later = found, other
         except (Refused, OfTheLoss):
             pass
     once = [one for one in left if second is None or place(one.table, one.key) not in anew]
@@ -228,11 +229,22 @@ def _twice(subject: Subject, batch: Any, settle: bool, again: Again) -> Captured
     moving = [one for one in left if not one.fresh or place(one.table, one.key) in anew]
     if moving and (second is None or not alike(captured, second)):
         raise Refused([one.reason for one in moving])
+    if itself := [one for one in moving if one.number and _of_itself(one, leaving, later)]:
+        raise Refused([one.reason for one in itself])
     every = [one for one in moving if not one.registered and place(one.table, one.key) in anew]
     own = {id(vars(part)): path for path, part in subject.model.named_modules()}
     room = max(ROOM, sum(t.nbytes for t in captured.weights.tensors.values()))
     graph, kept, unkept = keeping(captured.graph, leaving.graph, every, own, read, room)
     return replace(captured, graph=graph, kept=kept, unkept=unkept)
+
+
+def _of_itself(one: Left, leaving: Leaving, later: Leaving | None) -> bool:
+    """Whether a number follows from what stood there before (``self.total += loss.item()``): with another one there, it
+    is computed otherwise."""
+    at = place(one.table, one.key)
+    others = [] if later is None else [o for o in later.places if place(o.table, o.key) == at]
+    known = computed_by(leaving.graph, one.results)
+    return any(computed_by(later.graph, other.results) != known for other in others if later is not None)
 
 
 def _made(

@@ -128,7 +128,7 @@ class _Program(nn.Module):
                 noting_reads() as read,
                 subject.values.noting(),
                 Memory(tensors) as memory,
-                no_questions(),
+                no_questions(stood.values()),
             ):
                 value = subject.loss(self.model, batch)
             own_places = self.__dict__["own"]

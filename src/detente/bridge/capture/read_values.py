@@ -5,7 +5,7 @@ for as long as it is the same: so the places are noted here, and what stands in 
 
 Seen are calls of torch's functions. Which of them reads a tensor of one number for an argument that is a number
 (``alpha=w``), none of them says: those that are known to compute with tensors do not, and any other is taken to. Where
-what is read was computed of a held number, nobody says of which: then every one may be the one.
+what is read was computed, nobody says of which: then every one may be the one.
 
 How it can fail: towards more that is compared than need be. A dispatch mode hears of the reads themselves, and with one
 on ``torch.export`` takes a scan apart that it cannot put together again.
@@ -54,7 +54,6 @@ class ReadValues:
     def __init__(self, held: Mapping[str, torch.Tensor]) -> None:
         small = {name: t for name, t in held.items() if t.layout == torch.strided and t.nbytes <= MOST}
         self._held = {id(tensor): name for name, tensor in small.items() if not tensor.is_meta}
-        self._single = [name for name, tensor in small.items() if tensor.numel() == 1]
         self.names: set[str] = set()
 
     @contextmanager
@@ -72,6 +71,8 @@ class ReadValues:
                 self._read(tensor)
             return
         others = [value for key, value in kwargs.items() if key not in OPERANDS]
+        if name == "__getitem__":
+            others.append(args[1:])  # an index of one number is read
         for tensor in _tensors(others if name in COMPUTE else (args, *kwargs.values())):
             if tensor.numel() == 1:
                 self._read(tensor)
@@ -79,8 +80,9 @@ class ReadValues:
     def _read(self, tensor: torch.Tensor) -> None:
         if id(tensor) in self._held:
             self.names.add(self._held[id(tensor)])
-        elif isinstance(tensor, FakeTensor) and tensor.constant is not None:
-            self.names.update(self._single)
+        elif isinstance(tensor, FakeTensor):
+            # torch.export makes a number of it where it follows from constants, and may do so only in the end
+            self.names.update(self._held.values())
 
 
 class _Calls(TorchFunctionMode):

@@ -29,7 +29,7 @@ import torch.overrides
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from detente.bridge.capture import memory
+from detente.bridge.capture import memory, read_values
 from detente.bridge.capture.batch import flatten
 from detente.bridge.capture.guards import guard
 from detente.bridge.capture.where import here
@@ -77,15 +77,15 @@ def _place(kind: str) -> Key:
     return found.file, found.line, kind
 
 
+# Files whose frames stand between a question and torch's answer.
+_MODES = {__file__, memory.__file__, read_values.__file__, torch.overrides.__file__}
+
+
 def _asker() -> tuple[str, int]:
     """The line that asks, torch's own lines included: the first outside the capture's modes and torch's dispatch to
     them."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in (
-        __file__,
-        memory.__file__,
-        torch.overrides.__file__,
-    ):
+    while frame is not None and frame.f_code.co_filename in _MODES:
         frame = frame.f_back
     return ("?", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 

@@ -13,10 +13,12 @@ the names that it loads (``asks_for_types``).
 from __future__ import annotations
 
 import operator
+import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 
@@ -55,38 +57,48 @@ class _Questions:
 
     runs = False
     raised: Refused | None = None
-    standing: tuple[torch.Tensor, ...] = ()
+    computed: ClassVar[list[weakref.ref[MovingNumber]]] = []  # of others, while the user's code ran
+    numbers: tuple[MovingNumber, ...] = ()  # that stand in Python's places
 
 
 @contextmanager
-def no_questions() -> Iterator[None]:
-    """While the user's code runs in a capture. Raises Refused at the end where it asked for the value of one, and
-    caught that."""
-    before = _Questions.runs, _Questions.raised
-    _Questions.runs, _Questions.raised = True, None
+def no_questions(batch: Iterable[Any] = ()) -> Iterator[None]:
+    """While the user's code runs in a capture, which is given those in ``batch``. Raises Refused at the end where it
+    asked for the value of one, and caught that; and where one is still held by anybody, who would be left with it: an
+    attribute, a log, what is given back. (A cycle of references holds one longer than need be: then each value is a
+    program.)"""
+    before = _Questions.runs, _Questions.raised, _Questions.computed
+    _Questions.runs, _Questions.raised, _Questions.computed = True, None, []
+    own = [*_Questions.numbers, *filter(stands, batch)]
+    held = [sys.getrefcount(number) for number in own]
     try:
         yield
         if _Questions.raised is not None:
             raise _Questions.raised
+        if (
+            any(one() is not None for one in _Questions.computed)
+            or [sys.getrefcount(number) for number in own] != held
+        ):
+            _ask("who keeps it")
     finally:
-        _Questions.runs, _Questions.raised = before
+        _Questions.runs, _Questions.raised, _Questions.computed = before
 
 
 @contextmanager
-def standing(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+def standing(numbers: Iterable[MovingNumber]) -> Iterator[None]:
     """While these stand in Python's places."""
-    before, _Questions.standing = _Questions.standing, tuple(tensors)
+    before, _Questions.numbers = _Questions.numbers, tuple(numbers)
     try:
         yield
     finally:
-        _Questions.standing = before
+        _Questions.numbers = before
 
 
 def all_among(inputs: Iterable[torch.Tensor]) -> None:
     """Raises Refused where one that stands in a place of Python's is none of the tensors that a program takes as
     inputs: it would be a constant there."""
     known = {id(tensor) for tensor in inputs}
-    if any(id(tensor) not in known for tensor in _Questions.standing):
+    if any(id(number.tensor) not in known for number in _Questions.numbers):
         raise refuse(
             "control-flow", "a float of Python's that changes between steps is in no place that is seen"
         )
@@ -94,16 +106,23 @@ def all_among(inputs: Iterable[torch.Tensor]) -> None:
 
 def asks_for_types(code: types.CodeType) -> bool:
     """Whether a function may ask ``type(t) is float``."""
-    return {"type", "float"} <= set(code.co_names)
+    return "type" in code.co_names and "float" in (*code.co_names, *code.co_consts)
 
 
 class MovingNumber:
     """``tensor`` holds its value: 0-d, float64, an input of the program."""
 
-    __slots__ = ("tensor",)
+    __slots__ = ("__weakref__", "tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> MovingNumber:
+        """Computed of others."""
+        made = cls(tensor)
+        _Questions.computed.append(weakref.ref(made))
+        return made
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
@@ -125,13 +144,13 @@ class MovingNumber:
         _ask(name)
 
     def __neg__(self) -> MovingNumber:
-        return MovingNumber(-self.tensor)
+        return MovingNumber.of(-self.tensor)
 
     def __pos__(self) -> MovingNumber:
         return self
 
     def __abs__(self) -> MovingNumber:
-        return MovingNumber(abs(self.tensor))
+        return MovingNumber.of(abs(self.tensor))
 
     def __eq__(self, other: object) -> bool:
         return _ask("==") if _Questions.runs else self is other
@@ -167,7 +186,7 @@ def _computed(operation: Operation, left: Any, right: Any) -> Any:
         return NotImplemented
     tensor = next((x for x in (left, right) if isinstance(x, torch.Tensor)), None)
     if tensor is None:
-        return MovingNumber(operation(*(x.tensor if stands(x) else x for x in (left, right))))
+        return MovingNumber.of(operation(*(x.tensor if stands(x) else x for x in (left, right))))
 
     def of(value: Any) -> Any:
         if stands(value):

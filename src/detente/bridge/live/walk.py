@@ -99,11 +99,12 @@ def standing_for(
     slots = [(t, k, v, n) for t, k, v, n in found.slots if n in tensors and type(v) is float]
     cells = [(c, v, n) for c, v, n in found.cells if n in tensors and type(v) is float]
     try:
+        numbers = {name: MovingNumber(tensors[name]) for *_, name in (*slots, *cells)}
         for table, key, _, name in slots:
-            put(table, key, MovingNumber(tensors[name]))
+            put(table, key, numbers[name])
         for cell, _, name in cells:
-            cell.cell_contents = MovingNumber(tensors[name])
-        with standing(tensors[name] for *_, name in (*slots, *cells)):
+            cell.cell_contents = numbers[name]
+        with standing(numbers.values()):
             yield
     finally:
         for table, key, value, _ in slots:

@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,20 @@ _OPTIMIZER = "optimizer:"
 
 
 def save(
-    path: str | Path, state: State, aliases: dict[str, str], count: int, seed: int, groups: Groups
+    path: str | Path,
+    state: State,
+    aliases: dict[str, str],
+    count: int,
+    seed: int,
+    groups: Groups,
+    numbers: Collection[str] = (),
 ) -> None:
     """Write ``state``. Tied weights are stored once; ``aliases`` (other name -> stored name) go into the metadata.
+    ``numbers`` are names of Python's floats that are inputs of a program: where they stand, Python has them.
 
     Raises Refused (``checkpoint``) where the file cannot be written; one that was there is then as it was."""
     values, optimizer = state.by_torch_names()
-    tensors = {name: from_jax(array) for name, array in values.items()}
+    tensors = {name: from_jax(array) for name, array in values.items() if name not in numbers}
     for name, leaves in optimizer.items():
         tensors |= {f"{_OPTIMIZER}{name}:{key}": from_jax(leaf) for key, leaf in leaves.items()}
     metadata = {
@@ -75,9 +82,11 @@ def _whole(path: str | Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
-def load(path: str | Path, like: State) -> tuple[State, int, int, Groups | None]:
+def load(
+    path: str | Path, like: State, numbers: Collection[str] = ()
+) -> tuple[State, int, int, Groups | None]:
     """``(state, count, seed, groups)`` from a file that ``save`` wrote; ``groups`` is None where it was an earlier
-    version's, which kept none. ``like`` says which tensors there must be.
+    version's, which kept none. ``like`` says which tensors there must be; ``numbers`` among them stay what they are.
 
     Raises Refused (``checkpoint``) for a file that ``save`` did not write, or not to its end, and naming what is
     missing, unexpected, or of another shape or dtype; FileNotFoundError where there is none.
@@ -97,7 +106,7 @@ def load(path: str | Path, like: State) -> tuple[State, int, int, Groups | None]
             hint="step.load reads what step.save wrote; weights alone go in by step.restart, or model.load_state_dict",
         )
     values, optimizer = like.by_torch_names()
-    expected: dict[str, Any] = dict(values)
+    expected: dict[str, Any] = {name: array for name, array in values.items() if name not in numbers}
     for name, leaves in optimizer.items():
         expected |= {f"{_OPTIMIZER}{name}:{key}": leaf for key, leaf in leaves.items()}
     _compare(path, stored, expected)
@@ -106,7 +115,7 @@ def load(path: str | Path, like: State) -> tuple[State, int, int, Groups | None]
         name: {key: arrays[f"{_OPTIMIZER}{name}:{key}"] for key in leaves}
         for name, leaves in optimizer.items()
     }
-    state = State({name: arrays[name] for name in values}, fresh)
+    state = State({name: arrays.get(name, array) for name, array in values.items()}, fresh)
     state.arrange(like.stacks)
     groups = json.loads(metadata["param_groups"]) if "param_groups" in metadata else None
     return state, int(metadata["step"]), int(metadata["seed"]), groups

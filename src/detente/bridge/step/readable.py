@@ -135,7 +135,8 @@ class Readable(Exchange):
         self._trusted()
         self._now()
         groups = told(self.optimizer, self._names_by_id())
-        checkpoint.save(path, self._state, dict(self.weights.aliases), self.count, self.options.seed, groups)
+        numbers, aliases = self._variants.numbers, dict(self.weights.aliases)
+        checkpoint.save(path, self._state, aliases, self.count, self.options.seed, groups, numbers)
 
     def load(self, path: str | Path) -> None:
         """Go on exactly where ``save`` was called: the next steps are bitwise those of the uninterrupted run. As
@@ -147,7 +148,7 @@ class Readable(Exchange):
         FileNotFoundError; nothing has changed then.
         """
         self._settle()
-        state, count, seed, groups = checkpoint.load(path, self._state)
+        state, count, seed, groups = checkpoint.load(path, self._state, self._variants.numbers)
         self._wrote(self.weights.tensors.values())  # what was written before comes from the file, too
         self._guard.exposed.clear()
         self._outside.exposed.clear()

@@ -482,7 +482,8 @@ class Step(Readable):
         try:
             found = self._variants.find(placed, mode, self._rule, hyper, self.weights, self._state)
         except Exception:
-            fresh = [name for name in self._variants.numbers if name not in self._held]
+            numbers = list(self._variants.numbers)
+            fresh = [name for name in numbers if name not in self._held] or numbers
             if not fresh:
                 raise
             for name in fresh:
