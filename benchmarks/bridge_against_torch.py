@@ -95,7 +95,7 @@ def measure(name: str, side: str, second: bool) -> tuple[dict[str, Any], Callabl
             return value
 
     def step() -> float:
-        return float(train(batch))
+        return train(batch).item()
 
     step()
     first = time.perf_counter() - begun
