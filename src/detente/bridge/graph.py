@@ -7,7 +7,7 @@ stored, rolled and compared without torch or jax in the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -125,6 +125,16 @@ def node_refs(node: Node) -> Iterator[Ref]:
     yield from refs(node.args)
     for _, value in node.kwargs:
         yield from refs(value)
+
+
+def computing(graph: Graph, ids: Iterable[int]) -> list[Node]:
+    """The nodes that the values of these ids are computed by, in order."""
+    wanted, found = set(ids), []
+    for node in reversed(graph.nodes):
+        if node.id in wanted:
+            found.append(node)
+            wanted.update(ref.id for ref in node_refs(node))
+    return found[::-1]
 
 
 def avals(graph: Graph) -> dict[Ref, Aval]:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from detente.bridge.arrays import to_torch
-from detente.bridge.capture.computed import computed
-from detente.bridge.graph import Graph, Node, Ref, Where, node_refs
+from detente.bridge.capture.computed import compute
+from detente.bridge.graph import Graph, Node, Ref, Where, computing, node_refs
 from detente.bridge.private import outside_of_modes
 
 
@@ -33,13 +33,8 @@ class Ahead:
     @staticmethod
     def of(graph: Graph, is_check: Callable[[Node], bool]) -> Ahead:
         checks = tuple(node for node in graph.nodes if is_check(node))
-        read = {ref.id for check in checks for ref in node_refs(check)}
-        nodes = []
-        for node in reversed(graph.nodes):
-            if node.id in read and node not in checks:
-                nodes.append(node)
-                read.update(ref.id for ref in node_refs(node))
-        return Ahead(graph, tuple(reversed(nodes)), checks)
+        nodes = computing(graph, (ref.id for check in checks for ref in node_refs(check)))
+        return Ahead(graph, tuple(node for node in nodes if node not in checks), checks)
 
     @cached_property
     def reads(self) -> frozenset[int]:
@@ -61,12 +56,8 @@ class Ahead:
             else:
                 values[item.id] = held(item.name)
         found: dict[int, bool] = {}
+        compute(self.nodes, values)
         with outside_of_modes():
-            for node in self.nodes:
-                if node.draw is None and all(ref.id in values for ref in node_refs(node)):
-                    result = computed(node, values)
-                    if result is not None:
-                        values[node.id] = result
             for check in self.checks:
                 said = check.args[0]
                 if isinstance(said, Ref) and said.id in values:

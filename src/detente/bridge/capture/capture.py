@@ -123,8 +123,8 @@ def _capture_once(
     used = tuple(sorted(names & set(outside.values())))
     _none_that_moves(model, captured.graph, {name: before.tensors[name] for name in used})
     writes = (*captured.writes, *parts)
-    names = replace(ran.names(), values=frozenset(subject.values.names))
-    return replace(captured, ran=names, codes=ran.users(), outside=used, writes=writes)
+    code = replace(ran.names(), values=frozenset(subject.values.names))
+    return replace(captured, ran=code, codes=ran.users(), outside=used, writes=writes)
 
 
 def _without_kept(captured: Captured) -> Captured:
@@ -229,7 +229,7 @@ def _twice(subject: Subject, batch: Any, settle: bool, again: Again) -> Captured
     moving = [one for one in left if not one.fresh or place(one.table, one.key) in anew]
     if moving and (second is None or not alike(captured, second)):
         raise Refused([one.reason for one in moving])
-    if itself := [one for one in moving if one.number and _of_itself(one, leaving, later)]:
+    if itself := [one for one in moving if later and one.number and _of_itself(one, leaving, later)]:
         raise Refused([one.reason for one in itself])
     every = [one for one in moving if not one.registered and place(one.table, one.key) in anew]
     own = {id(vars(part)): path for path, part in subject.model.named_modules()}
@@ -238,13 +238,13 @@ def _twice(subject: Subject, batch: Any, settle: bool, again: Again) -> Captured
     return replace(captured, graph=graph, kept=kept, unkept=unkept)
 
 
-def _of_itself(one: Left, leaving: Leaving, later: Leaving | None) -> bool:
+def _of_itself(one: Left, leaving: Leaving, later: Leaving) -> bool:
     """Whether a number follows from what stood there before (``self.total += loss.item()``): with another one there, it
     is computed otherwise."""
     at = place(one.table, one.key)
-    others = [] if later is None else [o for o in later.places if place(o.table, o.key) == at]
     known = computed_by(leaving.graph, one.results)
-    return any(computed_by(later.graph, other.results) != known for other in others if later is not None)
+    others = [other for other in later.places if place(other.table, other.key) == at]
+    return any(computed_by(later.graph, other.results) != known for other in others)
 
 
 def _made(

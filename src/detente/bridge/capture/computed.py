@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
-from detente.bridge.graph import Node, Ref
+from detente.bridge.graph import Node, Ref, node_refs
+from detente.bridge.private import outside_of_modes
 
 
 def computed(node: Node, values: Mapping[int, Any]) -> Any:
@@ -28,6 +29,16 @@ def computed(node: Node, values: Mapping[int, Any]) -> Any:
             return operator(*args, **kwargs)
     except (RuntimeError, NotImplementedError, TypeError):
         return None  # whoever asks goes on without: the program itself computes this node all the same
+
+
+def compute(nodes: Iterable[Node], values: dict[int, Any]) -> None:
+    """Puts into ``values`` what can be worked out of these nodes, in order; a draw is none of it."""
+    with outside_of_modes():
+        for node in nodes:
+            if node.draw is None and all(ref.id in values for ref in node_refs(node)):
+                result = computed(node, values)
+                if result is not None:
+                    values[node.id] = result
 
 
 def _literal(value: Any, values: Mapping[int, Any], kind: str) -> Any:

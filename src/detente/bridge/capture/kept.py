@@ -24,7 +24,7 @@ from detente.bridge.capture.batch import aval
 from detente.bridge.capture.held import NUMBER, Left, with_each
 from detente.bridge.capture.lasting import Lasting, lasting
 from detente.bridge.capture.markers import of_every_turn
-from detente.bridge.graph import Aval, Graph, Output, Ref, node_refs, refs, without_dead
+from detente.bridge.graph import Aval, Graph, Output, Ref, computing, node_refs, refs, without_dead
 from detente.bridge.live.places import place
 from detente.bridge.live.python import PLAIN
 from detente.bridge.live.sources import OF_A_TRACE
@@ -214,14 +214,10 @@ def apart(graph: Graph, left: Sequence[Left]) -> tuple[Graph, Leaving]:
 
 def computed_by(graph: Graph, results: Iterable[Any]) -> list[tuple[Any, ...]]:
     """What computes these results, in words that say nothing of the nodes' numbers."""
-    wanted = {ref.id for result in results for ref in refs(result)}
     found = []
-    for node in reversed(graph.nodes):
-        if node.id in wanted:
-            read = list(node_refs(node))
-            wanted.update(ref.id for ref in read)
-            plain = [x for x in _flat((node.args, node.kwargs)) if not isinstance(x, Ref)]
-            found.append((node.op, repr(plain), len(read)))
+    for node in computing(graph, (ref.id for result in results for ref in refs(result))):
+        plain = [x for x in _flat((node.args, node.kwargs)) if not isinstance(x, Ref)]
+        found.append((node.op, repr(plain), sum(1 for _ in node_refs(node))))
     return found
 
 

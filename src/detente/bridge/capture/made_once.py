@@ -20,15 +20,14 @@ from typing import Any
 import torch
 
 from detente.bridge.arrays import to_torch
-from detente.bridge.capture.computed import computed
+from detente.bridge.capture.computed import compute
 from detente.bridge.capture.held import Left
 from detente.bridge.capture.kept import filled
-from detente.bridge.graph import Graph, Ref, node_refs
+from detente.bridge.graph import Graph, Ref, computing, node_refs, refs
 from detente.bridge.live.places import has, place, put
-from detente.bridge.private import outside_of_modes
+from detente.bridge.live.sources import ABSENT
 
 MOST = 8  # turns: a forward that makes another place whenever it runs is none of these
-_NOTHING = object()
 
 
 class Made(Exception):
@@ -46,7 +45,7 @@ def made_once(
     results; ``held`` are buffers, and tensors that the loss holds, by name. What stands where something stood before
     follows from constants alone: of a tensor it may be the next one of that."""
     ours = [one for one in left if (one.fresh or one.constant) and one.template is not None]
-    values = _values(graph, {ref.id for one in ours for result in one.results for ref in _refs(result)}, held)
+    values = _values(graph, {ref.id for one in ours for result in one.results for ref in refs(result)}, held)
     found = []
     for one in ours:
         parts = [_value(result, values) for result in one.results]
@@ -54,10 +53,6 @@ def made_once(
             whole = filled(one.template[0], lambda leaf, parts=parts: _of(leaf, parts))
             found.append((one.table, one.key, whole))
     return found
-
-
-def _refs(result: Any) -> list[Ref]:
-    return [result] if isinstance(result, Ref) else []
 
 
 def _of(leaf: Any, parts: list[Any]) -> Any:
@@ -76,23 +71,15 @@ def _value(result: Any, values: Mapping[int, Any]) -> torch.Tensor | None:
 
 def _values(graph: Graph, wanted: set[int], held: Mapping[str, torch.Tensor]) -> dict[int, Any]:
     """By id: what these read, as far as it is known."""
-    needed = []
-    for node in reversed(graph.nodes):
-        if node.id in wanted:
-            needed.append(node)
-            wanted = wanted | {ref.id for ref in node_refs(node)}
+    nodes = computing(graph, wanted)
+    read = wanted | {ref.id for node in nodes for ref in node_refs(node)}
     values: dict[int, Any] = {}
     for item in graph.inputs:
-        if item.kind == "constant" and item.id in wanted:
+        if item.kind == "constant" and item.id in read:
             values[item.id] = to_torch(graph.constants[item.name])
-        elif item.kind == "buffer" and item.id in wanted and not held[item.name].is_meta:
+        elif item.kind == "buffer" and item.id in read and not held[item.name].is_meta:
             values[item.id] = held[item.name].detach()
-    with outside_of_modes():
-        for node in reversed(needed):
-            if node.draw is None and all(ref.id in values for ref in node_refs(node)):
-                result = computed(node, values)
-                if result is not None:
-                    values[node.id] = result
+    compute(nodes, values)
     return values
 
 
@@ -108,12 +95,12 @@ class Filling:
 
     def fill(self, values: Iterable[tuple[Any, Any, Any]]) -> None:
         for table, key, value in values:
-            self._before.append((table, key, table[key] if has(table, key) else _NOTHING))
+            self._before.append((table, key, table[key] if has(table, key) else ABSENT))
             put(table, key, value)
 
     def empty(self) -> None:
         for table, key, before in reversed(self._before):
-            if before is not _NOTHING:
+            if before is not ABSENT:
                 put(table, key, before)
             elif has(table, key):
                 del table[key]
