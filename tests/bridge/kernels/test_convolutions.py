@@ -390,6 +390,9 @@ found = build.kernels()
 addresses = list(build._convolving())
 fail = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
 addresses[1] = ctypes.cast(fail, ctypes.c_void_p).value
+words = ctypes.create_string_buffer(b"it rains")
+say = ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: ctypes.addressof(words))
+addresses[-1] = ctypes.cast(say, ctypes.c_void_p).value if SAYS else 0
 found.library.detente_convolve_by((ctypes.c_void_p * len(addresses))(*addresses))
 sizes = Sizes.of((2, 9, 9, 16), (32, 16, 3, 3), (1, 1), (1, 1), (1, 1), 1)
 try:
@@ -399,14 +402,16 @@ except Exception as error:
 """
 
 
-def test_a_convolution_that_fails_is_told() -> None:
+@pytest.mark.parametrize("says", [True, False])
+def test_a_convolution_that_fails_is_told(says: bool) -> None:
     environment = {**os.environ, build.VARIABLE: "1"}
     ran = subprocess.run(
-        [sys.executable, "-c", FAILS],
+        [sys.executable, "-c", f"SAYS = {says}\n{FAILS}"],
         capture_output=True,
         text=True,
         timeout=120,
         env=environment,
         check=False,
     )
-    assert "told:" in ran.stdout and "torch's convolution failed" in ran.stdout, ran.stdout + ran.stderr
+    told = f"torch's convolution failed: the product: {'it rains' if says else 'its own words are on stderr'}"
+    assert "told:" in ran.stdout and told in ran.stdout, ran.stdout + ran.stderr

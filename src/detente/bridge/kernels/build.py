@@ -47,6 +47,7 @@ _CONVOLVES = (
     "omp_set_num_threads",
     "omp_get_max_threads",
 )
+_WORDS = "torch_exception_get_what_without_backtrace"  # of a release that keeps them; others write them to stderr
 _BUILDING = threading.Lock()
 _MAY: ContextVar[bool] = ContextVar("may_call", default=False)
 
@@ -159,9 +160,13 @@ def _opened() -> Any:
 def _convolving() -> tuple[int, ...] | None:
     """Where the functions of convolution.cc's `Torch` lie; None of a torch without them: XLA convolves."""
     try:
-        return (*map(_address, _CONVOLVES), _python("PyGILState_GetThisThreadState"))
+        known = (*map(_address, _CONVOLVES), _python("PyGILState_GetThisThreadState"))
     except AttributeError:
         return None
+    try:
+        return (*known, _address(_WORDS))
+    except AttributeError:
+        return (*known, 0)
 
 
 def declined() -> bool:

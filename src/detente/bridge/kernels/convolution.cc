@@ -11,6 +11,7 @@
 
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <string>
 
 #include "shared.h"
@@ -38,7 +39,8 @@ struct Torch {
   int32_t (*cpu)();
   void (*set_threads)(int);
   int (*threads)();
-  void* (*python)();  // what Python keeps of this thread; null where it does not know it
+  void* (*python)();       // what Python keeps of this thread; null where it does not know it
+  const char* (*words)();  // of what this thread was refused last; null of a torch that writes them to stderr
 };
 
 Torch torch;
@@ -97,6 +99,23 @@ struct Alone {
   ~Alone() { torch.set_threads(before); }
 };
 
+// What torch refused first: a piece may be refused in any thread, and the words of another's are not its.
+class Refused {
+ public:
+  void tell(const char* what) {
+    const std::lock_guard<std::mutex> lock(guard_);
+    if (!said_.empty()) return;
+    const char* words = torch.words == nullptr ? nullptr : torch.words();
+    said_ = std::string("torch's convolution failed: ") + what + ": " +
+            (words == nullptr || *words == 0 ? "its own words are on stderr" : words);
+  }
+  const std::string& said() const { return said_; }
+
+ private:
+  std::mutex guard_;
+  std::string said_;
+};
+
 enum class Of { kResult, kInput, kKernel };
 
 struct Sizes {
@@ -137,7 +156,7 @@ struct Convolution : Sizes {
   const float *x, *kernel, *gradient;
   float* result;
   int64_t each;  // channels (of one group alone) or groups of a piece
-  std::atomic<bool>* failed;
+  Refused* refused;
 
   // The channels that are cut: those of the input where its gradient is asked for, else those of the result.
   int64_t channels() const { return of == Of::kInput ? c() : o; }
@@ -146,10 +165,12 @@ struct Convolution : Sizes {
 
   void operator()(int64_t p) const {
     const Alone alone;
-    if (!computed(p * each, std::min(cut(), (p + 1) * each))) failed->store(true);
+    const char* what = computed(p * each, std::min(cut(), (p + 1) * each));
+    if (what != nullptr) refused->tell(what);
   }
 
-  bool computed(int64_t from, int64_t to) const {
+  // Null, or what torch refused.
+  const char* computed(int64_t from, int64_t to) const {
     const int64_t wide = c(), own = o / groups, taps = kh * kw;
     // Of one group a piece has all channels on the other side; of several, its groups' on both.
     const bool cuts_c = groups > 1 || of == Of::kInput, cuts_o = groups > 1 || of != Of::kInput;
@@ -168,24 +189,28 @@ struct Convolution : Sizes {
     const int64_t any_x[4] = {h * w * cs, 1, w * cs, cs}, any_k[4] = {cs / here * taps, 1, kw * cs / here, cs / here};
     const Tensor input(of == Of::kInput ? result : x + c0, of_x, of == Of::kInput ? any_x : x_steps);
     const Tensor weight(of == Of::kKernel ? result : kernel + at_kernel, of_k, of == Of::kKernel ? any_k : k_steps);
-    if (input.handle == nullptr || weight.handle == nullptr) return false;
+    if (input.handle == nullptr || weight.handle == nullptr) return "a tensor of our memory";
     Tensor found[3];
     if (of == Of::kResult) {
       if (torch.convolve(input.handle, weight.handle, nullptr, step, 2, low, 2, reach, 2, 0, none, 2, here,
                          &found[0].handle)) {
-        return false;
+        return "the product";
       }
-      return found[0].copy(of_y, y_steps, result + o0);
+      return copied(found[0], of_y, y_steps, result + o0);
     }
     const Tensor came(gradient + o0, of_y, y_steps);
-    if (came.handle == nullptr) return false;
+    if (came.handle == nullptr) return "a tensor of our memory";
     const int32_t wanted[3] = {of == Of::kInput, of == Of::kKernel, 0};
     if (torch.differentiate(came.handle, input.handle, weight.handle, nullptr, 0, step, 2, low, 2, reach, 2, 0, none, 2,
                             here, wanted, 3, &found[0].handle, &found[1].handle, &found[2].handle)) {
-      return false;
+      return "a gradient";
     }
-    return of == Of::kInput ? found[0].copy(of_x, x_steps, result + c0)
-                            : found[1].copy(of_k, k_steps, result + at_kernel);
+    return of == Of::kInput ? copied(found[0], of_x, x_steps, result + c0)
+                            : copied(found[1], of_k, k_steps, result + at_kernel);
+  }
+
+  static const char* copied(const Tensor& found, const int64_t (&sizes)[4], const int64_t (&steps)[4], float* to) {
+    return found.copy(sizes, steps, to) ? nullptr : "where its result lies";
   }
 };
 
@@ -197,10 +222,10 @@ std::string run(const Call& call, Convolution s) {
   const Pool pool = call.pool();
   const int64_t helpers = workers(pool), least = s.groups == 1 ? kVector : 1;
   s.each = ((s.cut() + helpers - 1) / helpers + least - 1) / least * least;
-  std::atomic<bool> failed{false};
-  s.failed = &failed;
+  Refused refused;
+  s.refused = &refused;
   share(pool, helpers, s.pieces(), s, torch.python() == nullptr);
-  return failed ? "torch's convolution failed; its own words are on stderr" : "";
+  return refused.said();
 }
 
 std::string forward(const Call& call) {
