@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 
-def sampled(values: Iterable[Any], every: int) -> list[Any]:
-    """``values`` for ``parametrize``: the first of each ``every`` as it is, the others with the mark ``long``."""
+def sampled(values: Iterable[Any], every: int, several: bool = False) -> list[Any]:
+    """``values`` for ``parametrize``: the first of each ``every`` as it is, the others with the mark ``long``;
+    ``several``: each is a tuple of several names' values."""
     return [
-        value if number % every == 0 else pytest.param(value, marks=pytest.mark.long)
+        value
+        if number % every == 0
+        else pytest.param(*(value if several else (value,)), marks=pytest.mark.long)
         for number, value in enumerate(values)
     ]

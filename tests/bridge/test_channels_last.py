@@ -19,6 +19,7 @@ from detente import bridge
 from detente.bridge.lower import channels_last
 from detente.bridge.lower.driver import load_table
 from detente.bridge.lower.table import TABLE
+from tests.sampled import sampled
 
 
 def squared(model: Any, batch: Any) -> torch.Tensor:
@@ -184,7 +185,7 @@ class Scale(nn.Module):
         return x * self.by + self.shift - self.rows + 0.5
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", sampled(NETS, 2))
 def test_gradients_and_buffers_are_torchs(name: str) -> None:
     torch.manual_seed(0)
     make, shape = NETS[name]
@@ -202,7 +203,7 @@ def test_convolutions_really_give_their_channels_last(monkeypatch: pytest.Monkey
     assert seen.count("aten.relu.default") == 4 and seen.count("aten.add.Tensor") == 2
 
 
-@pytest.mark.parametrize("form", ["unrolled", "rolled", "rolled+full", "inside"])
+@pytest.mark.parametrize("form", sampled(["unrolled", "rolled", "rolled+full", "inside"], 2))
 def test_blocks_in_a_loop(form: str) -> None:
     torch.manual_seed(0)
     agrees(nn.Sequential(*(block(4, 4) for _ in range(8))), torch.randn(2, 4, 6, 6), form=form)

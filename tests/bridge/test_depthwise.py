@@ -15,6 +15,7 @@ from torch import nn
 import detente
 from detente import bridge
 from tests.bridge.test_channels_last import agrees, near
+from tests.sampled import sampled
 
 CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "as ConvNeXt's": (nn.Conv2d(6, 6, 7, padding=3, groups=6), (2, 6, 9, 11)),
@@ -32,7 +33,7 @@ CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, 2))
 def test_it_trains_as_eager(name: str) -> None:
     layer, shape = CASES[name]
     torch.manual_seed(0)

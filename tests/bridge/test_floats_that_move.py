@@ -119,7 +119,7 @@ def trained(use: Any, place: str, bridge: bool) -> tuple[list[float], torch.dtyp
 
 
 @pytest.mark.parametrize("place", ["attribute", "batch"])
-@pytest.mark.parametrize("name", [*sampled(INPUTS, 4), *sampled(ASKED, 4)])
+@pytest.mark.parametrize("name", [*sampled(INPUTS, 6), *sampled(ASKED, 6)])
 def test_whatever_is_made_of_it_is_eagers(name: str, place: str) -> None:
     use = INPUTS.get(name) or ASKED[name]
     with warnings.catch_warnings():

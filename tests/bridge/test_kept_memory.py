@@ -57,6 +57,7 @@ of_glibc = pytest.mark.skipif(
 )
 
 
+@pytest.mark.long
 @of_glibc
 def test_steps_touch_no_fresh_pages_and_do_where_it_was_declined() -> None:
     # A step computes with some 100 MB in one block: more than the 32 that glibc would keep by itself.

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import detente
+from tests.sampled import sampled
 
 TABLE: dict[str, Any] = {}
 
@@ -143,7 +144,7 @@ USES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+@pytest.mark.parametrize("use", sampled(USES, 2), ids=lambda use: use.__name__)
 def test_it_is_eagers_and_stands_where_eager_leaves_it(use: Any) -> None:
     losses, left = trained(use, bridge=False)
     mine, its = trained(use, bridge=True)

@@ -44,6 +44,7 @@ def test_everything_that_is_decided_is_measured_once_and_anew_when_asked(tmp_pat
     assert again["leads"] != first["leads"] and {**again, "leads": 0} == {**first, "leads": 0}
 
 
+@pytest.mark.long
 def test_a_reader_is_told_what_is_called(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     kernels = tmp_path / "detente/kernels"
@@ -73,6 +74,7 @@ def test_who_wants_every_call_is_told_no_figure_that_nobody_measured(tmp_path: P
     assert not found["measured"] and found["leads"] == {} and not list(tmp_path.rglob("leads-*"))
 
 
+@pytest.mark.long
 def test_what_is_remembered_stays_where_nothing_is_measured_anew(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     if (why := told(prepare(tmp_path, "--format", "json"))["why"]) != "":

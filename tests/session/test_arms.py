@@ -79,6 +79,7 @@ def test_the_bridge_without_its_kernels_is_proved(detente: Any) -> None:
     assert rows["jax[torch-kernels=off]"]["status"] == "skipped"
 
 
+@pytest.mark.long
 def test_an_arm_that_does_nothing_is_skipped_with_its_figures(detente: Any) -> None:
     rows = rows_of(detente, "gemm", "gradient", "jax[fusion=off]", f"{IDLE}[fusion=off]", "jax[donation=off]")
     assert_proved(rows["jax[fusion=off]"])
@@ -90,6 +91,7 @@ def test_an_arm_that_does_nothing_is_skipped_with_its_figures(detente: Any) -> N
     assert undonated["status"] == "skipped" and "must go from some to none: 0 before" in undonated["reason"]
 
 
+@pytest.mark.long
 def test_what_a_stack_cannot_be_built_under_is_skipped_with_the_reason(detente: Any) -> None:
     rows = rows_of(detente, "gemm", "gradient", "jax", "jax[optimizer=outside]", "torch-eager[fusion=off]")
     assert_proved(rows["jax"])

@@ -9,11 +9,15 @@ import pytest
 from detente.records.session import Session
 from detente.session.request import Request
 from detente.session.run import run_session
+from tests.sampled import sampled
 
 NUMPY = f"{Path(__file__).with_name('own_framework.py')}:NumPy"
 
 
-@pytest.mark.parametrize(("settled_at", "asked", "blocks"), [(2, [2], 2), (4, [2, 4], 4), (99, [2, 4], 6)])
+@pytest.mark.parametrize(
+    ("settled_at", "asked", "blocks"),
+    sampled([(4, [2, 4], 4), (2, [2], 2), (99, [2, 4], 6)], 3, several=True),
+)
 def test_blocks_are_added_until_the_question_is_settled(
     home: Path, settled_at: int, asked: list[int], blocks: int
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_lightning_module_beside_a_keras_model_is_one_command(detente: Any, tm
         assert (row["parity"]["same_function"], row["parity"]["same_precision"]) == ("passed", "passed")
 
 
+@pytest.mark.long
 def test_a_model_of_jax_alone_is_held_against_itself(detente: Any) -> None:
     done = detente("compare", f"{MLP}/in_nnx.py:make", *QUICK, timeout=600)
     rows = rows_of(done)
@@ -86,6 +87,7 @@ def test_every_library_has_a_file_that_is_compared_alone() -> None:
     assert {file.stem for file in MLP.glob("in_*.py")} == {*ALONE, *ALONE_IN_THE_LONG_RUN, "in_nnx"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "stacks"),
     [
@@ -133,6 +135,7 @@ def test_a_planted_difference_is_named_with_its_layer(detente: Any, tmp_path: Pa
     assert layer.partition(".")[0] in named and done.returncode == 1, named
 
 
+@pytest.mark.long
 def test_a_model_that_drops_out_is_refused_and_runs_without(detente: Any, tmp_path: Path) -> None:
     text = (
         (MLP / "in_torch.py")

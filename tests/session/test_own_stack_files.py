@@ -191,6 +191,7 @@ def test_time_that_a_file_patches_at_import_is_not_the_parents(tmp_path: Path) -
     assert time.monotonic is before and "mine" not in sys.modules
 
 
+@pytest.mark.long
 def test_a_file_in_the_current_folder_takes_the_place_of_no_library(home: Path, tmp_path: Path) -> None:
     """A row left a torch.py there, and every later process of its rivals ran it. A module of the user's is found."""
     for name in ("torch", "numpy", "statistics"):

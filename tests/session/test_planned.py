@@ -16,6 +16,7 @@ LIMITS = {"torch-eager": 0.20, "jax": 0.20}
 FFN = ("compare", "ffn", "--size", "tiny", "--device", "cpu")
 
 
+@pytest.mark.long
 def test_planned_and_measured_stand_beside_each_other(detente: Any) -> None:
     words = (*FFN, "--stacks", ",".join(LIMITS), "--blocks", "1")
     done = detente(*words, "--no-aa", "--format", "json")

@@ -28,6 +28,7 @@ def test_what_never_holds_ends() -> None:
     assert search.tried == MOST_WORKERS and search.held is None
 
 
+@pytest.mark.long
 def test_a_session_finds_it(detente: Any) -> None:
     words = (
         "compare",

@@ -18,6 +18,7 @@ from detente.stacks.torch_compile import TorchCompile
 from detente.stacks.torch_eager import TorchEager
 from detente.stacks.torch_plan import Live
 from detente.workloads.catalogue import find_size, find_workload
+from tests.sampled import sampled
 
 NAMES = ("gemm", "ffn", "mha", "gpt2", "resnet50", "bert", "vit", "gpt_neo", "llama")
 
@@ -86,6 +87,7 @@ def test_other_regions_keep_no_state(region: str) -> None:
     assert found["planned_peak"] < planned(TorchEager(), "gpt2")["planned_peak"]
 
 
+@pytest.mark.long
 def test_a_wider_dtype_takes_twice_as_much_and_a_compiled_row_is_planned_as_eager() -> None:
     workload = find_workload("gpt2")
     size = find_size(workload, "tiny")
@@ -131,7 +133,7 @@ print("compilations", running.compiled().events)
 @pytest.mark.skipif(
     torch.__version__ < (2, 13), reason="Dynamo of torch 2.9 takes no fake tensors of another's"
 )
-@pytest.mark.parametrize("stack", ["torch-compile", "torch-compile-model"])
+@pytest.mark.parametrize("stack", sampled(["torch-compile", "torch-compile-model"], 2))
 def test_what_a_compiler_leaves_behind_is_found_and_nobodys_first_step_is_shorter(
     stack: str, tmp_path: Path
 ) -> None:
@@ -179,7 +181,8 @@ def test_of_a_compiled_program(stack: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "region"), [("gemm", "gradient"), ("llama", "forward"), ("gpt2", "gradient")]
+    ("name", "region"),
+    sampled([("gemm", "gradient"), ("llama", "forward"), ("gpt2", "gradient")], 3, several=True),
 )
 def test_a_plan_of_weights_that_nobody_wrote_is_that_of_weights_which_are_there(
     name: str, region: str, monkeypatch: pytest.MonkeyPatch

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # What the text cannot show: a host that waits.
 UNSEEN = {"HostSync"}
 # A part of them in `make test`: one that broke, and the control.
-SOME = {"WideIndices", "Same"}
+SOME = {"Same"}
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ def loop(mode: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_the_studys_loop_tells_less_than_the_work_takes_and_a_loss_of_its_own() -> None:
     torch, jax = loop("torch-eager"), loop("jax")
     assert torch["loss"] == torch["cross_entropy"]

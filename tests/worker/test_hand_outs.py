@@ -89,6 +89,7 @@ def taken(running: Any, moves: bool = True) -> Any:
     return taking.of_state(3)
 
 
+@pytest.mark.long
 def test_steps_on_fresh_batches_lie_between_two_stretches_and_in_turns_with_seen_ones() -> None:
     class Noting(Steps):
         def __init__(self) -> None:

@@ -63,6 +63,7 @@ def test_long_steps_whose_samples_end_early_are_seen(monkeypatch: pytest.MonkeyP
     assert max(found["waits"]) < 1e-4 and found["read_t_k"] == pytest.approx(STEP_S, rel=1e-3)
 
 
+@pytest.mark.long
 def test_what_looks_odd_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that went faster behind the window, or slower, and a clock that is early in both looks."""
     for factor in (0.5, 1.6):

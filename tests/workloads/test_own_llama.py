@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import jax
 import numpy as np
+import pytest
 import torch
 
 from detente.judge.parity import SAME_FUNCTION
@@ -95,6 +96,7 @@ def make(layers=2):
 """
 
 
+@pytest.mark.long
 def test_a_llama_of_ones_own_is_transformers(tmp_path):
     for name, text in (("llama_torch", TORCH), ("llama_nnx", NNX)):
         (tmp_path / f"{name}.py").write_text(text)

@@ -146,6 +146,7 @@ print("raised")
 """
 
 
+@pytest.mark.long
 def test_jax_narrows_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", JAX], check=False, capture_output=True, text=True, timeout=300

@@ -280,6 +280,7 @@ def once(tmp_path: Path, ours: str) -> list[str]:
     return done.stdout.strip().splitlines()[-1].split("|")
 
 
+@pytest.mark.long
 def test_what_jaxs_own_cache_gave_is_not_written_without_its_code(tmp_path):
     """XLA writes an executable that it has read itself as one that calls functions which are nowhere."""
     value, known, why = once(tmp_path, "first")

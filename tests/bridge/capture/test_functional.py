@@ -17,6 +17,7 @@ from detente.bridge.capture import export
 from detente.bridge.capture.capture import capture
 from detente.bridge.capture.functional import Functional
 from detente.bridge.refusal import Refused
+from tests.sampled import sampled
 
 _spec = importlib.util.spec_from_file_location("families", Path(__file__).parents[1] / "test_families.py")
 assert _spec is not None and _spec.loader is not None
@@ -62,7 +63,7 @@ def both(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("family", families.FAMILIES, ids=lambda family: family.__name__)
+@pytest.mark.parametrize("family", sampled(families.FAMILIES, 3), ids=lambda family: family.__name__)
 def test_both_ways_are_one_graph(both, family):
     torch.manual_seed(0)
     model, batch = family()
@@ -151,17 +152,17 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", sampled(SHORT, 2))
 def test_operators_that_may_alias_are_rewritten_where_they_stand(both, name):
     assert both(Of(SHORT[name]), X)
 
 
-@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("name", sampled(WRITES, 2))
 def test_what_is_written_is_followed(both, name):
     assert both(Of(WRITES[name]), X)
 
 
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", sampled(LONG, 2))
 def test_what_writes_or_has_regions_is_traced_again(both, name):
     assert not both(Of(LONG[name]), X)
 

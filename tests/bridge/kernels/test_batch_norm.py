@@ -18,6 +18,7 @@ from detente.bridge.kernels.batch_norms import Norm, normalised, spread
 from detente.programs.count import count_program
 from detente.programs.hlo import read_hlo
 from detente.programs.kinds import kinds_of
+from tests.sampled import sampled
 
 TARGET = "detente_batch_norm"
 # One row, one channel, a width that no loop has, blocks and pieces that end in the middle, more channels than a block
@@ -339,7 +340,7 @@ def stepped(model: nn.Module, x: torch.Tensor, loss: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", sampled(LAYERS, 2))
 def test_a_layer_trains_as_eagers_and_moves_its_statistics(name: str) -> None:
     make, shape = LAYERS[name]
     torch.manual_seed(0)

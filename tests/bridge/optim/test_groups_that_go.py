@@ -11,6 +11,7 @@ from torch import nn
 
 import detente
 from detente.bridge.refusal import Refused
+from tests.sampled import sampled
 
 X = torch.linspace(-1.0, 1.0, 30).reshape(5, 6)
 Made = tuple[nn.Module, torch.optim.Optimizer]
@@ -178,7 +179,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("make", "edit", "when"), CASES)
+@pytest.mark.parametrize(("make", "edit", "when"), sampled(CASES, 2, several=True))
 def test_it_trains_as_eager_does(
     make: Callable[[Any], torch.optim.Optimizer], edit: Callable[..., None], when: int
 ) -> None:

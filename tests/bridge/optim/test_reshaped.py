@@ -14,6 +14,7 @@ from detente.bridge.graph import Aval
 from detente.bridge.optim import rule as rules
 from detente.bridge.optim.reshaped import OF_EACH_ELEMENT, reshaped
 from detente.bridge.optim.rule import trace
+from tests.sampled import sampled
 
 SHAPES = ((3,), (1,), (7,), (2, 3), (1, 1), (3, 2), (5, 1, 2), (2, 2, 2), ())
 OPTIONS: dict[type, tuple[dict[str, Any], ...]] = {
@@ -48,7 +49,7 @@ def test_every_optimizer_that_is_reshaped_is_here() -> None:
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", sampled([torch.float32, torch.bfloat16, torch.complex64], 3), ids=str)
 def test_it_is_the_program_that_a_trace_gives(
     kind: type, options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,7 +189,7 @@ FOUND: dict[Callable[[], Any], list[int]] = {
     local_and_global: [4],
     hidden_states: [4],
 }
-QUICK = {resnet, hidden_states}
+QUICK = {resnet}
 
 
 @pytest.mark.parametrize(

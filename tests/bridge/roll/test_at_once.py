@@ -17,6 +17,7 @@ from detente.bridge.passes.unbound import SELECT, UNBIND, unbind_selections
 from detente.bridge.roll.at_once import CAT, STACK, at_once
 from detente.bridge.roll.fold import ROLL, roll
 from tests.bridge.test_channels_last import agrees
+from tests.sampled import sampled
 
 STEPS, WIDTH = 12, 4
 
@@ -96,7 +97,7 @@ WHOLE: dict[str, tuple[Any, dict[str, int] | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", sampled(WHOLE, 3))
 def test_pieces_in_the_order_of_the_loop_are_one_tensor_and_train_as_eager(name: str) -> None:
     model, left = WHOLE[name]
     torch.manual_seed(0)
@@ -125,7 +126,7 @@ class Layered(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("form", ["rolled", "rolled+dots", "rolled+full", "inside"])
+@pytest.mark.parametrize("form", sampled(["rolled", "rolled+dots", "rolled+full", "inside"], 4))
 def test_also_inside_of_layers(form: str) -> None:
     torch.manual_seed(0)
     model, x = Layered(3), torch.randn(2, STEPS, WIDTH)
@@ -155,7 +156,7 @@ class Again(nn.Module):
 
 
 @pytest.mark.parametrize("make", [lambda: Recurrent(without_gradients), Again], ids=["no_grad", "checkpoint"])
-@pytest.mark.parametrize("form", ["rolled", "rolled+dots", "unrolled"])
+@pytest.mark.parametrize("form", sampled(["rolled", "rolled+dots", "unrolled"], 3))
 def test_regions_keep_what_they_mean(make: Any, form: str) -> None:
     torch.manual_seed(0)
     assert agrees(make(), torch.randn(3, STEPS, WIDTH), form=form).choice.form == form

@@ -32,7 +32,7 @@ def model() -> Any:
     return transformers.GPT2LMHeadModel(config).train()
 
 
-_DAILY = ("SGD with momentum", "AdamW", "RMSprop")
+_DAILY = ("AdamW",)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch import nn
 
 from detente import bridge
 from detente.bridge.refusal import Refused
+from tests.sampled import sampled
 
 X = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(1))
 
@@ -93,12 +94,12 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", sampled(OPTIMIZERS, 3))
 def test_every_optimizer_of_torch(name: str) -> None:
     agree(OPTIMIZERS[name])
 
 
-@pytest.mark.parametrize("form", ["rolled", "rolled+full", "inside"])
+@pytest.mark.parametrize("form", sampled(["rolled", "rolled+full", "inside"], 3))
 def test_loops_over_layers(form: str) -> None:
     step = agree(OPTIMIZERS["adamw"], layers=8, form=form)
     assert step.choice.form == form

@@ -491,7 +491,7 @@ def an_ensemble(m, x):
     return m(x).pow(2).mean() + m(x).var(0).mean()
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 4))
+@pytest.mark.parametrize("name", sampled(CASES, 6))
 def test_trains_as_eager_pytorch_does(name, same_function):
     make, batch, loss = CASES[name]
     torch.manual_seed(1)

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import detente
 from detente import bridge
+from tests.sampled import sampled
 
 NAN, INF = float("nan"), float("inf")
 RAISED = "raised"
@@ -92,7 +93,7 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", sampled(CELLS, 3))
 def test_a_quotient_on_the_border_of_a_cell_belongs_to_the_cell_of_eager(name):
     find, inside, border = CELLS[name]
     draw = Drawn(1)
@@ -127,7 +128,7 @@ RESIZES = {
 }
 
 
-@pytest.mark.parametrize("name", RESIZES)
+@pytest.mark.parametrize("name", sampled(RESIZES, 3))
 def test_a_pixel_that_is_not_finite_reaches_its_neighbours_alone(name):
     resize, lost = RESIZES[name]
     draw = Drawn(2)
@@ -259,7 +260,7 @@ FACTORS = {
 }
 
 
-@pytest.mark.parametrize("name", FACTORS)
+@pytest.mark.parametrize("name", sampled(FACTORS, 3))
 def test_a_factorisation_that_fails_says_where(name):
     factor, last = FACTORS[name]
     draw = Drawn(8)
@@ -391,7 +392,7 @@ RAISES = {
 }
 
 
-@pytest.mark.parametrize("name", RAISES)
+@pytest.mark.parametrize("name", sampled(RAISES, 3))
 def test_where_eager_raises_the_step_does(name):
     made, loss, good, bad = RAISES[name]
     assert same(made, loss, [good, good, good, bad, good])[-1] == RAISED
@@ -420,7 +421,7 @@ ROUNDED = {
 }
 
 
-@pytest.mark.parametrize("name", ROUNDED)
+@pytest.mark.parametrize("name", sampled(ROUNDED, 3))
 def test_a_cast_there_and_back_rounds(name):
     seen, scale = ROUNDED[name]
 

@@ -9,10 +9,11 @@ from detente.explain.captured_parts import divide
 from detente.session.capturing import capture_programs
 from detente.session.request import Request
 from detente.stacks.catalogue import STACKS
+from tests.sampled import sampled
 
 LEAST = {"torch-eager": 0.85, "torch-compile": 0.85}
 # In every run; all of them in `make test-matrix`. torch-compile's takes a minute on two cores: it is of that one alone.
-QUICK = [("gpt2", "jax"), ("gpt2", "detente"), ("resnet50", "torch-eager")]
+QUICK = sampled([("gpt2", "detente"), ("gpt2", "jax"), ("resnet50", "torch-eager")], 3, several=True)
 ALL = [
     (workload, stack)
     for workload in ("gpt2", "bert", "vit", "resnet50")
