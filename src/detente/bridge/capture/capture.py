@@ -19,6 +19,7 @@ from detente.bridge.capture.generators import Generators, common, of_the_system
 from detente.bridge.capture.held import Left, read_of, standing_in
 from detente.bridge.capture.kept import ROOM, Leaving, computed_by, keeping
 from detente.bridge.capture.made_once import MOST, Filling, Made, made_once
+from detente.bridge.capture.own_class import refuse_classes
 from detente.bridge.capture.read_values import ReadValues
 from detente.bridge.capture.same_parts import same_parts
 from detente.bridge.capture.settled import (
@@ -123,6 +124,7 @@ def _capture_once(
     used = tuple(sorted(names & set(outside.values())))
     _none_that_moves(model, captured.graph, {name: before.tensors[name] for name in used})
     writes = (*captured.writes, *parts)
+    refuse_classes(ran.users())
     code = replace(ran.names(), values=frozenset(subject.values.names))
     return replace(captured, ran=code, codes=ran.users(), outside=used, writes=writes)
 

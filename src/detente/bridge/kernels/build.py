@@ -47,7 +47,9 @@ _CONVOLVES = (
     "omp_set_num_threads",
     "omp_get_max_threads",
 )
-_WORDS = "torch_exception_get_what_without_backtrace"  # of a release that keeps them; others write them to stderr
+_WORDS = (
+    "torch_exception_get_what_without_backtrace"  # of a release that keeps them; others write them to stderr
+)
 _BUILDING = threading.Lock()
 _MAY: ContextVar[bool] = ContextVar("may_call", default=False)
 

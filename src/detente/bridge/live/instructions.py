@@ -19,6 +19,10 @@ _STORES_GLOBAL = dis.opmap["STORE_GLOBAL"]
 _GLOBALS = frozenset({"globals", "__globals__", "f_globals"})
 _MODULES = frozenset({"modules", "import_module", "__import__"})
 _OF_A_TABLE = frozenset({"get", "__getitem__", "pop", "setdefault"})
+# An object's own class, what tensors' are called, and what holds one against the other.
+_OWN_CLASS = frozenset({"type", "__class__"})
+_OF_TENSORS = frozenset({"Tensor", "Parameter"})
+_HOLDS = ("IS_OP", "COMPARE_OP", "CONTAINS_OP")
 # How a key is loaded that stands in the code, or in a global of it.
 _SAYS = ("LOAD_CONST", "LOAD_GLOBAL", "LOAD_NAME")
 _OF_WHAT_IS_LOADED = ("LOAD_ATTR", "LOAD_METHOD")
@@ -48,6 +52,25 @@ def _by_a_constant(steps: Sequence[dis.Instruction]) -> bool:
     name, after = loads[values[1]], steps[values[1] + 1]
     said = name.opname == "LOAD_CONST" and isinstance(name.argval, str)
     return said and not after.opname.startswith(_OF_WHAT_IS_LOADED)  # "".join(...)
+
+
+@cache
+def holds_classes(code: types.CodeType) -> int:
+    """The line on which it holds an object's own class against a tensor's (``type(x) is torch.Tensor``), or that one's
+    name; 0 where there is none. By lines: two questions on one are taken for this one, and a class that a table names
+    is not seen."""
+    said: dict[int, set[str]] = {}
+    for step in _steps(code):
+        line = step.positions.lineno if step.positions else None
+        facts = said.setdefault(line or 0, set())
+        if step.opname in _HOLDS:
+            facts.add("holds")
+        if step.opcode in dis.hasname and step.argval in _OWN_CLASS:
+            facts.add("its own")
+        values = step.argval if isinstance(step.argval, tuple | frozenset) else (step.argval,)
+        if any(isinstance(value, str) and value in _OF_TENSORS for value in values):
+            facts.add("a tensor's")
+    return min((line for line, facts in said.items() if len(facts) == 3), default=0)
 
 
 def asks_globals(code: types.CodeType) -> bool:
