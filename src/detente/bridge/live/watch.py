@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from detente.bridge.live.places import Places
+from detente.bridge.live.unheard import Unheard
 from detente.bridge.private import plainly
 
 _TABLES = ("_parameters", "_buffers", "_modules")
@@ -66,6 +67,7 @@ class Watch:
         self._all = [*tensors, *self.outside.values()]
         self._all_names = [*names, *self.outside]
         self._sizes = plainly(self._sized)
+        self._unheard = plainly(Unheard, self._all_names, self._all)
         self._versions, self._trained = plainly(self._moving)
 
     def resized(self) -> list[str]:
@@ -90,6 +92,8 @@ class Watch:
     def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
         """The step itself has just written to these, or taken what they hold. Whatever else moved is news still."""
         mine, held = plainly(lambda: ({_memory(t) for t in tensors}, [_memory(t) for t in self._all]))
+        if self._unheard:
+            plainly(self._unheard.written, mine)
         versions, _ = plainly(self._moving)
         self._versions = [
             now if place in mine else then
@@ -120,12 +124,13 @@ class Watch:
         except (KeyError, RuntimeError):  # RuntimeError: two tensors were asked whether they are equal
             whole = False
         versions, trained = plainly(self._moving)
-        if whole and versions == self._versions and trained == self._trained:
+        unheard = plainly(self._unheard.moved) if self._unheard else ()
+        if whole and not unheard and versions == self._versions and trained == self._trained:
             return None
         written = tuple(
             name
             for name, now, then in zip(self._all_names, versions, self._versions, strict=True)
-            if now != then
+            if now != then or name in unheard
         )
         if not whole:
             return Changes(written, tuple(self._replaced()))
