@@ -23,6 +23,8 @@ _OF_A_TABLE = frozenset({"get", "__getitem__", "pop", "setdefault"})
 _OWN_CLASS = frozenset({"type", "__class__"})
 _OF_TENSORS = frozenset({"Tensor", "Parameter"})
 _HOLDS = ("IS_OP", "COMPARE_OP", "CONTAINS_OP")
+_JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
+_ENDS = ("STORE_", "POP_TOP", "RETURN_")  # where an expression's value goes
 # How a key is loaded that stands in the code, or in a global of it.
 _SAYS = ("LOAD_CONST", "LOAD_GLOBAL", "LOAD_NAME")
 _OF_WHAT_IS_LOADED = ("LOAD_ATTR", "LOAD_METHOD")
@@ -57,20 +59,21 @@ def _by_a_constant(steps: Sequence[dis.Instruction]) -> bool:
 @cache
 def holds_classes(code: types.CodeType) -> int:
     """The line on which it holds an object's own class against a tensor's (``type(x) is torch.Tensor``), or that one's
-    name; 0 where there is none. By lines: two questions on one are taken for this one, and a class that a table names
-    is not seen."""
-    said: dict[int, set[str]] = {}
+    name; 0 where there is none. Told by what one expression loads, up to a jump or where its value goes: a class that
+    a name or a table of the user's holds is not seen."""
+    said: set[str] = set()
     for step in _steps(code):
-        line = step.positions.lineno if step.positions else None
-        facts = said.setdefault(line or 0, set())
-        if step.opname in _HOLDS:
-            facts.add("holds")
+        if step.opcode in _JUMPS or step.opname.startswith(_ENDS):
+            said = set()
+            continue
         if step.opcode in dis.hasname and step.argval in _OWN_CLASS:
-            facts.add("its own")
+            said.add("its own")
         values = step.argval if isinstance(step.argval, tuple | frozenset) else (step.argval,)
         if any(isinstance(value, str) and value in _OF_TENSORS for value in values):
-            facts.add("a tensor's")
-    return min((line for line, facts in said.items() if len(facts) == 3), default=0)
+            said.add("a tensor's")
+        if step.opname in _HOLDS and len(said) == 2:
+            return (step.positions.lineno if step.positions else None) or code.co_firstlineno
+    return 0
 
 
 def asks_globals(code: types.CodeType) -> bool:
