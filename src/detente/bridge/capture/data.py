@@ -1,7 +1,8 @@
 """``x.data``, and moves that move nothing: torch.export stumbles over both.
 
 While a program is captured ``x.data`` is ``x.detach()``, and ``x.data = y`` writes ``y`` under no_grad, or nothing
-where ``y`` is the same memory. ``module.to(...)`` that changes no tensor changes nothing.
+where ``y`` is the same memory. ``module.to(...)`` that changes no tensor changes nothing. What torch.export itself
+makes of a parameter by ``.data`` is marked: it takes a gradient, and an alias that the user detached does not.
 
 How it can fail: ``x.data = y`` lets other names of the old memory keep their values in eager torch, and here they see
 the new ones; the certificate sees that.
@@ -16,9 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from detente.bridge.capture.markers import capturing
 from detente.bridge.capture.where import here
 from detente.bridge.private import FakeTensor
 from detente.bridge.refusal import refuse
+
+_TAKES = "_detente_takes_gradient"
 
 
 def one_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -32,6 +36,12 @@ def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
         and one.storage_offset() == other.storage_offset()
         and (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
     )
+
+
+def takes_gradient(constant: torch.Tensor) -> bool:
+    """Whether a constant of torch.export's takes a gradient in eager. Of a parameter that stands in no table of the
+    module's torch.export keeps ``.data``, which says no."""
+    return constant.requires_grad or _TAKES in constant.__dict__
 
 
 def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -53,7 +63,12 @@ def keep_data() -> Iterator[None]:
     plain_apply: Any = nn.Module._apply
 
     def get_data(self: torch.Tensor) -> Any:
-        return self.detach() if isinstance(self, FakeTensor) else data.__get__(self)
+        if isinstance(self, FakeTensor):
+            return self.detach()
+        found = data.__get__(self)
+        if self.requires_grad and capturing() is None:  # torch.export asks, and no code of the user's
+            found.__dict__[_TAKES] = True
+        return found
 
     def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
         if isinstance(self, FakeTensor) and isinstance(value, FakeTensor):

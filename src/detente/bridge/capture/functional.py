@@ -53,6 +53,7 @@ class Functional:
     graph_module: GraphModule
     graph_signature: Signature
     constants: Any
+    state_dict: Any
 
 
 def functional(exported: Any) -> Any:
@@ -129,6 +130,7 @@ class _Short:
             GraphModule(module, self.graph),
             Signature(list(signature.input_specs), [*outputs, *signature.output_specs]),
             self.exported.constants,
+            self.exported.state_dict,
         )
 
     def place(self, spec: Any) -> Any:

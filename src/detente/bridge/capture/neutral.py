@@ -15,6 +15,7 @@ from torch.fx import Node as FxNode
 from detente.bridge.arrays import to_numpy
 from detente.bridge.capture import functions, parts, ragged, strides
 from detente.bridge.capture.batch import Layout, aval
+from detente.bridge.capture.data import takes_gradient
 from detente.bridge.capture.functions import Kept
 from detente.bridge.capture.provenance import Tag, Tags, scope_of
 from detente.bridge.capture.ragged import Ragged
@@ -62,7 +63,7 @@ def convert(
                 role = "parameter" if name in held.parameters else "buffer"
                 known = Input(maker.number(), role, name, aval(held.tensors[name]), name in held.trainable)
                 inputs.append(known)
-            maker.values[node] = Ref(known.id)
+            maker.values[node] = maker.of_own(node, known, _object(exported, spec.target))
             continue
         if kind == "USER_INPUT":
             item = Input(maker.number(), "batch", next(paths), maker.aval(node))
@@ -108,6 +109,11 @@ def convert(
     return Graph(tuple(inputs), tuple(maker.nodes), tuple(outputs), constants)
 
 
+def _object(exported: Any, target: str) -> torch.Tensor | None:
+    """What the user's code read where the program reads ``target``: of one memory there may be several."""
+    return exported.constants.get(target, exported.state_dict.get(target))
+
+
 def _first(node: FxNode) -> FxNode:
     assert isinstance(node.args[0], FxNode)
     return node.args[0]
@@ -137,6 +143,14 @@ class _Maker:
 
     def aval(self, node: FxNode) -> Aval:
         return _aval(node.meta.get("val"))
+
+    def of_own(self, node: FxNode, known: Input, read: torch.Tensor | None) -> Ref:
+        """A tensor of the module's. Read by another object of its memory that takes no gradient (``weight.detach()`` in
+        a closure, an entry of a ``state_dict``, a teacher's ``p.data = q.data``), it has the weight's value and leads
+        no gradient to it."""
+        if not known.trainable or read is None or takes_gradient(read):
+            return Ref(known.id)
+        return self.emit(node, "aten.detach.default", (Ref(known.id),), known.aval)
 
     def body(self, module: GraphModule) -> None:
         for node in module.graph.nodes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
@@ -23,10 +24,14 @@ def put(table: Any, key: Any, value: Any) -> None:
 
 
 class Slots:
-    """What an object keeps in ``__slots__``, as a table."""
+    """What an object keeps in ``__slots__``, as a table. It holds the object where no weak reference can: what is gone
+    has nothing in it."""
 
     def __init__(self, owner: Any) -> None:
-        self.owner = owner
+        try:
+            self._owner: Callable[[], Any] = weakref.ref(owner)
+        except TypeError:
+            self._owner = lambda: owner
         named = (vars(kind).get("__slots__", ()) for kind in type(owner).__mro__)
         self.names = [
             n
@@ -34,6 +39,10 @@ class Slots:
             for n in ((found,) if isinstance(found, str) else tuple(found))
             if not n.startswith("__")
         ]
+
+    @property
+    def owner(self) -> Any:
+        return self._owner()
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and hasattr(self.owner, name)
@@ -45,7 +54,17 @@ class Slots:
             raise KeyError(name) from None
 
     def __setitem__(self, name: str, value: Any) -> None:
-        object.__setattr__(self.owner, name, value)  # past what a frozen dataclass forbids
+        if (owner := self.owner) is not None:
+            object.__setattr__(owner, name, value)  # past what a frozen dataclass forbids
+
+    def __delitem__(self, name: str) -> None:
+        object.__delattr__(self.owner, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.names if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
     def items(self) -> list[tuple[str, Any]]:
         return [(name, self[name]) for name in self.names if name in self]
@@ -108,7 +127,23 @@ class OfContext:
         self.owner.set(value)
 
 
-_MADE_ANEW = (Slots, OfClass, OfCell, OfContext)
+class OfReference:
+    """Whether what a weak reference refers to is there, as a table with one place. The thing itself is not held."""
+
+    def __init__(self, owner: weakref.ref[Any]) -> None:
+        self.owner = owner
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __getitem__(self, name: str) -> bool:
+        return self.owner() is not None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """What is gone cannot be put back."""
+
+
+_MADE_ANEW = (Slots, OfClass, OfCell, OfContext, OfReference)
 
 
 def place(table: Any, key: Any) -> tuple[int, Any]:

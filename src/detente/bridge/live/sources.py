@@ -15,8 +15,8 @@ import operator
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from types import CellType, FunctionType, ModuleType
+from itertools import chain, repeat
+from types import CellType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,8 @@ class Whole:
 class Sources:
     """``slots`` are (table, key, value, name); ``sizes`` are tables with their length; ``empty`` are tables that held
     nothing, and ``hooks`` (table, key, value, name) those of torch's that held no hook; ``arrays`` are numpy arrays
-    with their bytes, ``sets`` are sets with a copy; ``functions`` are users' functions with what they are made of;
+    with their bytes, and ``objects`` keeps what lies in those of objects; ``sets`` are sets with a copy; ``functions``
+    are users' functions with what they are made of;
     ``tensors`` are those that are no parameter and no buffer, by name. ``keys`` are what a table held, by its id;
     ``counted`` which of its names count, and those that it held of them; ``iterators`` are names of what says another
     thing whenever it is asked for its next; ``wholes`` are containers too long to be remembered value by value, and
@@ -94,6 +95,7 @@ class Sources:
     hooks: list[tuple[Any, Any, Any, str]] = field(default_factory=list)
     cells: list[tuple[CellType, Any, str]] = field(default_factory=list)
     arrays: list[tuple[Any, bytes, str]] = field(default_factory=list)
+    objects: list[Any] = field(default_factory=list)
     sets: list[tuple[set[Any], frozenset[Any], str]] = field(default_factory=list)
     functions: list[tuple[FunctionType, tuple[Any, ...], str]] = field(default_factory=list)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -146,6 +148,8 @@ class Sources:
         self._places = Places((table, key, value) for table, key, value, _ in self.slots)
         self._tables = [table.view if isinstance(table, OfClass) else table for table, _, _ in self.sizes]
         self._lengths = [length for _, length, _ in self.sizes]
+        self._ordered = [t for t in self._tables if isinstance(t, dict | MappingProxyType)]
+        self._newest = self._newest_now()
         self._held = [cell for cell, _, _ in self.cells]
         self._contents = [value for _, value, _ in self.cells]
         self._nothing = [*(table for table, _ in self.empty), *(table for _, _, table, _ in self.hooks)]
@@ -178,6 +182,7 @@ class Sources:
                 or any(self._nothing)
                 or RemovableHandle.next_id != self._registered
                 or list(map(len, self._tables)) != self._lengths
+                or self._newest_now() != self._newest
                 or any(c.cell_contents is not v for c, v in zip(self._held, self._contents, strict=True))
                 or not all(map(operator.is_, self._made_of_now(), self._made_of))
                 or any(a.tobytes() != b for a, b, _ in self.arrays)
@@ -193,6 +198,10 @@ class Sources:
         ):  # one is gone, or does not like to be compared
             return True
 
+    def _newest_now(self) -> list[Any]:
+        """The last key of each table that has an order: one goes and another comes, and the length stays."""
+        return list(map(next, map(reversed, self._ordered), repeat(None)))
+
     def function(self, function: FunctionType, name: str) -> None:
         self.functions.append((function, _MADE_OF(function), name))
 
@@ -206,14 +215,21 @@ class Sources:
         counts, then = self.counted[id(table)]
         return frozenset(filter(counts, table)) != then
 
+    def _swapped(self, table: Any) -> bool:
+        """Whether it holds other names than it did; of one whose names count in part that is asked of those."""
+        held = None if id(table) in self.counted else self.keys.get(id(table))
+        return held is not None and frozenset(table) != held
+
     def changes(self) -> dict[str, tuple[Any, Any]]:
         """What is not what it was: name -> (then, now). Takes values that are equal as they are."""
         found: dict[str, tuple[Any, Any]] = {}
+        gone: set[int] = set()  # tables of which a place that was looked at is gone
         for table, key, then, name in self.slots:
             try:
                 now = table[key]
             except (KeyError, IndexError):
                 now = ABSENT
+                gone.add(id(table))
             if now is not then and not same(then, now):
                 items = self._items(then, now)
                 if items is None:
@@ -222,7 +238,7 @@ class Sources:
                     found |= items
                     self.replaced[id(then)] = table[key]
         for table, length, name in self.sizes:
-            if self._grown(table, length):
+            if self._grown(table, length) or (id(table) not in gone and self._swapped(table)):
                 found[f"the size of {name}"] = (length, len(table))
         for function, then, name in self.functions:
             if any(map(operator.is_not, _MADE_OF(function), then)):
@@ -269,8 +285,10 @@ class Sources:
         return {names[i]: (was, value) for i, (was, value) in pairs if not same(was, value)}
 
     def are_values(self, changes: Mapping[str, tuple[Any, Any]]) -> bool:
-        """Whether these are plain values in the places of plain values, and nothing else."""
-        places = {name for *_, name in (*self.slots, *self.cells)}
+        """Whether these are plain values in the places of plain values, and nothing else. A place that is gone (of a
+        slot, of what a weak reference led to) has none."""
+        places = {name for *_, name in self.cells}
+        places |= {name for t, k, _, name in self.slots if name in changes and has(t, k)}
         return changes.keys() <= places and all(
             isinstance(value, PLAIN) for pair in changes.values() for value in pair
         )

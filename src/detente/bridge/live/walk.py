@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from detente.bridge.live.moving_number import MovingNumber, standing, stands
-from detente.bridge.live.places import OfClass, OfContext, Slots, put
+from detente.bridge.live.places import OfClass, OfContext, OfReference, Slots, put
 from detente.bridge.live.python import PLAIN, imported, in_library, names_in, of_library, users
 from detente.bridge.live.ran import Names
 from detente.bridge.live.sources import Sources, Whole
@@ -52,7 +52,13 @@ _UNREAD = frozenset(
 # Hooks of every module.
 _OF_ALL_MODULES = ("_global_forward_hooks", "_global_forward_pre_hooks")
 # Containers that Python's own code reads: of their attributes every one counts.
-_CONTAINERS = (ChainMap, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, configparser.RawConfigParser)
+_CONTAINERS = (
+    ChainMap,
+    weakref.WeakKeyDictionary,
+    weakref.WeakSet,
+    weakref.WeakValueDictionary,
+    configparser.RawConfigParser,
+)
 # Functions in C that belong to an object: ``weights.get``, ``rng.random``.
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _CACHED = type(functools.lru_cache(lambda: None))
@@ -86,6 +92,7 @@ def _walked(model: nn.Module, loss: Any, ran: Names | None) -> Walk:
     if ran is not None:
         walk.standing(ran)
     walk.trainers()
+    walk.kept.clear()  # what only a weak reference leads to goes when the user lets it go
     return walk
 
 
@@ -314,7 +321,7 @@ class Walk:
             self.found.arrays.append((value, value.tobytes(), name))
             if isinstance(value, np.ndarray) and value.dtype == object:
                 # Its bytes are where its objects lie, which is one object's place for as long as that lives.
-                self.kept.append(value.copy())
+                self.found.objects.append(value.copy())
                 for i, item in enumerate(value.flat):
                     self.value(item, f"{name}[{i}]")
         elif isinstance(value, _NUMBERS):
@@ -354,6 +361,9 @@ class Walk:
         elif isinstance(value, _CACHED):
             self.value(value.__wrapped__, name)
         elif isinstance(value, weakref.ref):
+            self._slot(
+                OfReference(value), "there", value() is not None, f"whether what {name} refers to is there"
+            )
             self.value(value(), name)
         elif isinstance(value, ContextVar):
             self._slot(OfContext(value), "value", value.get(None), f"what {name} says")
@@ -510,6 +520,8 @@ class Walk:
         for key, held in slots.items():
             if counts(key):
                 self._slot(slots, key, held, f"{name}.{key}")
+        if any(key not in slots for key in filter(counts, slots.names)):  # one that is empty may be filled
+            self._size(slots, name, counts)
         self.kind(type(value))
 
 

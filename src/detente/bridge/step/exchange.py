@@ -168,8 +168,10 @@ class Exchange(Filling):
         self._memory = where
         if sizes := self._watch.resized():
             return Changes(changes.written if changes is not None else (), tuple(sizes))
-        weights(self.model)
+        found = weights(self.model)
         self._ask_nobody(tensors_of(self.model))
+        if found.aliases != self.weights.aliases:  # of one memory now, or no more: two values are one
+            return Changes(changes.written if changes is not None else (), ("tensors share other memory",))
         return changes
 
     def _take_moments(self) -> None:

@@ -72,7 +72,11 @@ class Filling(Ruled):
             watch(self._rule.elsewhere(), self._moments)  # no table tells of who reads these
             self._moments.behind = False
             self._moments.exposed.clear()
-            self._held_moments = [(t, t._version) for t, _ in self._held_moments]
+            for step in (self, *self.sharing.others):
+                if (
+                    step.optimizer is self.optimizer
+                ):  # what this step wrote there is nobody's write for the others
+                    step._held_moments = [(t, t._version) for t, _ in step._held_moments]
         if optimizer:
             self._live = True
         if not filled:
@@ -211,6 +215,8 @@ class Filling(Ruled):
             self._state.take(other._state, names, optimizer=theirs)
             self._told_values = True
             self._rewritten = self._rewritten and not theirs
+            # A certificate of this step's first begins with the moments that the other left there, not with none.
+            self._stepped = self._stepped or (theirs and (other.count > 0 or other._stepped))
         self._live = False
         self._guard.behind = self._guard.behind or any(member._guard.behind for member in newer)
         self.sharing.looked()

@@ -82,6 +82,14 @@ class Keeping:
     def _table(self, kept: Kept) -> Any:
         return kept.table if kept.path is None else vars(self.model.get_submodule(kept.path))
 
+    def let_go(self) -> None:
+        """The programs that filled the places are gone: of a place that somebody else has emptied since nobody knows
+        (``prune.remove`` takes the attribute away that its hook sets, and a parameter has that name again)."""
+        self._rows = {
+            at: row for at, row in self._rows.items() if row.now is not ABSENT or row.last is ABSENT
+        }
+        self._of.clear()
+
     @property
     def places(self) -> Mapping[int, frozenset[Any]]:
         """Keys by the id of what holds them."""

@@ -270,6 +270,7 @@ class Variants(Captures):
     def start_anew(self) -> None:
         """The module is another one: what was captured goes, too."""
         self.forget()
+        self.keeping.let_go()
         self.captured.clear()
         self.asks.clear()
         self.same.clear()
