@@ -48,6 +48,21 @@ def slower_where_looked_at(evidence: Evidence) -> Evidence:
     return covered(replace(evidence, samples=samples))
 
 
+def uneven(honest: bool) -> Change:
+    """Samples of a seventh and of six tenths by turns; where the row is looked at, whole ones or as anywhere."""
+
+    def change(evidence: Evidence) -> Evidence:
+        assert evidence.window is not None
+        at = frozenset() if honest else {h.at for h in evidence.window.hand_outs}
+        samples = tuple(
+            s if i in at else replace(s, wall_ns=round((0.15, 0.6, 0.6)[i % 3] * s.wall_ns))
+            for i, s in enumerate(evidence.samples)
+        )
+        return covered(replace(evidence, samples=samples))
+
+    return change
+
+
 def works_when_asked(share: float) -> Change:
     """Handing the state out does this share of what the samples should have done."""
 
@@ -194,6 +209,7 @@ PLANTED = {
         "forward",
     ),
     "honest behind a hand-out": ("handout-is-a-tell", slower_where_looked_at, "train-step"),
+    "honest behind a hand-out, and uneven elsewhere": ("handout-is-a-tell", uneven(False), "train-step"),
     "half of the time is not in the samples": (
         "clock-not-covering",
         lambda e: replace(e, window=replace(e.window, parent_wall_ns=2 * e.window.parent_wall_ns)),
@@ -253,6 +269,10 @@ def test_a_fault_of_the_window_voids_its_row_and_no_other(name: str) -> None:
 @pytest.mark.parametrize("region", ["train-step", "gradient", "forward"])
 def test_a_fair_window_says_nothing(region: str) -> None:
     assert quiet(judge(make_session(region=region)))
+
+
+def test_uneven_samples_alone_are_no_tell() -> None:
+    assert "handout-is-a-tell" not in loud(judge(make_session(plant={"jax": uneven(True)})), "jax")
 
 
 def test_what_was_measured_before_windows_were_proved_is_not_checked_and_not_void() -> None:
