@@ -97,6 +97,19 @@ def makes_up(share: float) -> Change:
     return change
 
 
+def makes_up_by_a_helper(seconds: float) -> Change:
+    """As ``makes_up``, in a process that it started: a sleep to the row itself."""
+
+    def change(evidence: Evidence) -> Evidence:
+        made = makes_up(0.5)(evidence)
+        assert made.window is not None
+        hands = tuple(replace(h, cpu_ns=1_000_000) for h in made.window.hand_outs)
+        window = replace(made.window, hand_outs=hands)
+        return probe("threads", helped_s=seconds)(covered(replace(made, window=window)))
+
+    return change
+
+
 def makes_up_behind_stretches(*over: float) -> Change:
     """Hand-outs that take these shares of a sample longer than reading may."""
 
@@ -240,6 +253,7 @@ PLANTED = {
         makes_up(0.5),
         "train-step",
     ),
+    "the same work is done by a helper": ("clock-not-covering", makes_up_by_a_helper(0.15), "train-step"),
     "the work of a stretch is done when it ends": (
         "clock-not-covering",
         makes_up_behind_stretches(0, 0, 1, 0, 1, 0, 1),
@@ -269,6 +283,10 @@ def test_a_fault_of_the_window_voids_its_row_and_no_other(name: str) -> None:
 @pytest.mark.parametrize("region", ["train-step", "gradient", "forward"])
 def test_a_fair_window_says_nothing(region: str) -> None:
     assert quiet(judge(make_session(region=region)))
+
+
+def test_a_row_that_waits_and_has_no_helper_met_a_neighbour() -> None:
+    assert quiet(judge(make_session(plant={"jax": makes_up_by_a_helper(0.02)})), "jax")
 
 
 def test_uneven_samples_alone_are_no_tell() -> None:

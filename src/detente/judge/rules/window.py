@@ -53,6 +53,8 @@ TELL_SHARED = 2.0
 # samples are longer than nearly every other one made so much longer: so many standard deviations, by ranks, of all
 # processes together. Seven of 27 that are the longest are 3.9; of 443 fair rows none was above 0 (30 November).
 OUTRANKED = 3.5
+# Seconds of processes that a row started in its window: some ticks of the kernel's. What sleeps there has none.
+HELPED_S = 0.05
 # Steps that are read behind the window over those in it: a few per cent on a quiet machine, by processor time a half
 # where a neighbour comes with the reads.
 INSIDE = 1.5
@@ -172,6 +174,14 @@ def _proved(group: Group) -> Iterator[Hit]:
         yield from told
 
 
+def helped(p: Process) -> bool:
+    """Whether processes that this one started computed in its window. Then its own processor time says nothing of who
+    was waited for: a helper that makes up for left-out steps where the state is asked for costs its row a sleep."""
+    threads = p.evidence.probes.get("threads")
+    seconds = threads.get("helped_s") if isinstance(threads, dict) else None
+    return p.cell.contract.feed != "loader" and (seconds or 0.0) > HELPED_S
+
+
 def shared(foreign: float) -> bool:
     """Whether others used the machine; what is no number is as bad as it can be."""
     return not foreign <= FOREIGN
@@ -202,7 +212,8 @@ def tells(row: Row) -> list[Tell]:
         centre = _median(others, "wall_ns")
         spread = 1.48 * statistics.median(abs(s.wall_ns / s.steps - centre) for s in others) / centre
         cpu = _median(looked, "cpu_ns") / max(_median(others, "cpu_ns"), 1.0)
-        found.append(Tell(_median(looked, "wall_ns") / centre, cpu, spread, p.foreign))
+        wall = _median(looked, "wall_ns") / centre
+        found.append(Tell(wall, wall if helped(p) else cpu, spread, p.foreign))
     return found
 
 
@@ -228,7 +239,7 @@ def ranked(row: Row) -> float:
         times = TELL_SHARED if beside else TELL
         above += min(
             sum(_longer(a, b, field, times) for a in looked for b in others)
-            for field in (("wall_ns", "cpu_ns") if beside else ("wall_ns",))
+            for field in (("wall_ns", "cpu_ns") if beside and not helped(p) else ("wall_ns",))
         )
         above -= len(looked) * len(others) / 2
         variance += len(looked) * len(others) * (len(looked) + len(others) + 1) / 12
@@ -282,7 +293,7 @@ def _only_inside(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
             continue
         wall, cpu = read
         # Of an accelerator's work the processor knows nothing; beside others the clock knows little of the row's.
-        said = [wall] if on_gpu(row) else [cpu] if shared(p.foreign) else [wall, cpu]
+        said = [wall] if on_gpu(row) or helped(p) else [cpu] if shared(p.foreign) else [wall, cpu]
         found.append((min(said), INSIDE_SHARED if shared(p.foreign) else INSIDE))
     if found and all(times > most for times, most in found):
         times = statistics.median(times for times, _ in found)
