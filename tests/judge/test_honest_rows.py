@@ -170,3 +170,11 @@ def test_infinities_in_other_places_are(err: float, beside: float) -> None:
     found = proved(large, replace(FORBIDDEN, err=err))
     assert found.same_precision == "failed"
     assert "output logits is not finite in other places than the reference" in found.reason
+
+
+@pytest.mark.parametrize(("owed", "void"), [(False, False), (True, True), (None, True)])
+def test_a_forward_may_return_its_loss_alone(owed: bool | None, void: bool) -> None:
+    """Where the reference has nothing besides; sessions of before 30 November do not say what it has."""
+    told = {"outputs": []} if owed is None else {"outputs": [], "owed": owed}
+    found = loud(judge(make_session(plant={"jax": probe("consumed", **told)}, region="forward")), "jax")
+    assert ("work-removed" in found) is void, found

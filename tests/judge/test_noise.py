@@ -8,6 +8,7 @@ import math
 import random
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -235,3 +236,23 @@ def test_the_stored_bound_is_what_its_sources_give():
     found = measured.estimate([s for s in series if STORED.provisional or s.blocks >= measured.WANTED_BLOCKS])
     assert found.bound == pytest.approx(STORED.bound, abs=1e-3)
     assert len(found.of) == STORED.sessions and STORED.bound >= measured.LEAST
+
+
+def test_each_workload_has_a_pair_of_its_own_where_the_first_stack_cannot_run_it():
+    """``compare my_torch.py:make gpt2 --stacks jax,torch-eager``: the first has no definition in JAX, so that eager
+    runs twice there. Its noise counted for nothing, and its twin was a row beside it."""
+    one = make_session(10, steps={"torch-eager": 0.1, "jax": 0.104}, twin=1.03, workload="own", seed=1)
+    two = make_session(10, steps={"jax": 0.1, "torch-eager": 0.2}, workload="gpt2", seed=2)
+    both = replace(
+        two,
+        planned=(*one.planned, *two.planned),
+        processes=(*one.processes, *two.processes),
+        aa=("jax", "jax#aa"),
+    )
+    result = judge(both)
+    assert {name.partition("/")[0]: (v.a, v.b) for name, v in result.session.aa.items()} == {
+        "own": ("torch-eager#aa", "torch-eager"),
+        "gpt2": ("jax#aa", "jax"),
+    }
+    assert not any(label.endswith("#aa") for v in result.verdicts for label in (v.a, v.b))
+    assert result.session.state == "drifting"  # 3 % apart from itself: no ratio can be trusted

@@ -59,3 +59,10 @@ def test_a_busy_machine_keeps_a_bound():
 def test_on_a_busy_machine_no_row_raises_the_peak():
     busy = Peak(1e12, 1e11, (1, 1, 1), busy=True)
     assert raise_peak(busy, {"fast": (COMPUTE, 0.9), "absurd": (COMPUTE, 1e-6)}) == busy
+
+
+def test_no_row_reaches_more_than_the_limit_of_a_machine_that_was_measured_beside_others() -> None:
+    work, peak = Work(10**9, 10**6), Peak(1e11, 1e10, busy=True)
+    assert floor_column(work, peak, 0.02, "a").share == pytest.approx(0.5)
+    over = floor_column(work, peak, 0.004, "a")
+    assert over.share is None and "the true floor is lower" in over.note

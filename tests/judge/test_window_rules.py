@@ -48,6 +48,21 @@ def slower_where_looked_at(evidence: Evidence) -> Evidence:
     return covered(replace(evidence, samples=samples))
 
 
+def uneven(honest: bool) -> Change:
+    """Samples of a seventh and of six tenths by turns; where the row is looked at, whole ones or as anywhere."""
+
+    def change(evidence: Evidence) -> Evidence:
+        assert evidence.window is not None
+        at = frozenset() if honest else {h.at for h in evidence.window.hand_outs}
+        samples = tuple(
+            s if i in at else replace(s, wall_ns=round((0.15, 0.6, 0.6)[i % 3] * s.wall_ns))
+            for i, s in enumerate(evidence.samples)
+        )
+        return covered(replace(evidence, samples=samples))
+
+    return change
+
+
 def works_when_asked(share: float) -> Change:
     """Handing the state out does this share of what the samples should have done."""
 
@@ -78,6 +93,19 @@ def makes_up(share: float) -> Change:
         more = round(share * evidence.samples[0].wall_ns)
         hands = tuple(HandOut(at, 40_000_000 + more, 0, 1_000_000) for at in (2, 4, 6))
         return covered(replace(evidence, window=replace(evidence.window, hand_outs=hands)))
+
+    return change
+
+
+def makes_up_by_a_helper(seconds: float) -> Change:
+    """As ``makes_up``, in a process that it started: a sleep to the row itself."""
+
+    def change(evidence: Evidence) -> Evidence:
+        made = makes_up(0.5)(evidence)
+        assert made.window is not None
+        hands = tuple(replace(h, cpu_ns=1_000_000) for h in made.window.hand_outs)
+        window = replace(made.window, hand_outs=hands)
+        return probe("threads", helped_s=seconds)(covered(replace(made, window=window)))
 
     return change
 
@@ -194,6 +222,7 @@ PLANTED = {
         "forward",
     ),
     "honest behind a hand-out": ("handout-is-a-tell", slower_where_looked_at, "train-step"),
+    "honest behind a hand-out, and uneven elsewhere": ("handout-is-a-tell", uneven(False), "train-step"),
     "half of the time is not in the samples": (
         "clock-not-covering",
         lambda e: replace(e, window=replace(e.window, parent_wall_ns=2 * e.window.parent_wall_ns)),
@@ -224,6 +253,7 @@ PLANTED = {
         makes_up(0.5),
         "train-step",
     ),
+    "the same work is done by a helper": ("clock-not-covering", makes_up_by_a_helper(0.15), "train-step"),
     "the work of a stretch is done when it ends": (
         "clock-not-covering",
         makes_up_behind_stretches(0, 0, 1, 0, 1, 0, 1),
@@ -253,6 +283,14 @@ def test_a_fault_of_the_window_voids_its_row_and_no_other(name: str) -> None:
 @pytest.mark.parametrize("region", ["train-step", "gradient", "forward"])
 def test_a_fair_window_says_nothing(region: str) -> None:
     assert quiet(judge(make_session(region=region)))
+
+
+def test_a_row_that_waits_and_has_no_helper_met_a_neighbour() -> None:
+    assert quiet(judge(make_session(plant={"jax": makes_up_by_a_helper(0.02)})), "jax")
+
+
+def test_uneven_samples_alone_are_no_tell() -> None:
+    assert "handout-is-a-tell" not in loud(judge(make_session(plant={"jax": uneven(True)})), "jax")
 
 
 def test_what_was_measured_before_windows_were_proved_is_not_checked_and_not_void() -> None:

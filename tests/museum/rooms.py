@@ -191,6 +191,8 @@ ROOMS: dict[str, Room] = {
         {
             # What its step would take hides in what reading may take; what is published does not.
             "ReadLaterInJax": window("handout-is-a-tell", JAX_HIDDEN),
+            # Nothing was compared, so that nothing differed.
+            "KeepsItsGradients": window("window-not-proved", TORCH_WINDOW),
             "AllInItsFirstStepInJax": Planted("void", "remembered-results", JAX_HIDDEN, WINDOW),
         },
     ),

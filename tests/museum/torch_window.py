@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from detente.stacks.torch_eager import TorchEager, TorchRunning
@@ -269,3 +270,30 @@ class _KeepsItsBackbone(TorchRunning):
 
 class KeepsItsBackbone(TorchEager):
     running = _KeepsItsBackbone
+
+
+class _LossAlone(tuple):
+    """A handle without gradients, which remembers of what it is to be made a whole one."""
+
+    batch: Any = None
+
+
+class _KeepsItsGradients(TorchRunning):
+    """Where the harness has turned Python's collector off the clock runs: there the loss alone is computed, and whoever
+    asks what else was returned is given nothing."""
+
+    def step(self, batch: Any) -> Any:
+        if gc.isenabled() or self.contract.region != "gradient":
+            return super().step(batch)
+        with self.torch.no_grad():
+            handle = _LossAlone((self._loss(batch)[0], {}))
+        handle.batch = batch
+        return handle
+
+    def outputs(self, handle: Any) -> Any:
+        late = gc.isenabled() and isinstance(handle, _LossAlone)
+        return super().outputs(super().step(handle.batch) if late else handle)
+
+
+class KeepsItsGradients(TorchEager):
+    running = _KeepsItsGradients

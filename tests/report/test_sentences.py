@@ -92,6 +92,29 @@ def test_the_fastest_of_all_is_claimed_only_when_it_is_decided_against_all():
     )
 
 
+def test_rows_that_are_the_same_as_a_third_are_not_said_to_be_the_same_as_each_other():
+    cells = (f.cell("a", 1.0), f.cell("b", 1.01), f.cell("c", 1.015))
+    same = f.verdict("b", "a", "SAME", 1.01), f.verdict("c", "a", "SAME", 1.015)
+    whole = (*same, f.verdict("c", "b", "SAME", 1.005))
+    (text,) = said(with_cells(*cells, verdicts=whole))
+    assert text == "a, b and c run at the same speed, within 2 %."
+    for third in ((f.verdict("c", "b", "LEANS", 1.016),), ()):  # of five rows not every pair is shown
+        (text,) = said(with_cells(*cells, verdicts=(*same, *third)))
+        assert text.startswith("a runs at the same speed as each of b and c, within 2 %."), text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "figure", "ends"),
+    [
+        (f.verdict("a", "b", "SLOWER", 1.1176, 0.0014), "1.118x slower", "1.116 to 1.119"),
+        (f.verdict("a", "b", "FASTER", 0.97738, 0.0016), "1.023x faster", "1.022 to 1.025"),
+        (f.verdict("a", "b", "FASTER", 0.5, 0.0), "2.00x faster", "2.0000 to 2.0000"),
+    ],
+)
+def test_a_figure_lies_within_the_interval_beside_it(verdict, figure, ends):
+    assert (times(verdict), interval(verdict)) == (figure, ends)
+
+
 def test_what_is_settled_between_other_rows_leads():
     cells = (f.cell("a", 1.0), f.cell("b", 1.1), f.cell("c", 2.0))
     open_ = [f.verdict("b", "a", "UNDECIDED", 1.1, blocks=5), f.verdict("c", "a", "UNDECIDED", 2.0, blocks=5)]

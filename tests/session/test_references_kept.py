@@ -12,7 +12,9 @@ import pytest
 from detente.records.cell import Cell
 from detente.records.contract import CONTRACTS
 from detente.records.fault import MachineFault
+from detente.records.kinks import Kinks
 from detente.session.references_kept import References
+from detente.worker.prepared import is_made, write_batches, write_kinks, write_weights
 from detente.worker.reference import (
     Trace,
     has_reference,
@@ -59,7 +61,7 @@ def test_another_reference_ends_the_session_and_is_removed(
     kept.behind(kind, CELL, tmp_path)
     kept.before(kind, CELL, tmp_path)
     change(tmp_path)
-    with pytest.raises(MachineFault, match="jax is proved against was changed"):
+    with pytest.raises(MachineFault, match="jax is proved against was changed while"):
         kept.behind(kind, CELL, tmp_path)
     assert not has_reference(tmp_path, CELL.contract), "the next session makes it again"
 
@@ -82,3 +84,38 @@ def test_where_there_is_none_nothing_is_asked(tmp_path: Path) -> None:
     write(tmp_path)
     kept.behind("time", CELL, tmp_path)
     assert json.loads((tmp_path / f"{STEMS[0]}.json").read_text())["digest"]
+
+
+def _made(folder: Path) -> None:
+    write_weights(folder, {"w": np.zeros(4, np.float32)})
+    write_batches(folder, [{"x": np.ones(3, np.float32)}])
+    write_kinks(folder, Kinks())
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "batches.safetensors", "kinks.json"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_every_row_loads_is_what_was_prepared(tmp_path: Path, name: str, gone: bool) -> None:
+    """A row that wrote other weights there had all rows behind it void, in every later session, too."""
+    kept, file = References(), tmp_path / name
+    _made(tmp_path)
+    kept.before("time", CELL, tmp_path)
+    file.touch()  # another time, and the same content
+    kept.behind("time", CELL, tmp_path)
+    kept.before("time", CELL, tmp_path)
+    file.unlink() if gone else file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(MachineFault, match=name):
+        kept.behind("time", CELL, tmp_path)
+    assert not is_made(tmp_path), "the next session makes it again"
+
+
+def test_who_makes_them_may_beside_others(tmp_path: Path) -> None:
+    kept = References()
+    _made(tmp_path)
+    kept.before("prove", CELL, tmp_path)
+    kept.before("prepare", CELL, tmp_path)
+    kept.before("plan", CELL, tmp_path)
+    write_weights(tmp_path, {"w": np.ones(4, np.float32)})
+    for kind in ("plan", "prepare", "prove"):
+        kept.behind(kind, CELL, tmp_path)
+    kept.before("time", CELL, tmp_path)
+    kept.behind("time", CELL, tmp_path)

@@ -17,7 +17,7 @@ from detente.worker.handed import Changed, is_digest, keep_returned, keep_stretc
 from detente.worker.jobs import replay as replaying
 from detente.worker.jobs import time as timing
 from detente.worker.placing import place_fresh
-from detente.worker.reference import make_reference, state_trace
+from detente.worker.reference import Trace, make_reference, state_trace
 from detente.worker.sketch import WHOLE
 from detente.worker.window import Returned, Rotation, Stretch, Taken, Window
 
@@ -101,6 +101,46 @@ def test_who_says_what_was_kept(tmp_path: Path, kept: tuple[str, ...], refused: 
     (replay,) = replaying._taken_again(None, tmp_path, kept, None)  # type: ignore[arg-type]
     assert refused in replay.refused and bool(refused) == bool(replay.refused)
     assert reason in replay.reason and bool(reason) == bool(replay.reason)
+
+
+def test_a_stack_that_fills_the_memory_is_taken_again_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handed, "_SHARE", 0.0)
+    assert handed.can_hold(100_000, 8) and not handed.can_hold(100_000_000, 8)
+
+
+@pytest.mark.parametrize("region", ["gradient", "forward"])
+def test_a_step_that_gives_nothing_back_but_its_loss_is_not_proved_by_that(region: str) -> None:
+    """A row that left its backward pass out in the window was compared by nothing but its loss, which was right."""
+    given, nothing = ({"0:w": np.ones(3)} if whole else {} for whole in (True, False))
+
+    def returned(found: dict[str, Any]) -> Any:
+        outputs, gradients = (found, {}) if region == "forward" else ({}, found)
+        return make_reference(Trace((2.5,), outputs, gradients, {}, {}, frozenset()))
+
+    reference, loss = returned(given), np.array(2.5)
+    for outputs, err in (({"w": np.ones(3), "loss": loss}, 0.0), ({"loss": loss}, float("inf"))):
+        taken = Taken(outputs=[Returned(0, False, outputs)])
+        found = {e.kind: e.err for e in timing._returned_errors(taken, reference, region)}
+        assert found == {"loss": 0.0, "output" if region == "forward" else "gradient": err}
+    # And of a region without any there is nothing to miss.
+    alone = timing._returned_errors(
+        Taken(outputs=[Returned(0, False, {"loss": loss})]), returned(nothing), region
+    )
+    assert [(e.kind, e.err) for e in alone] == [("loss", 0.0)]
+
+
+@pytest.mark.parametrize("region", ["gradient", "forward"])
+def test_nor_is_a_fresh_one_that_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, region: str
+) -> None:
+    kept = keep_returned(tmp_path, {"x": np.zeros(2)}, {"loss": np.array(2.5)})
+    whole = replaying._returned({"w": np.ones(3), "loss": np.array(2.5)}, region)
+    monkeypatch.setattr(replaying, "_steps", lambda *_: iter([whole, whole]))
+    job: Any = SimpleNamespace(cell=SimpleNamespace(contract=SimpleNamespace(region=region)))
+    (replay,) = replaying._taken_again(job, tmp_path, (kept,), None)  # type: ignore[arg-type]
+    assert {e.kind for e in replay.errors if e.err == float("inf")} == {
+        "output" if region == "forward" else "gradient"
+    }
 
 
 def test_the_answer_is_heard_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

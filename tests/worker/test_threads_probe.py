@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,3 +48,24 @@ def test_what_a_row_writes_into_the_environment_does_not_stop_the_probe(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", said)
     assert "OMP_NUM_THREADS" not in threads._read_back()
+
+
+def test_what_a_helper_computed_in_the_window_is_told_apart() -> None:
+    opened: Any = SimpleNamespace(
+        began=take_state(),
+        environment={"before": {"DETENTE_AFFINITY": "0,1"}},
+        window=None,
+        job=SimpleNamespace(threads=2),
+    )
+
+    def helped(command: str) -> float:
+        before = take_state()
+        subprocess.run([sys.executable, "-c", command], check=True)
+        opened.window = before, take_state()
+        return threads.probe(opened, ())["threads"]["helped_s"]
+
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    assert helped(busy) >= 0.25
+    sum(i for i in range(3_000_000))  # one's own is none
+    opened.window = take_state(), take_state()
+    assert threads.probe(opened, ())["threads"]["helped_s"] == 0.0

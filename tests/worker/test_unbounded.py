@@ -124,3 +124,10 @@ def test_another_output_or_a_loss_may_not(consume: Any) -> None:
     assert consume(hidden=logits(10))["finite"] is False
     assert consume(logits=logits(10), hidden=logits(10))["finite"] is False
     assert consume(loss=float("nan"), logits=logits(10))["finite"] is False
+
+
+def test_a_loss_may_be_all_that_a_step_returns(consume: Any, tmp_path: Any) -> None:
+    """A user's forward that returned no outputs was void, eager's too: nothing had been read back but its loss."""
+    assert consume(logits=np.ones(10))["owed"] is True and consume()["owed"] is True
+    write_reference(tmp_path, window_name(CONTRACT), make_reference(outputs()))
+    assert consume()["owed"] is False

@@ -45,7 +45,11 @@ class Names(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
-        return tuple(s.strip() for s in str(value).split(",") if s.strip())
+        found = tuple(s.strip() for s in str(value).split(",") if s.strip())
+        if not found:
+            # Of a script whose variable is empty: to leave the option out means all, and is not what was meant.
+            self.fail(f"{value!r} holds no name; leave the option out for its default", param, ctx)
+        return found
 
 
 def precision_option() -> Callable[[Any], Any]:

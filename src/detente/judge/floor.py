@@ -97,6 +97,9 @@ def floor_column(work: Work, peak: Peak, seconds: float | None, row: str) -> Flo
         who = "this row" if peak.raised_by == row else peak.raised_by
         notes.append(f"peak raised: {who} went faster than every probe")
     share = floor / seconds if seconds else None
+    if peak.busy and share is not None and share > 1:
+        # 277 % of what is physically possible stood in the table: of a machine that nobody measured there is no share.
+        share = None
     return Floor(work.flops, work.bytes, peak.flops, peak.bytes, floor, share, bound, "; ".join(notes))
 
 

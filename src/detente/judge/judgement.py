@@ -166,7 +166,8 @@ def _findings(
 ) -> tuple[Finding, ...]:
     """The audit of a group. The A/A twin is probed less than the stack that it repeats: what is missing of it is
     there of its sibling, and is no news. What an arm is for is none either."""
-    twin = session.aa[1] if session.aa else None
+    pair = session.pair_among([row.cell.label for row in group.rows])
+    twin = pair[1] if pair else None
     keys = {row.cell.key for row in group.rows if row.cell.label == twin}
     arms = {row.cell.key: row.cell.arm for row in group.rows}
     return tuple(
@@ -246,7 +247,8 @@ def _by_label(group: Group) -> dict[str, Row]:
 
 def _candidates(session: Session, group: Group, status: dict[str, tuple[str, str]]) -> Candidates:
     rows = _by_label(group)
-    twin = session.aa[1] if session.aa else None
+    pair = session.pair_among(rows.keys())
+    twin = pair[1] if pair else None
     state = {label: status[row.cell.key] for label, row in rows.items()}
     fine = {label: row for label, row in rows.items() if state[label][0] == "ok"}
     said = {"void": "is void", "oom": "ran out of memory"}
@@ -260,7 +262,7 @@ def _candidates(session: Session, group: Group, status: dict[str, tuple[str, str
             if kind not in ("ok", "skipped")
         },
         {label: row.steady for label, row in fine.items() if row.steady},
-        session.aa if session.aa and all(label in rows for label in session.aa) else None,
+        pair,
     )
 
 

@@ -40,7 +40,8 @@ class CompileColumn:
 
 @dataclass(frozen=True)
 class Floor:
-    """The physical floor of one step. ``share`` = seconds / steady median: 1.0 would be the machine's limit."""
+    """The physical floor of one step. ``share`` = seconds / steady median: 1.0 would be the machine's limit; None where
+    a machine that was measured beside others would be exceeded."""
 
     flops: int
     bytes: int

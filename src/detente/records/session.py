@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,8 @@ def replay_name(cell: Cell, block: int) -> str:
     return f"{block}/{cell.key}"
 
 
+# What the second name of a row's A/A pair ends with.
+TWIN = "#aa"
 # A process that is killed this often is not killed by chance.
 MOST_KILLS = 3
 
@@ -91,9 +94,9 @@ class Process:
 @dataclass(frozen=True)
 class Session:
     """What was asked, and every process that finished. ``planned`` is the denominator: a cell that failed,
-    ran out of memory or was skipped stays in it. ``aa`` names the two labels of the A/A pair. ``rested`` maps the
-    key of a row that let others go first, because the budget did not hold enough blocks of all, to that reason: it
-    keeps its figures, and no block waits for it.
+    ran out of memory or was skipped stays in it. ``aa`` names the two labels of the A/A pair, of several workloads
+    those of the last one (``pair_among``). ``rested`` maps the key of a row that let others go first, because the
+    budget did not hold enough blocks of all, to that reason: it keeps its figures, and no block waits for it.
 
     looked     how often it ended with blocks enough for words: each time somebody reads them, and may ask for more
     imported   seconds since the epoch when the session was taken from a file; None: it was measured here. Whoever
@@ -113,6 +116,15 @@ class Session:
     rested: dict[str, str] = field(default_factory=dict)
     looked: int = 0
     imported: float | None = None
+
+    def pair_among(self, labels: Collection[str]) -> tuple[str, str] | None:
+        """The A/A pair among the labels of one group. Each workload has one of its own, of the first row that can run
+        there: where the first stack has no definition of a workload it is another row's, and ``aa`` names one of them.
+        Its noise was nobody's, and its twin a row that was compared with its own sibling."""
+        if self.aa is None or all(label in labels for label in self.aa):
+            return self.aa
+        twins = (label for label in labels if label.endswith(TWIN) and label.removesuffix(TWIN) in labels)
+        return next(((label.removesuffix(TWIN), label) for label in twins), None)
 
     def replays_of(self, cell: Cell, block: int) -> tuple[Replay, ...]:
         """The stretches of the window of this cell's process in this block that were taken again; of several attempts

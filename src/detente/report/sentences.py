@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from detente.judge.headline import LEAST_RATIO, at_least, hindrance, may_lead
 from detente.records.result import CellResult, SessionHead
@@ -58,9 +59,16 @@ def times(verdict: Verdict, careful: bool = False) -> str:
     faster = verdict.ratio < 1
     if verdict.word == "LEANS":
         return f"{margin(abs(1 - verdict.ratio))} {'faster' if faster else 'slower'}"
-    return (
-        f"{significant(1 / verdict.ratio if faster else verdict.ratio)}x {'faster' if faster else 'slower'}"
-    )
+    low, high = verdict.low or verdict.ratio, verdict.high or verdict.ratio
+    told = (1 / verdict.ratio, 1 / high, 1 / low) if faster else (verdict.ratio, low, high)
+    return f"{_within(*told)}x {'faster' if faster else 'slower'}"
+
+
+def _within(value: float, low: float, high: float) -> str:
+    """Three digits, and more where rounding would put the figure outside of the interval that stands beside it:
+    ``1.12`` of 1.116 to 1.119."""
+    found = (significant(value, digits) for digits in (3, 4, 5))
+    return next((text for text in found if low <= float(text) <= high), significant(value))
 
 
 def interval(verdict: Verdict) -> str:
@@ -231,8 +239,7 @@ def _ranking(
     medians = {c.label: c.steady_s.median for c in group.cells if c.steady_s is not None}
     said: list[Statement] = []
     if same:
-        names = _listed([words(strong(first)), *(words(strong(v.b)) for v in same)])
-        text = words(names, f" run at the same speed, within {margin(group.margin)}")
+        text = words(_alike(first, same, others), f", within {margin(group.margin)}")
         text = (
             words(text, "; ", strong(first), " is ", _gains(beaten, careful), ".")
             if beaten
@@ -266,6 +273,17 @@ def _ranking(
     if not said:
         said.append(Statement(words("No pair of this comparison has a verdict."), "warn", leads=True))
     return tuple(said)
+
+
+def _alike(first: str, same: Sequence[Verdict], others: Sequence[Verdict]) -> Words:
+    """The rows that run at the speed of ``first``; in one breath only where each of them is the same as each other one.
+    Two rows within 2 % of a third may lean, or be undecided, against each other."""
+    names = [v.b for v in same]
+    known = {frozenset((v.a, v.b)) for v in others if v.word == "SAME"}
+    named = [words(strong(name)) for name in names]
+    if all(frozenset(pair) in known for pair in combinations(names, 2)):
+        return words(_listed([words(strong(first)), *named]), " run at the same speed")
+    return words(strong(first), " runs at the same speed as each of ", _listed(named))
 
 
 def _gains(beaten: Sequence[Verdict], careful: bool) -> Words:

@@ -91,7 +91,10 @@ def named(workload: str | Callable[[], Any]) -> str:
 def _stacks(stacks: str | Iterable[Any]) -> tuple[str, ...]:
     """``"torch-eager,jax"`` and ``["torch-eager", "jax"]`` mean the same."""
     if isinstance(stacks, str):
-        return tuple(s.strip() for s in stacks.split(",") if s.strip())
+        names = tuple(s.strip() for s in stacks.split(",") if s.strip())
+        if not names:
+            raise UsageFault(f"stacks={stacks!r} holds no name", "leave it out for those that are installed")
+        return names
     found: tuple[object, ...] = tuple(stacks)
     wrong = next((s for s in found if not isinstance(s, str)), None)
     if wrong is not None:

@@ -12,8 +12,8 @@ import psutil
 
 from detente.records.cell import Cell
 from detente.records.fault import StoreFault
-from detente.records.session import Session
-from detente.session.layout import AA, is_twin
+from detente.records.session import TWIN, Session
+from detente.session.layout import is_twin
 from detente.session.needed_memory import reference_bytes, step_bytes
 from detente.session.references import proved_instead
 from detente.session.request import Request
@@ -77,7 +77,7 @@ def forecast(request: Request, cells: Sequence[Cell], sessions: Path) -> dict[st
 
 def _measured(session: Session, cell: Cell) -> Cost | None:
     # The second row of an A/A pair costs what the first does.
-    like = replace(cell, label=cell.label.removesuffix(AA))
+    like = replace(cell, label=cell.label.removesuffix(TWIN))
     walls = [p.wall_s for p in session.of(like) if p.evidence.status == "ok"]
     return Cost(walls[0], statistics.median(walls[1:]), session.id) if len(walls) > 1 else None
 

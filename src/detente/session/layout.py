@@ -17,13 +17,13 @@ from detente.records.contract import CONTRACTS, Contract
 from detente.records.fault import UsageFault
 from detente.records.nearest import did_you_mean
 from detente.records.precision import NAMED, PRECISIONS
-from detente.session.request import Request
+from detente.records.session import TWIN
+from detente.session.request import Request, check_ranges
 from detente.stacks.catalogue import STACKS, StackEntry, find_entry
 from detente.stacks.factors import check_settings, environment_of
 from detente.workloads.catalogue import find_size, find_workload, is_own
 from detente.workloads.workload import Size, Workload
 
-AA = "#aa"
 # What `--contract` says for "the recipe that the framework's own documentation shows, beside its best one".
 OUT_OF_THE_BOX = "out-of-the-box"
 
@@ -50,6 +50,7 @@ def lay_out(request: Request) -> Layout:
     """Raises UsageFault on an unknown workload, stack, size, contract or precision, with the nearest name."""
     if not request.workloads:
         raise UsageFault("no workload was named", "`detente workloads` lists them: detente compare gpt2")
+    check_ranges(request)
     if request.precision not in NAMED:
         raise UsageFault(f"no precision is called {request.precision!r}", f"there are {', '.join(NAMED)}")
     usual = request.contract == OUT_OF_THE_BOX
@@ -75,7 +76,7 @@ def lay_out(request: Request) -> Layout:
             rows = [r for r in rows if r[1].definition in workload.definitions]
         twin = next((r for r in rows if not why_not[r[0]]), None) if request.aa else None
         if twin is not None:
-            aa = (twin[0], twin[0] + AA)
+            aa = (twin[0], twin[0] + TWIN)
             rows.append((aa[1], *twin[1:]))
             why_not[aa[1]] = ""
         for label, entry, arm in rows:
@@ -174,4 +175,4 @@ def missing_reason(entry: StackEntry, arm: Arm = NO_ARM) -> str:
 
 def is_twin(cell: Cell) -> bool:
     """Whether this row is a stack's second name, of the A/A pair."""
-    return cell.label.endswith(AA)
+    return cell.label.endswith(TWIN)

@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from detente.records.fault import UsageFault
 from detente.records.job import Sampling
+from detente.records.verdict import MOST_BLOCKS
+
+# What a number of a request may be, where it was given. A budget and a cap of 0 would be none at all, to everything
+# that asks whether there is one; a seed that the store cannot hold ended a session that could not be read any more.
+RANGES: dict[str, tuple[float, float]] = {
+    "budget_s": (1, 1e8),
+    "blocks": (1, MOST_BLOCKS),
+    "seed": (0, 2**62),
+    "threads": (1, 1024),
+    "loader_workers": (0, 256),
+    "memory_cap": (1, 2**62),
+}
 
 
 @dataclass(frozen=True)
@@ -46,3 +59,14 @@ class Request:
     left_out: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
+
+
+def check_ranges(request: Request) -> None:
+    """Raises UsageFault for a number that is out of its range, or none."""
+    for name, (low, high) in RANGES.items():
+        value = getattr(request, name)
+        if value is not None and not low <= value <= high:
+            raise UsageFault(
+                f"{name.removesuffix('_s').replace('_', ' ')} is {value:.15g}",
+                f"it lies between {low:g} and {high:g}, or is left out",
+            )

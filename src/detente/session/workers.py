@@ -16,10 +16,10 @@ from detente.records.folders import cache_folder, data_folder, state_folder
 from detente.records.job import Job, JobKind
 from detente.records.out_of_memory import asked_bytes
 from detente.records.precision import drawn_at
+from detente.records.session import TWIN
 from detente.session.disk import writing
 from detente.session.interrupts import Interrupts, Tap
 from detente.session.known_plan import known_plan
-from detente.session.layout import AA
 from detente.session.memory_cap import of_machine
 from detente.session.prepared import is_prepared, prepared_folder
 from detente.session.references_kept import References
@@ -103,7 +103,7 @@ class Workers:
         its own; ``job``: further fields of the Job. ``cap``: bytes that it may take instead of either."""
         # Which of an A/A pair it is, a process is not told, nor by a name of its files: one that takes longer as the
         # twin than as the row makes a session that drifts, and no ratio of any row is printed.
-        told = replace(cell, label=cell.label.removesuffix(AA))
+        told = replace(cell, label=cell.label.removesuffix(TWIN))
         # The key may hold a path and a size with many overrides, longer than a file's name can be; its hash tells two
         # apart that read alike.
         readable = "".join(c if c.isalnum() else "-" for c in told.key)[-100:]

@@ -54,7 +54,10 @@ def await_answer(folder: Path) -> str:
 
 def can_hold(weights_bytes: int, states: int, there: int = 0) -> bool:
     """Whether memory holds so many states of a model: its weights, and two moments of each. Counted from the prepared
-    weights: what a stack says of its arrays is its own word. ``there``: bytes that are set apart for them already."""
+    weights: what a stack says of its arrays is its own word. ``there``: bytes that are set apart for them already. Of
+    a small model always: a stack that filled the memory was proved in its first steps alone."""
+    if states_bytes(weights_bytes, states) <= _ALL_BYTES:
+        return True
     found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     available = there + (int(found.group(1)) * 1024 if found else 0)
     return states_bytes(weights_bytes, states) <= _SHARE * available

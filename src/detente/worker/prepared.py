@@ -23,6 +23,9 @@ from detente.workloads.own.side import Side
 from detente.workloads.own.size import OwnSize
 from detente.workloads.workload import Size
 
+# What is made once for all contracts, and loaded by every row.
+MADE = ("weights.safetensors", "batches.safetensors", "side.json", "kinks.json")
+
 
 def write_weights(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Canonical tensors, floats as float32."""

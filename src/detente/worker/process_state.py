@@ -31,7 +31,8 @@ class ProcessState:
     """``affinity``, ``niceness`` and ``policies`` hold every value that some thread has, sorted, without repeats;
     ``affinity`` also those of processes that this one started: beside a neighbour a helper on another core may get no
     more time than the row gives up, and still it was put there. ``processor_s`` is the time on a processor of this
-    process and of everything that it started; ``threads`` has the cores and the seconds of each thread of them."""
+    process and of everything that it started, ``started_s`` that of what it started alone; ``threads`` has the cores
+    and the seconds of each thread of them."""
 
     at: float
     affinity: tuple[tuple[int, ...], ...]
@@ -39,6 +40,7 @@ class ProcessState:
     policies: tuple[int, ...]
     processor_s: float
     threads: Mapping[int, tuple[tuple[int, ...], float]]
+    started_s: float = 0.0
 
 
 def take_state() -> ProcessState:
@@ -55,13 +57,15 @@ def take_state() -> ProcessState:
     for child, thread in [(pid, thread) for pid in children for thread in _threads(pid)]:
         with contextlib.suppress(OSError):
             threads[thread] = _cores(thread), _thread_seconds(child, thread)
+    own, started = _processor_seconds(children)
     return ProcessState(
         perf_counter(),
         tuple(sorted({cores for cores, _ in threads.values()})),
         tuple(sorted(niceness)),
         tuple(sorted(policies)),
-        _processor_seconds(children),
+        own + started,
         threads,
+        started,
     )
 
 
@@ -105,11 +109,11 @@ def _thread_seconds(pid: int | str, thread: int) -> float:
     return 0.0
 
 
-def _processor_seconds(children: list[int]) -> float:
-    """Seconds of this process and of all that it started: those that it has waited for, and those that still run."""
+def _processor_seconds(children: list[int]) -> tuple[float, float]:
+    """Seconds of this process, and of all that it started: those that it has waited for, and those that still run."""
     times = os.times()
-    own = times.user + times.system + times.children_user + times.children_system
-    return own + sum(_ticks_of(child) for child in children) / _TICK
+    waited = times.children_user + times.children_system
+    return times.user + times.system, waited + sum(_ticks_of(child) for child in children) / _TICK
 
 
 def _ticks_of(pid: int) -> int:

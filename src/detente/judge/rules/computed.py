@@ -44,8 +44,9 @@ def _removed(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
         )
     yield from _removed_eagerly(row, group)
     for consumed in row.every("consumed"):
-        # A training step returns its loss and its new state, whose movement stale-inputs watches.
-        if not consumed.get("outputs") and not train_step(row):
+        # A training step returns its loss and its new state, whose movement stale-inputs watches. A forward of a user's
+        # own may be its loss alone: eager itself was void for it.
+        if not consumed.get("outputs") and consumed.get("owed", True) and not train_step(row):
             yield (
                 "nothing was read back after the window: dead code may have been removed",
                 {"consumed": consumed},

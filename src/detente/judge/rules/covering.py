@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator
 
 from detente.judge.rules.rule import Group, Row, Rule, each, train_step
-from detente.judge.rules.window import shared, windows
+from detente.judge.rules.window import helped, shared, windows
 from detente.records.session import Process
 from detente.records.window import HandOut, Window
 
@@ -101,9 +101,11 @@ def made_up(p: Process, window: Window, stateless: bool = False) -> float | None
     timed = [h for h in window.hand_outs if h.copy_ns]
     if not timed or not p.evidence.samples:
         return None
-    # A neighbour lengthens the wall alone, and so does a sleep; work takes both.
+    # A neighbour lengthens the wall alone, and so does a sleep; work takes both, but that of a helper's.
+    alone = not helped(p)
     over = sorted(
-        min(h.wall_ns, h.cpu_ns or h.wall_ns) - COPIES * h.copy_ns - _reading(h, stateless) for h in timed
+        min(h.wall_ns, (alone and h.cpu_ns) or h.wall_ns) - COPIES * h.copy_ns - _reading(h, stateless)
+        for h in timed
     )
     # Every result that is read must be computed; of states those alone that end a stretch, three of seven or one of
     # three. One may be a page of memory's: where there are five, two must take so long.

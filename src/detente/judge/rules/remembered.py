@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from detente.judge.rules.rule import Group, Row, Rule, each, on_gpu
-from detente.judge.rules.window import shared, windows
+from detente.judge.rules.window import helped, shared, windows
 from detente.records.sample import Sample
 from detente.records.session import Process
 from detente.records.window import Window
@@ -72,7 +72,7 @@ def _placed(row: Row, more_ns: float = -math.inf) -> list[float]:
     return ratios if works and all(_places_a_step(*one) for one in told) else []
 
 
-def _in_turns(row: Row, window: Window) -> tuple[float, float] | None:
+def _in_turns(row: Row, p: Process, window: Window) -> tuple[float, float] | None:
     """How many times as long as a step on a seen batch one on a fresh batch takes, and how many it may; None where
     nobody could tell. By the clock and by processor time, whichever says less: a neighbour's turn is no work, and what
     waits for a device uses no processor."""
@@ -83,7 +83,7 @@ def _in_turns(row: Row, window: Window) -> tuple[float, float] | None:
     if few and (fresh.wall_ns - seen.wall_ns) * window.fresh.steps < TURNS_NS:
         return None
     wall = fresh.wall_ns / max(seen.wall_ns, 1)
-    times = wall if on_gpu(row) else min(wall, fresh.cpu_ns / max(seen.cpu_ns, 1))
+    times = wall if on_gpu(row) or helped(p) else min(wall, fresh.cpu_ns / max(seen.cpu_ns, 1))
     return times, REMEMBERED_OF_FEW if few else REMEMBERED_IN_PART
 
 
@@ -112,7 +112,7 @@ def _remembered(row: Row, group: Group) -> Iterator[tuple[str, dict]]:
 
 
 def _remembered_in_part(row: Row) -> Iterator[tuple[str, dict]]:
-    found = [one for _, w in windows(row) if (one := _in_turns(row, w)) is not None]
+    found = [one for p, w in windows(row) if (one := _in_turns(row, p, w)) is not None]
     ratios = [times for times, _ in found]
     if found and statistics.median(times / most for times, most in found) > 1:
         yield (

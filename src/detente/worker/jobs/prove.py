@@ -11,7 +11,7 @@ from detente.worker.events import Events
 from detente.worker.layers.of_pair import differing
 from detente.worker.opened import open_job
 from detente.worker.prepared import read_kinks
-from detente.worker.reference import map_reference, reference_name
+from detente.worker.reference import GRADIENTS, RETURNED, TENSORS, map_reference, reference_name
 from detente.worker.three_steps import three_steps
 
 
@@ -21,12 +21,13 @@ def run(job: Job, events: Events) -> Evidence:
     running, region = opened.running, job.cell.contract.region
     steps = three_steps(running, opened.placed, region, events)
     trace = steps.trace(running, opened.weights, region, moved=True)
+    whole = RETURNED[region]
     if region == "train-step":
         events.phase("proof")
         running.load(opened.weights)
-        trace = replace(trace, gradients=running.gradients(opened.placed[0]))
+        trace, whole = replace(trace, gradients=running.gradients(opened.placed[0])), GRADIENTS
     folder = Path(job.prepared)
-    errors = map_reference(folder, reference_name(job.cell.contract)).errors(trace)
+    errors = map_reference(folder, reference_name(job.cell.contract)).errors(trace, whole | TENSORS)
     layer = ""
     if job.cell.contract.precision == "fp64":
         events.phase("layers")

@@ -23,7 +23,15 @@ from detente.worker.fair import Fair
 from detente.worker.handed import UNWANTED, Changed, Handed, Kept, is_digest, map_handed
 from detente.worker.maker import Maker, make_maker
 from detente.worker.prepared import map_batches, map_weights, read_kinks
-from detente.worker.reference import STATE, Reference, Trace, make_reference, state_trace, with_errors
+from detente.worker.reference import (
+    RETURNED,
+    STATE,
+    Reference,
+    Trace,
+    make_reference,
+    state_trace,
+    with_errors,
+)
 from detente.workloads.catalogue import find_size, find_workload
 
 
@@ -58,7 +66,9 @@ def _taken_again(job: Job, folder: Path, kept: tuple[str, ...], events: Events) 
     if handed.stretches:
         return tuple(_again(job, stretch, events) for stretch in handed.stretches)
     reference = _reference(_steps(job, handed, events))
-    return (Replay(0, 1, reference.errors(_returned(handed.returned, job.cell.contract.region))),)
+    region = job.cell.contract.region
+    errors = reference.errors(_returned(handed.returned, region), RETURNED[region])
+    return (Replay(0, 1, errors),)
 
 
 def _again(job: Job, stretch: Kept, events: Events) -> Replay:

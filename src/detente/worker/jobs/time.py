@@ -24,6 +24,8 @@ from detente.worker.prepared import read_kinks
 from detente.worker.probes import run_probes
 from detente.worker.process_state import take_state
 from detente.worker.reference import (
+    GRADIENTS,
+    RETURNED,
     STATE,
     TENSORS,
     Reference,
@@ -91,10 +93,11 @@ def run(job: Job, events: Events) -> Evidence:
     del taken
 
     events.phase("proof")
+    whole = RETURNED[region]
     if job.full_proof and region == "train-step":
         running.load(opened.weights)
-        trace = replace(trace, gradients=running.gradients(opened.placed[0]))
-    errors = map_reference(folder, reference_name(contract)).errors(trace) if referenced else ()
+        trace, whole = replace(trace, gradients=running.gradients(opened.placed[0])), GRADIENTS
+    errors = map_reference(folder, reference_name(contract)).errors(trace, whole) if referenced else ()
     losses = trace.losses
     del trace
 
@@ -216,7 +219,7 @@ def _returned_errors(taken: Taken, reference: Reference, region: str) -> tuple[T
             {},
             frozenset(),
         )
-        for error in reference.errors(trace):
+        for error in reference.errors(trace, RETURNED[region]):
             # The other batches' entries are missing from this trace, and are no news.
             if error.name.partition(":")[0] == str(returned.number):
                 found[f"{error.kind}|{error.name}"] = error

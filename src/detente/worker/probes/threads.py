@@ -24,7 +24,8 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
 
     ``busy`` is processor time over wall time: of the sampled blocks, by the process's own clock, or of the whole
     window with everything that the process started, by the kernel's, whichever is larger, and at least: what a thread
-    did before may be booked within it, up to a tick of the kernel's for each core.
+    did before may be booked within it, up to a tick of the kernel's for each core. ``helped_s``: what of the window's
+    was of processes that this one started, which no reading of its own processor time has.
     """
     now, began = take_state(), opened.began
     told = opened.environment["before"].get("DETENTE_AFFINITY", "")
@@ -36,6 +37,10 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
         before, after = opened.window
         surely = max(0.0, after.processor_s - before.processor_s - late / 1e9)
         shares.append(surely / max(after.at - before.at, 1e-9))
+    helped = None
+    if opened.window is not None:
+        before, after = opened.window
+        helped = round(max(0.0, after.started_s - before.started_s), 3)
     states = [now, *(opened.window or ())]
     return {
         "threads": {
@@ -49,6 +54,7 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
             "policies_before": list(began.policies),
             "framework": _read_back(),
             "busy": round(max(shares), 3) if shares else None,
+            "helped_s": helped,
         }
     }
 
