@@ -237,9 +237,13 @@ def tell(session: Session, request: Request | None, form: str, full: bool, html:
 
 
 def exit_code(session: Session, result: Any, request: Request | None) -> int:
-    """130 after an interruption; 1 when a cell that was asked for by name is VOID or failed; else 0."""
+    """130 after an interruption; 3 when this machine could run nothing; 1 when a cell that was asked for by name is
+    VOID or failed; else 0."""
     if session.note == "interrupted":
         return 130
+    if result.cells and all(c.status == "skipped" for c in result.cells):
+        say("detente: nothing of this can run here", error=True)
+        return 3
     asked = request.stacks if request is not None else ()
     named = {(stack, arm.name) for stack, arm in map(read_arm, asked)}
     bad = [c for c in result.cells if c.status in ("void", "failed") and (c.stack, c.arm) in named]
