@@ -59,6 +59,10 @@ def test_json_on_standard_output_and_nothing_else(detente: Any) -> None:
         (("rule", "clock-stops-erly"), "clock-stops-early"),
         (("comprae",), "did you mean 'compare'?"),
         (("report", "--format", "pdf"), "pdf"),
+        (("report", "nothere"), "`detente sessions` lists them"),
+        # before anything is measured, and not twelve minutes later
+        (("compare", "gemm", "--html", "nothere/page.html"), "there is no folder nothere"),
+        (("explain", "gemm", "jax", "detente", "--html", "nothere/page.html"), "there is no folder nothere"),
     ],
 )
 def test_usage_is_2_and_names_the_nearest(detente: Any, arguments: tuple[str, ...], says: str) -> None:
