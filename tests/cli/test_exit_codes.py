@@ -64,6 +64,10 @@ def test_json_on_standard_output_and_nothing_else(detente: Any) -> None:
         (("rule", "clock-stops-erly"), "clock-stops-early"),
         (("comprae",), "did you mean 'compare'?"),
         (("report", "--format", "pdf"), "pdf"),
+        (("report", "nothere"), "`detente sessions` lists them"),
+        # before anything is measured, and not twelve minutes later
+        (("compare", "gemm", "--html", "nothere/page.html"), "there is no folder nothere"),
+        (("explain", "gemm", "jax", "detente", "--html", "nothere/page.html"), "there is no folder nothere"),
     ],
 )
 def test_usage_is_2_and_names_the_nearest(detente: Any, arguments: tuple[str, ...], says: str) -> None:
@@ -71,6 +75,18 @@ def test_usage_is_2_and_names_the_nearest(detente: Any, arguments: tuple[str, ..
     assert done.returncode == 2, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize("group", [(), ("bridge",), ("stacks",)])
+def test_a_group_without_its_command_shows_its_help_line_by_line(
+    detente: Any, group: tuple[str, ...]
+) -> None:
+    """`detente` alone was a traceback, and `detente bridge` its help in one line."""
+    done = detente(*group)
+    assert "Traceback" not in done.stderr and "bug" not in done.stderr
+    if group != ("stacks",):  # which lists them by itself
+        assert done.returncode == 2 and done.stdout == ""
+        assert "\nCommands:\n" in done.stderr and done.stderr.count("Usage:") == 1
 
 
 def test_usage_errors_are_json_where_json_was_asked_for(detente: Any) -> None:
@@ -86,6 +102,15 @@ def test_a_store_that_cannot_be_written_is_3(detente: Any, tmp_path: Path) -> No
     done = detente("compare", "gemm", *TINY, DETENTE_HOME=str(file))
     assert done.returncode == 3, done.stderr
     assert str(file) in done.stderr and "DETENTE_HOME" in done.stderr
+
+
+def test_where_no_stack_works_compare_ends_with_3(detente: Any, tmp_path: Path) -> None:
+    """As `--dry-run` does: a script must not take a page of skipped rows for a measurement."""
+    elsewhere = ("compare", "gemm", "--size", "tiny", "--stacks", "torch-xla", "--format", "json")
+    done = detente(*elsewhere, DETENTE_HOME=str(tmp_path))
+    assert done.returncode == 3, done.stderr
+    assert [c["status"] for c in json.loads(done.stdout)["cells"]] == ["skipped"]
+    assert "nothing of this can run here" in done.stderr
 
 
 def test_a_full_disk_is_3_and_names_the_place(detente: Any, home: Path, tmp_path: Path) -> None:

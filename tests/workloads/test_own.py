@@ -203,6 +203,7 @@ def test_a_batch_is_taken_apart_and_put_together_again(batch):
 WRONG = {
     "def make(): return 1, 2": "returned a tuple of 2",
     "def make(): return {}": "returned a dict",
+    "def make(): return 3": "returned an int",
     "def make(): return 1, 2, 3": "module is a int, loss is a int",
     "def make():\n    x = 1\n    return x / 0": r"mine\.py:3 raised ZeroDivisionError",
     "import torch\ndef make(): return torch.nn.Linear(1, 1), print, {'a': [torch.ones(1)]}": "'a' .* is a list",

@@ -35,6 +35,7 @@ CODES: dict[str, str] = {
     "control-flow": "use torch.where or torch.cond, or move the test out of forward",
     "dynamic-shape": "the size of a result depends on a tensor's values: use torch.where or a mask of fixed size",
     "op": "register a lowering with detente.extend('the.op', function)",
+    "dtype": "convert one of them: batch.float() (numpy's numbers are float64), or module.double()",
     "leaf-inplace": "write to a buffer or a copy; torch itself refuses a write to a leaf that needs a gradient",
     "no-grad-inplace": "write out of place under no_grad, or detach the tensor first",
     "batch": "give the same structure (keys, lengths, plain values) as example_batch, or compile a step with share=",

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -108,6 +109,11 @@ def _run(arguments: list[str]) -> int:
     except click.Abort:
         return _tell(arguments, "interrupted", "interrupted", "", 130)
     except click.ClickException as error:
+        if getattr(click.exceptions, "NoArgsIsHelpError", None) is type(error):
+            # A group without its command. The help is all that there is to say, and it has lines of its own: neither
+            # an error's one line nor JSON holds it. Click before 8.2 printed it itself, and exits above.
+            print(error.format_message(), file=sys.stderr)
+            return 2
         ctx = error.ctx if isinstance(error, click.UsageError) else None
         hint = ctx.get_usage() if ctx else _help(arguments)
         return _tell(arguments, "usage", error.format_message(), hint, 2)
@@ -156,7 +162,7 @@ def _tell(arguments: list[str], code: str, message: str, hint: str, exit_code: i
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    pairs = pairwise([*arguments, ""])
     return any(a == "--format=json" or (a == "--format" and b == "json") for a, b in pairs)
 
 

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from detente.cli.live import progress_sink
-from detente.cli.options import Bytes, Duration, Names, format_option, precision_option
+from detente.cli.options import Bytes, Duration, Names, PageFile, format_option, precision_option
 from detente.cli.sessions import find_spool
 from detente.cli.text import say
 from detente.records.arm import read_arm
@@ -108,9 +108,7 @@ from detente.store.spool import read_spool
     metavar="[SESSION]",
     help="Continue a session, the latest when none is named; nothing else need be given, and a new --budget may be.",
 )
-@click.option(
-    "--html", "html", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report here."
-)
+@click.option("--html", "html", type=PageFile(), help="Also write the report here.")
 @click.option("--full", is_flag=True, help="Also print proof, start, floor, memory and versions.")
 @format_option("text", "json", "md")
 @click.pass_context
@@ -237,9 +235,13 @@ def tell(session: Session, request: Request | None, form: str, full: bool, html:
 
 
 def exit_code(session: Session, result: Any, request: Request | None) -> int:
-    """130 after an interruption; 1 when a cell that was asked for by name is VOID or failed; else 0."""
+    """130 after an interruption; 3 when this machine could run nothing; 1 when a cell that was asked for by name is
+    VOID or failed; else 0."""
     if session.note == "interrupted":
         return 130
+    if session.planned and all(cell.key in session.skipped for cell in session.planned):
+        say("detente: nothing of this can run here", error=True)
+        return 3
     asked = request.stacks if request is not None else ()
     named = {(stack, arm.name) for stack, arm in map(read_arm, asked)}
     bad = [c for c in result.cells if c.status in ("void", "failed") and (c.stack, c.arm) in named]

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from detente.cli.compare import without_telling
 from detente.cli.live import progress_sink
-from detente.cli.options import Duration, format_option, precision_option
+from detente.cli.options import Duration, PageFile, format_option, precision_option
 from detente.cli.text import say
 from detente.records.fault import MachineFault, UsageFault
 from detente.records.verdict import MOST_BLOCKS
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PageFile(),
     default=Path("why.html"),
     show_default=True,
     help="Where the page goes.",

@@ -46,7 +46,7 @@ def command(session: str, output: Path | None, form: str, artefacts: bool) -> in
     path = output or Path(f"{found.id}.jsonl" if form == "detente" else f"{found.id}.{form}.json")
     export_session(found, path, form)
     say(str(path))
-    say(f"{len(found.processes)} processes of session {found.id}", error=True)
+    say(f"{_processes(found)} of session {found.id}", error=True)
     return 0
 
 
@@ -57,7 +57,7 @@ def _with_artefacts(session: Session, output: Path | None) -> int:
     path = output or Path(f"{session.id}.zip")
     written = write_bundle(session, artefacts_of(data_folder()), path)
     say(str(path))
-    told = f"{len(session.processes)} processes of session {session.id}, {written.programs} programs"
+    told = f"{_processes(session)} of session {session.id}, {written.programs} programs"
     say(
         f"{told} of {written.bytes / 2**20:.1f} MiB ({path.stat().st_size / 2**20:.1f} MiB packed)",
         error=True,
@@ -65,3 +65,8 @@ def _with_artefacts(session: Session, output: Path | None) -> int:
     if written.absent:
         say(f"{written.absent} programs that it names are no longer here", error=True)
     return 0
+
+
+def _processes(session: Session) -> str:
+    count = len(session.processes)
+    return f"{count} process{'es' if count != 1 else ''}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -50,6 +52,22 @@ class Names(click.ParamType):
             # Of a script whose variable is empty: to leave the option out means all, and is not what was meant.
             self.fail(f"{value!r} holds no name; leave the option out for its default", param, ctx)
         return found
+
+
+class PageFile(click.Path):
+    """A file that a measurement of many minutes ends with: that it cannot be written is said before."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path: Any = super().convert(value, param, ctx)
+        folder = path.parent
+        if not folder.is_dir():
+            self.fail(f"{path} cannot be written: there is no folder {folder}; make it first", param, ctx)
+        if not os.access(path if path.exists() else folder, os.W_OK):
+            self.fail(f"{path} cannot be written: name a folder in which you may write", param, ctx)
+        return path
 
 
 def precision_option() -> Callable[[Any], Any]:

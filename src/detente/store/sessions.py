@@ -249,7 +249,7 @@ class Store:
         near = difflib.get_close_matches(name, everything, n=1, cutoff=0.4)
         raise UsageFault(
             f"no session begins with {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
-            "`detente history` lists them; `latest` names the newest",
+            "`detente sessions` lists them; `latest` names the newest",
         )
 
     def _need(self, connection: sa.Connection, id_: str) -> Session:

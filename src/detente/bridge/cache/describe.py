@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from detente.bridge.live.instructions import strings_in
+from detente.bridge.live.instructions import globals_in, strings_in
 from detente.bridge.live.places import Slots
 from detente.bridge.live.python import PLAIN, imported, in_library, names_in, of_library, users_function
 from detente.bridge.private import OpOverload, OpOverloadPacket, plainly
@@ -260,10 +260,12 @@ class Writer:
             # what a decorator of a library's copied from the user's function, or was given by the user
             own = {k: v for k, v in sorted(vars(function).items()) if not k.startswith("_")}
             return f"function {name} {_stamp(code.co_filename)}{self.value(own)}" + self.closure(function)
-        names = frozenset(names_in(code))
+        names, of_module = frozenset(names_in(code)), globals_in(code)
         used = []
         for n in sorted(names & function.__globals__.keys()):
             held = function.__globals__[n]
+            if n not in of_module and not isinstance(held, types.ModuleType):
+                continue  # an attribute that is called so
             self.places.add((id(function.__globals__), n))
             if isinstance(held, types.ModuleType):
                 used.append(f"{n}={self.python_module(held, _asked_of_modules(code, names))}")

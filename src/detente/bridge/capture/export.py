@@ -226,7 +226,8 @@ def export(
     flat = tuple(t.detach() for t in tensors)
     program.__dict__["leaves"] = [t.requires_grad for t in tensors]
     if not flat:
-        raise refuse("batch", "the batch holds no tensor")
+        hint = "put what the loss reads into it (features, labels, edges): example_batch=(x, y), and step((x, y))"
+        raise refuse("batch", "the batch holds no tensor", hint=hint)
     with torch.enable_grad(), keep_metadata(), keep_checkpoints() as regions, keep_functions(regions) as kept:
         with (
             keep_hooks(kept) as hooks,

@@ -41,6 +41,11 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
         "export",
         "PyTorch does not take this view either: reshape, or contiguous() before it",
     ),
+    (
+        "Expected dtype int32/int64 for index",
+        "dtype",
+        "convert what is looked up by, labels or indices: .long()",
+    ),
     (".numpy() is not supported", "control-flow", _OUTSIDE),
     (
         "FakeTensor.__format__",

@@ -14,6 +14,10 @@ from itertools import pairwise, takewhile
 _ANY = frozenset(
     {"vars", "__dict__", "attrgetter", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__"}
 )
+# What looks a name up among the globals of a module, or binds it there; a class's body loads by name.
+_OF_GLOBALS = frozenset(
+    {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
+)
 _STORES_GLOBAL = dis.opmap["STORE_GLOBAL"]
 # Tables of all names of a module, or of all modules, and what takes one of them out by a string.
 _GLOBALS = frozenset({"globals", "__globals__", "f_globals"})
@@ -149,6 +153,20 @@ def loaded(code: types.CodeType) -> frozenset[str]:
         for step in dis.get_instructions(code)
         if step.opcode in dis.hasname and not step.opname.startswith(("STORE_", "DELETE_"))
     )
+
+
+@cache
+def globals_in(code: types.CodeType) -> frozenset[str]:
+    """The names that code, or a function that it makes, may find among the globals of its module. An attribute is none
+    (``outputs.loss``): in a script whose loop says ``loss = step(batch)`` every step would be another program. All of
+    its names, where it may ask for the module itself."""
+    found = (
+        code.co_names
+        if asks_globals(code) or asks_modules(code)
+        else (step.argval for step in dis.get_instructions(code) if step.opname in _OF_GLOBALS)
+    )
+    inner = (globals_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return frozenset(found).union(*inner)
 
 
 def stored_globals(code: types.CodeType) -> frozenset[str]:

@@ -30,6 +30,7 @@ from torch import nn
 from detente.bridge.live.instructions import (
     asks_globals,
     asks_modules,
+    globals_in,
     makes_keys,
     makes_names,
     stored_globals,
@@ -164,7 +165,7 @@ def _asked(
         if isinstance(held[name], types.ModuleType):
             modules.append(held[name])
             yield Place(module.__name__, name)
-        else:
+        elif name in globals_in(code):
             yield Place(module.__name__, name, mine)
     yield from _of_modules(modules, asked, code, codes)
     if mine and asks_globals(code):

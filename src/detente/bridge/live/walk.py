@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from detente.bridge.live.instructions import globals_in
 from detente.bridge.live.moving_number import MovingNumber, standing, stands
 from detente.bridge.live.places import OfClass, OfContext, OfReference, Slots, put
 from detente.bridge.live.python import PLAIN, imported, in_library, names_in, of_library, users
@@ -424,7 +425,7 @@ class Walk:
             return
         self.found.function(function, name)
         self.attributes(function, name)
-        named = set(names_in(function.__code__))
+        named, of_module = set(names_in(function.__code__)), globals_in(function.__code__)
         if not named.isdisjoint(("environ", "getenv")):
             self.value(vars(os.environ).get("_data"), "os.environ")
         for variable in sorted(named):
@@ -432,7 +433,7 @@ class Walk:
                 held = function.__globals__[variable]
                 if isinstance(held, types.ModuleType):
                     self._of_module(held, variable, function.__code__)
-                else:
+                elif variable in of_module:
                     self._slot(function.__globals__, variable, held, f"global {variable}")
 
         for module in imported(named, function.__globals__):

@@ -7,6 +7,7 @@ import torch
 from detente.bridge.capture.captured import Captured
 from detente.bridge.graph import Graph, without_dead
 from detente.bridge.lower.driver import missing
+from detente.bridge.lower.mixed import mixed
 from detente.bridge.passes.exact import exact_arithmetic
 from detente.bridge.passes.masks import recognise_masks, relied_on
 from detente.bridge.passes.unbound import unbind_selections
@@ -14,8 +15,8 @@ from detente.bridge.refusal import Refused
 
 
 def lowerable(captured: Captured) -> Captured:
-    """The same. Raises Refused with every operator that has no lowering."""
-    reasons = missing(captured.graph)
+    """The same. Raises Refused with every operator that has no lowering, or is given dtypes at which PyTorch raises."""
+    reasons = [*missing(captured.graph), *mixed(captured.graph)]
     if reasons:
         raise Refused(reasons)
     return captured

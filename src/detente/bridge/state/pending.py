@@ -49,6 +49,12 @@ class Pending(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
+        if name == "backward" and isinstance(args[0], Pending):
+            raise RuntimeError(
+                "backward() of what a step of detente.compile returned: the step has run the backward pass and the "
+                "optimizer's update already; take backward() and optimizer.step() out of the loop "
+                "(clip_norm= and accumulate= of detente.compile are what stood around them)"
+            )
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
         with without_subclasses():

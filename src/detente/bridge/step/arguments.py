@@ -3,6 +3,7 @@ captured: a mistake is named by the argument that it is in, not in the words of 
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -88,12 +89,33 @@ def takes_part(model: Any, loss: Any) -> None:
 
 
 def criterion(loss: Any) -> list[Reason]:
-    """That ``loss`` is one of torch's own, which know of no model; nothing where it is not."""
+    """That ``loss`` is one of torch's own, which know of no model, or takes no model and batch; nothing where it takes
+    them."""
     own = type(loss) if isinstance(loss, nn.Module) else loss
     if getattr(own, "__module__", None) not in ("torch.nn.modules.loss", "torch.nn.functional"):
-        return []
+        return _of_two(loss)
     what = f"the loss is called as loss(model, batch), and {own.__name__} takes a prediction and a target"
     return [Reason("loss", what, hint="write lambda model, batch: criterion(model(batch[0]), batch[1])")]
+
+
+def _of_two(loss: Any) -> list[Reason]:
+    try:
+        signature = inspect.signature(loss)
+    except (TypeError, ValueError):  # written in C
+        return []
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        name = getattr(loss, "__name__", type(loss).__name__)
+        what = f"the loss is called as loss(model, batch), and {name} takes {signature}"
+        return [
+            Reason(
+                "loss",
+                what,
+                hint="take the batch apart inside of it: def loss(model, batch): x, y = batch; ...",
+            )
+        ]
+    return []
 
 
 def _kind(value: Any) -> str:

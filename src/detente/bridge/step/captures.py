@@ -132,15 +132,18 @@ class Captures:
             return only_counts(captured, lambda a, b: alike(a, b, values=True), table, key, value)
 
     def _check_structure(self, layout: Layout) -> None:
-        """A changed shape or dtype is another program; a changed structure is a mistake, said before
-        exporting."""
+        """A changed shape or dtype is another program, and so are other containers: a loader gives a list, which a loop
+        unpacks and hands over as a tuple. Other tensors are a mistake, said before exporting."""
         known = next((c.batch for c, _ in self.captured.values()), layout)
-        if known.shape == layout.shape:
+        had, has = (
+            {path for i, path in enumerate(one.paths) if i not in one.floats} for one in (known, layout)
+        )
+        absent, extra = had - has, has - had
+        if not absent and not extra:
             return
-        absent, extra = set(known.paths) - set(layout.paths), set(layout.paths) - set(known.paths)
         what = [f"missing {', '.join(sorted(absent))}"] if absent else []
         what += [f"unexpected {', '.join(sorted(extra))}"] if extra else []
-        raise refuse("batch", f"the batch has another structure: {'; '.join(what) or 'other containers'}")
+        raise refuse("batch", f"the batch has another structure: {'; '.join(what)}")
 
     def _other(self, captured: Captured, placed: Placed, state: State) -> Where | None:
         """What this program has another answer to than this batch."""

@@ -6,6 +6,7 @@ on without asking, and of anything else every value is captured, with one warnin
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from typing import Any
 
@@ -14,6 +15,22 @@ import torch
 from detente.bridge.live.around import Surroundings
 from detente.bridge.state.place import Placed
 from detente.bridge.step.variants import Variants
+
+
+class _Brief(reprlib.Repr):
+    """A value in a part of a line. Of a tensor with more than one number, which may be a model's, what it is."""
+
+    def repr_Tensor(self, tensor: torch.Tensor, level: int) -> str:  # noqa: N802, reprlib asks by it
+        if tensor.numel() == 1:
+            return repr(tensor.detach())
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return f"a tensor of {dtype}{list(tensor.shape)}"
+
+    def repr_ndarray(self, array: Any, level: int) -> str:
+        return f"an array of {array.dtype}{list(array.shape)}"
+
+
+_BRIEF = _Brief()
 
 
 class Moving:
@@ -43,7 +60,7 @@ class Moving:
         return None
 
     def _second(self, name: str, then: Any, now: Any) -> None:
-        said = f"{name} changes between steps ({then!r} -> {now!r})"
+        said = f"{name} changes between steps ({_BRIEF.repr(then)} -> {_BRIEF.repr(now)})"
         if type(then) is float and type(now) is float and name not in self._no_inputs:
             self.variants.numbers[name] = torch.tensor(now, dtype=torch.float64)
             self.around.inputs.add(name)

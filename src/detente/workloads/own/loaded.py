@@ -84,7 +84,8 @@ def check(found: Any, target: str) -> Loaded:
 
 
 def _told(found: object) -> str:
-    kind = f"a {type(found).__module__}.{type(found).__qualname__}".replace("builtins.", "")
+    kind = f"{type(found).__module__}.{type(found).__qualname__}".removeprefix("builtins.")
+    kind = f"an {kind}" if kind[0].lower() in "aeio" else f"a {kind}"
     return f"{kind} of {len(found)}" if isinstance(found, tuple | list) else kind
 
 
