@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import detente
+from detente.bridge.refusal import Refused
 from tests.sampled import sampled
 
 TABLE: dict[str, Any] = {}
@@ -86,9 +87,33 @@ def anew_in_every_step(m: Any, y: Any, x: Any) -> Any:
     return y * m.cache["mask"]
 
 
+def known_by_a_length(m: Any, y: Any, x: Any) -> Any:
+    """As rotary embeddings keep their tables."""
+    if m.length != x.shape[1]:
+        m.length = x.shape[1]
+        m.w = (m.scale * x.shape[1]).cos()
+    return y * m.w
+
+
+def several_known_by_a_shape(m: Any, y: Any, x: Any) -> Any:
+    """As grids of coordinates are kept."""
+    if m.grid is None or m.length != x.shape[1:]:
+        m.grid = [torch.linspace(0, 1, n + 1)[:2] for n in x.shape[1:]]
+        m.length = x.shape[1:]
+    return y * m.grid[0]
+
+
+def known_by_an_entry(m: Any, y: Any, x: Any) -> Any:
+    if m.cache.get("n") != x.shape[1]:
+        m.cache |= {"n": x.shape[1], "w": torch.ones(2) * x.shape[1]}
+    return y * m.cache["w"]
+
+
 class Net(nn.Module):
     def __init__(self, use: Any) -> None:
         super().__init__()
+        self.length: Any = None
+        self.grid: Any = None
         self.layer, self.use = nn.Linear(4, 2), use
         self.cache: dict[Any, Any] = {}
         self.held: list[Any] = [None]
@@ -127,7 +152,8 @@ def trained(use: Any, bridge: bool) -> tuple[list[float], Any]:
         model.setting["moves"] += 0.1
         model.scale += 0.5
         model.train(number != 2)
-        if number == 3 and isinstance(held := model.cache.get("w"), torch.Tensor):
+        held: Any = model.cache.get("w")
+        if number == 3 and isinstance(held, torch.Tensor):
             held.fill_(7.0)
     return losses, (
         str(model.cache),
@@ -135,12 +161,15 @@ def trained(use: Any, bridge: bool) -> tuple[list[float], Any]:
         str(model.plain),
         str(TABLE),
         str(getattr(model, "w", "")),
+        str(model.length),
+        str(model.grid),
     )
 
 
 USES = (
     scale, a_setting, the_mode, one_that_grows, how_many_there_are, in_a_list, in_an_object, in_an_attribute,
-    in_a_global, of_a_buffer, of_a_float_that_moves, anew_in_every_step,
+    in_a_global, of_a_buffer, of_a_float_that_moves, anew_in_every_step, known_by_a_length, several_known_by_a_shape,
+    known_by_an_entry,
 )  # fmt: skip
 
 
@@ -152,9 +181,40 @@ def test_it_is_eagers_and_stands_where_eager_leaves_it(use: Any) -> None:
     assert its == left
 
 
+def test_another_length_than_the_table_is_of_is_refused_with_its_name() -> None:
+    """Eager makes it anew whenever the length turns."""
+    torch.manual_seed(0)
+    model = Net(known_by_a_length)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+
+    def of(m: Any, x: Any) -> Any:
+        return (m.use(m, m.layer(x[:, :4]), x)).pow(2).mean()
+
+    step: Any = detente.compile(model, of, optimizer, example_batch=torch.ones(2, 4), quiet=True)
+    step(torch.ones(2, 4))
+    with pytest.raises(Refused, match=r"\[held-tensor\] w is filled by one program"):
+        for _ in range(2):
+            step(torch.ones(2, 5))
+
+
+def test_a_table_beside_a_counter_is_nobodys_key() -> None:
+    def counted(m: Any, y: Any, x: Any) -> Any:
+        m.length = (m.length or 0) + 1
+        if m.length < 3:
+            m.w = torch.ones(2) * m.length
+        return y * m.w
+
+    losses, left = trained(counted, bridge=False)
+    try:
+        mine, its = trained(counted, bridge=True)
+    except Refused:
+        return
+    assert mine == pytest.approx(losses, rel=1e-5)
+    assert its == left
+
+
 def test_what_is_refused_or_only_looked_at_leaves_nothing() -> None:
     from detente.bridge.capture.capture import capture
-    from detente.bridge.refusal import Refused
 
     model = Net(scale)
     capture(model, loss, torch.ones(4, 4))

@@ -39,10 +39,11 @@ from detente.bridge.graph import Graph, without_dead
 from detente.bridge.live.guard import plain, tensors_of
 from detente.bridge.live.inside import one_at_a_time
 from detente.bridge.live.moving_number import all_among
-from detente.bridge.live.places import place
+from detente.bridge.live.places import place, put
 from detente.bridge.live.ran import Ran
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.walk import sources
+from detente.bridge.live.writes import Write, same
 from detente.bridge.refusal import Reason, Refused, refuse
 
 TURNS = 2  # captures that show whether what changes by itself matters
@@ -225,6 +226,16 @@ def _twice(subject: Subject, batch: Any, settle: bool, again: Again) -> Captured
             pass
     once = [one for one in left if second is None or place(one.table, one.key) not in anew]
     values = [] if subject.tried is None else _made(subject, once, leaving.graph, captured, again)
+    caches = [one for one in left if one.fresh and second is not None and place(one.table, one.key) in anew]
+    beside = [w for w in captured.writes if any(w.table is one.table for one in caches)]
+    if (
+        subject.tried is not None
+        and beside
+        and _known_by(subject, left, beside, caches, batch, settle, again)
+    ):
+        cached = _made(subject, caches, leaving.graph, captured, again)
+        if len(cached) == len(caches):  # or what is noted would say of one that it is there
+            values += [*((w.table, w.key, w.value) for w in beside), *cached]
     if fresh := [row for row in values if place(*row[:2]) not in (subject.tried or ())]:
         raise Made(fresh)
     # What was put where nothing was, and is found there the next time, is a cache.
@@ -238,6 +249,34 @@ def _twice(subject: Subject, batch: Any, settle: bool, again: Again) -> Captured
     room = max(ROOM, sum(t.nbytes for t in captured.weights.tensors.values()))
     graph, kept, unkept = keeping(captured.graph, leaving.graph, every, own, read, room)
     return replace(captured, graph=graph, kept=kept, unkept=unkept)
+
+
+def _known_by(
+    subject: Subject,
+    left: Sequence[Left],
+    beside: Sequence[Write],
+    caches: Sequence[Left],
+    batch: Any,
+    settle: bool,
+    again: Again,
+) -> bool:
+    """Whether these caches are found, and not made anew, where what the code has noted ``beside`` them stands, too
+    (``self.cached_length = n``), as it does in the next step; and that stays as it is, as no counter does."""
+    subject.before.put_back()
+    for write in beside:
+        put(write.table, write.key, write.value)
+    try:
+        with standing_in(left) as standing:
+            found, other = _capture(subject, batch, settle, again)
+            stood = set(map(id, standing))
+            anew = {place(one.table, one.key) for one in other.places if one.mark not in stood}
+            now = {place(w.table, w.key): w.value for w in found.writes}
+            stays = all(same(now.get(place(w.table, w.key)), w.value) for w in beside)
+            return stays and anew.isdisjoint(place(one.table, one.key) for one in caches)
+    except (Refused, OfTheLoss):
+        return False
+    finally:
+        subject.before.put_back()
 
 
 def _of_itself(one: Left, leaving: Leaving, later: Leaving) -> bool:

@@ -161,7 +161,8 @@ class Held:
                 else:
                     del table[key]
                 line = self._line(path, key)
-                left.append(Left(table, key, now, name, where=line, registered=registered))
+                fresh = not registered and before.get(key) is None
+                left.append(Left(table, key, now, name, fresh, where=line, registered=registered))
         return tuple(left)
 
 
