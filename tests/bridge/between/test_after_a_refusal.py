@@ -211,6 +211,7 @@ def without_a_profile(it: Trained, batch: Any) -> None:
 
 OTHERS: dict[str, Callable[[Trained, Any], Any]] = {
     "batch": lambda it, batch: it.step({"other": batch["x"]}),
+    "dtype": lambda it, batch: it.step(batch | {"x": batch["x"].double()}),
     "loss": lambda it, batch: (it.wrong_loss.append(1), it.step(batch)),
     "optimizer": an_option,
     "module-changed": through_an_alias,

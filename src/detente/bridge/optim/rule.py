@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -347,12 +347,15 @@ def _ahead(
 
 
 def trace(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]]
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]],
+    gone: Collection[int] = (),
 ) -> Rule | JointRule:
     """Trace an unmodified optimizer into a ``Rule``, about 5 ms per distinct shape.
 
     ``named_parameters`` is ``module.named_parameters()``. Frozen parameters (``requires_grad=False``) of the
-    optimizer are left out, as torch leaves them. Raises Refused for what cannot be compiled (LBFGS, SparseAdam,
+    optimizer are left out, as torch leaves them. ``gone``: ids of parameters that are the module's no more: torch
+    passes over them, as they have no gradient. Raises Refused for what cannot be compiled (LBFGS, SparseAdam,
     step hooks, a step that couples parameters), naming the line of the optimizer's code where there is one.
     """
     named = list(named_parameters)
@@ -365,7 +368,7 @@ def trace(
             optimizer, named
         )  # traced alone, a parameter is a stand-in, which stands in no table
     try:
-        alone = _alone(optimizer, {id(p): name for name, p in named})
+        alone = _alone(optimizer, dict.fromkeys(gone, _GONE) | {id(p): name for name, p in named})
     except Refused:
         if torchs:
             raise
@@ -396,6 +399,9 @@ def _looks_parameters_up(optimizer: torch.optim.Optimizer) -> bool:
             )
         found = found or (bool(mine) and isinstance(held, dict))
     return found
+
+
+_GONE = ""  # the name of a parameter that is the module's no more
 
 
 def _alone(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Rule:
@@ -442,7 +448,8 @@ def _programs(
     """By name, of the group's parameters that are trained; ``known`` are those of earlier ones, by what they depend
     on."""
     programs: dict[str, Program] = {}
-    trained = [(n, p) for n, p in zip(mine.members, group["params"], strict=True) if p.requires_grad]
+    both = zip(mine.members, group["params"], strict=True)
+    trained = [(n, p) for n, p in both if p.requires_grad and n != _GONE]
     for name, param in trained:
         key = (
             mine.literals,

@@ -12,6 +12,7 @@ from detente.bridge.live.guard import watch
 from detente.bridge.live.optimizer_reads import noting, reads
 from detente.bridge.live.optimizer_state import tensors_in
 from detente.bridge.live.ran import Names
+from detente.bridge.live.walk import sources
 from detente.bridge.optim.accept import own_step
 from detente.bridge.optim.first import TorchsStep
 from detente.bridge.optim.hyper import Stale
@@ -103,9 +104,20 @@ class Ruled(Attending):
     def _traced(self) -> Update:
         self._rule_ran = Names()
         with noting(self.model, self.optimizer) as ran:
-            rule = trace(self.optimizer, self.model.named_parameters())
+            rule = trace(self.optimizer, self.model.named_parameters(), self._gone())
         self._rule_ran = ran.names()
         return self._around_rule(rule)
+
+    def _gone(self) -> set[int]:
+        """Ids of parameters that stand in the optimizer's groups while neither the module nor the loss has them any
+        more, in the middle of training: a head was replaced, weights were tied. They have no gradient, and torch passes
+        over them. At ``compile`` such a one is a mistake, and one that has a gradient somebody else trains: refused."""
+        if "_grouped" not in vars(self):
+            return set()
+        own = set(map(id, self.model.parameters()))
+        groups = self.optimizer.param_groups
+        gone = {id(p) for group in groups for p in group["params"] if p.grad is None} - own
+        return gone - set(map(id, sources(self.model, self.loss).tensors.values())) if gone else gone
 
     def _around_rule(self, rule: Any) -> Update:
         options = self.options
