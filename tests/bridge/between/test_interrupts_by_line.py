@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import jax
 import pytest
 import torch
 
@@ -17,6 +18,14 @@ from detente import bridge
 from tests.bridge.between.loops import Net, batches, cross_entropy, eager
 
 OURS = str(Path(bridge.__file__).parent)
+
+
+@pytest.fixture(autouse=True)
+def jaxs_widths() -> Iterator[None]:
+    """A function of ``settrace`` raises where no signal comes: behind a block, and before its ``__exit__``. JAX's 64
+    bits would be on for every test of this process."""
+    with jax.enable_x64(False):
+        yield
 
 
 class Press:
