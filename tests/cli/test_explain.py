@@ -193,8 +193,8 @@ def test_where_the_page_cannot_be_written_the_error_is_the_only_object(detente: 
         *("explain", "--session", str(file), "--format", "json", "--html", "/nonexistent/why.html"),
         DETENTE_HOME=str(tmp_path / "home"),
     )
-    assert found.returncode == 3
-    assert "/nonexistent/why.html" in str(json.loads(found.stdout)["error"])
+    assert found.returncode == 2  # said before anything is asked
+    assert "no folder /nonexistent" in str(json.loads(found.stdout)["error"])
 
 
 @pytest.mark.parametrize(
