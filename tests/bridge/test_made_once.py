@@ -12,6 +12,7 @@ from torch import nn
 
 import detente
 from detente.bridge.refusal import Refused
+from tests.bridge.between.loops import eager
 from tests.sampled import sampled
 
 TABLE: dict[str, Any] = {}
@@ -134,19 +135,12 @@ def trained(use: Any, bridge: bool) -> tuple[list[float], Any]:
     model = Net(use)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     batches = [torch.ones(k, 4) for k in (4, 4, 1, 4, 6, 1)]
-    step: Any = None
+    step = eager(model, loss, optimizer)
     if bridge:
         step = detente.compile(model, loss, optimizer, example_batch=batches[0], quiet=True)
     losses = []
     for number, batch in enumerate(batches):
-        if bridge:
-            losses.append(float(step(batch)))
-        else:
-            optimizer.zero_grad()
-            value = loss(model, batch)
-            value.backward()
-            optimizer.step()
-            losses.append(value.item())
+        losses.append(float(step(batch)))
         if number == 1:
             model.setting["alpha"] = 0.25
         model.setting["moves"] += 0.1

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from detente import bridge
+from tests.bridge.between.loops import eager
 
 X = [torch.randn(4, 6, generator=torch.Generator().manual_seed(k)) for k in range(8)]
 
@@ -66,7 +67,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def trained(edit: Any, make: Any, bridged: bool, certificate: str = "full") -> Any:
+def trained(edit: Any, make: Any, bridged: bool) -> Any:
     torch.manual_seed(0)
     model = Net()
     optimizer = make(model.parameters())
@@ -75,25 +76,16 @@ def trained(edit: Any, make: Any, bridged: bool, certificate: str = "full") -> A
         return m(x).square().mean()
 
     losses = []
-    step: Any = None
+    step = eager(model, loss, optimizer)
     if bridged:
-        step = bridge.compile(
-            model, loss, optimizer, example_batch=X[0], seed=0, quiet=True, certificate=certificate
-        )
+        step = bridge.compile(model, loss, optimizer, example_batch=X[0], seed=0, quiet=True)
     for at, x in enumerate(X):
         if at == 3:
             edit(model, optimizer)
         if at == 6:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5
-        if step is not None:
-            losses.append(float(step(x)))
-        else:
-            optimizer.zero_grad()
-            value = loss(model, x)
-            value.backward()
-            optimizer.step()
-            losses.append(float(value.detach()))
+        losses.append(float(step(x)))
     return losses, dict(model.state_dict()), optimizer.state_dict()
 
 

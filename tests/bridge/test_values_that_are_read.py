@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import detente
+from tests.bridge.between.loops import eager
 from tests.sampled import sampled
 
 HELD = torch.zeros(())
@@ -48,19 +49,12 @@ def trained(use: Any, bridge: bool, path: Any = None) -> list[float]:
     def loss(m: Any, x: Any) -> Any:
         return use(m(x)).pow(2).mean()
 
-    step: Any = None
+    step = eager(model, loss, optimizer)
     if bridge:
         step = detente.compile(model, loss, optimizer, example_batch=x, quiet=True)
     losses = []
     for number in range(5):
-        if bridge:
-            losses.append(float(step(x)))
-        else:
-            optimizer.zero_grad()
-            value = loss(model, x)
-            value.backward()
-            optimizer.step()
-            losses.append(value.item())
+        losses.append(float(step(x)))
         if number % 2 == 1:  # every second step: not in the step that is certified alone
             HELD.fill_(0.1 + 0.1 * number)
             SEVERAL.data.add_(0.1)  # what torch counts no version of

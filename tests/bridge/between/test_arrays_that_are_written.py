@@ -12,6 +12,7 @@ from torch import nn
 
 from detente import bridge
 from detente.bridge.live import unheard
+from tests.bridge.between.loops import eager
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 Array = Any
@@ -72,17 +73,12 @@ def run(make: Callable[[], tuple[torch.Tensor, Array]], bridged: bool, place: st
         return (m(x).float() - target.float()).square().mean()
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    step = bridge.compile(model, loss, optimizer, example_batch=X, seed=0, quiet=True) if bridged else None
+    step = eager(model, loss, optimizer)
+    if bridged:
+        step = bridge.compile(model, loss, optimizer, example_batch=X, seed=0, quiet=True)
     losses = []
     for at in range(7):
-        if step is not None:
-            losses.append(float(step(X)))
-        else:
-            optimizer.zero_grad()
-            value = loss(model, X)
-            value.backward()
-            optimizer.step()
-            losses.append(float(value.detach()))
+        losses.append(float(step(X)))
         if at >= 2:
             array[...] += 1
     return losses, model.weight.detach().clone()

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import detente
+from tests.bridge.between.loops import eager
 
 X = torch.ones(5, 2)
 STEPS = 5
@@ -99,17 +100,12 @@ def trained(make: Callable[[Any], Any], edit: Any, when: int, looks: bool, *, co
     model = nn.Linear(2, 1)
     optimizer = make(model.parameters())
     options: dict[str, Any] = {"example_batch": X, "cache": False, "quiet": True}
-    step = detente.compile(model, loss, optimizer, **options) if compiled else None
+    step = eager(model, loss, optimizer)
+    if compiled:
+        step = detente.compile(model, loss, optimizer, **options)
     found: list[float] = []
     for i in range(STEPS):
-        if step is not None:
-            found.append(float(step(X)))
-        else:
-            optimizer.zero_grad()
-            value = loss(model, X)
-            value.backward()
-            optimizer.step()
-            found.append(value.item())
+        found.append(float(step(X)))
         if looks:
             found += optimizer.buffer.tolist()
         if i == when:

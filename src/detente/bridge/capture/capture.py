@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -125,9 +125,10 @@ def _capture_once(
     used = tuple(sorted(names & set(outside.values())))
     _none_that_moves(model, captured.graph, {name: before.tensors[name] for name in used})
     writes = (*captured.writes, *parts)
-    refuse_classes(ran.users())
-    code = replace(ran.names(), values=frozenset(subject.values.names))
-    return replace(captured, ran=code, codes=ran.users(), outside=used, writes=writes)
+    codes = ran.users()
+    refuse_classes(codes)
+    names_read = replace(ran.names(), values=frozenset(subject.values.names))
+    return replace(captured, ran=names_read, codes=codes, outside=used, writes=writes)
 
 
 def _without_kept(captured: Captured) -> Captured:
@@ -217,8 +218,7 @@ def _twice(subject: Subject, batch: Any, settle: bool, again: Again) -> Captured
     with standing_in(left) as standing:
         try:
             found, other = _capture(subject, batch, settle, again)
-            stood = set(map(id, standing))
-            anew = {place(one.table, one.key) for one in other.places if one.mark not in stood}
+            anew = _anew(other, standing)
             pairs = zip(left, standing, strict=True)
             read = {place(one.table, one.key) for one, value in pairs if read_of(value, other.read)}
             second, later = found, other
@@ -251,6 +251,12 @@ def _twice(subject: Subject, batch: Any, settle: bool, again: Again) -> Captured
     return replace(captured, graph=graph, kept=kept, unkept=unkept)
 
 
+def _anew(leaving: Leaving, standing: Iterable[Any]) -> set[Any]:
+    """The places where a trace has left something else than what stood in."""
+    stood = set(map(id, standing))
+    return {place(one.table, one.key) for one in leaving.places if one.mark not in stood}
+
+
 def _known_by(
     subject: Subject,
     left: Sequence[Left],
@@ -268,8 +274,7 @@ def _known_by(
     try:
         with standing_in(left) as standing:
             found, other = _capture(subject, batch, settle, again)
-            stood = set(map(id, standing))
-            anew = {place(one.table, one.key) for one in other.places if one.mark not in stood}
+            anew = _anew(other, standing)
             now = {place(w.table, w.key): w.value for w in found.writes}
             stays = all(same(now.get(place(w.table, w.key)), w.value) for w in beside)
             return stays and anew.isdisjoint(place(one.table, one.key) for one in caches)

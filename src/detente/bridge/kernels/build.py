@@ -47,9 +47,8 @@ _CONVOLVES = (
     "omp_set_num_threads",
     "omp_get_max_threads",
 )
-_WORDS = (
-    "torch_exception_get_what_without_backtrace"  # of a release that keeps them; others write them to stderr
-)
+# What torch was refused, by a release that keeps it; others write it to stderr.
+_WORDS = "torch_exception_get_what_without_backtrace"
 _BUILDING = threading.Lock()
 _MAY: ContextVar[bool] = ContextVar("may_call", default=False)
 

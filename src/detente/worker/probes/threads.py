@@ -32,14 +32,11 @@ def probe(opened: Opened, samples: tuple[Sample, ...]) -> dict[str, Any]:
     declared = sorted(int(core) for core in told.split(",") if core) or list(began.affinity[0])
     wall, cpu = sum(s.wall_ns for s in samples), sum(s.cpu_ns for s in samples)
     late = TICK_NS * len(declared)
-    shares = [max(0, cpu - late) / wall] if wall else []
+    shares, helped = [max(0, cpu - late) / wall] if wall else [], None
     if opened.window is not None:
         before, after = opened.window
         surely = max(0.0, after.processor_s - before.processor_s - late / 1e9)
         shares.append(surely / max(after.at - before.at, 1e-9))
-    helped = None
-    if opened.window is not None:
-        before, after = opened.window
         helped = round(max(0.0, after.started_s - before.started_s), 3)
     states = [now, *(opened.window or ())]
     return {
