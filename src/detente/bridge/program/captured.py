@@ -11,13 +11,17 @@ from detente.bridge.lower.mixed import mixed
 from detente.bridge.passes.exact import exact_arithmetic
 from detente.bridge.passes.masks import recognise_masks, relied_on
 from detente.bridge.passes.unbound import unbind_selections
-from detente.bridge.refusal import Refused
+from detente.bridge.refusal import Reason, Refused
+
+
+def unlowerable(graph: Graph) -> list[Reason]:
+    """Every operator that has no lowering, or is given dtypes at which PyTorch raises."""
+    return [*missing(graph), *mixed(graph)]
 
 
 def lowerable(captured: Captured) -> Captured:
-    """The same. Raises Refused with every operator that has no lowering, or is given dtypes at which PyTorch raises."""
-    reasons = [*missing(captured.graph), *mixed(captured.graph)]
-    if reasons:
+    """The same. Raises Refused with what is ``unlowerable``."""
+    if reasons := unlowerable(captured.graph):
         raise Refused(reasons)
     return captured
 

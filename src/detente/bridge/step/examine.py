@@ -10,11 +10,9 @@ from torch import nn
 
 from detente.bridge.capture.capture import capture
 from detente.bridge.capture.weights import whole
-from detente.bridge.lower.driver import missing
-from detente.bridge.lower.mixed import mixed
 from detente.bridge.optim.rule import trace
 from detente.bridge.passes.connected import connected
-from detente.bridge.program.captured import graph_of
+from detente.bridge.program.captured import graph_of, unlowerable
 from detente.bridge.program.program import TRAINS_NOTHING
 from detente.bridge.refusal import Reason, Refused
 from detente.bridge.step.arguments import criterion, takes_part
@@ -40,7 +38,7 @@ def check(
     reasons: list[Reason] = []
     try:
         captured = capture(model, loss, batch, again=lambda: None)
-        reasons += [*missing(captured.graph), *mixed(captured.graph)]
+        reasons += unlowerable(captured.graph)
         if not reasons and not connected(graph_of(captured)):
             reasons.append(TRAINS_NOTHING)
     except Refused as refused:

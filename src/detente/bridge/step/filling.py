@@ -73,9 +73,8 @@ class Filling(Ruled):
             self._moments.behind = False
             self._moments.exposed.clear()
             for step in (self, *self.sharing.others):
-                if (
-                    step.optimizer is self.optimizer
-                ):  # what this step wrote there is nobody's write for the others
+                # What this step wrote there is nobody's write for the others.
+                if step.optimizer is self.optimizer:
                     step._held_moments = [(t, t._version) for t, _ in step._held_moments]
         if optimizer:
             self._live = True
