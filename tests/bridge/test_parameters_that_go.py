@@ -30,6 +30,12 @@ def a_new_head(m: Net, o: Any) -> None:
     o.add_param_group({"params": m.last.parameters()})
 
 
+def a_new_head_for_a_while(m: Net, o: Any) -> Callable[[], None]:
+    old = m.last
+    a_new_head_that_is_not_trained(m, o)
+    return lambda: setattr(m, "last", old)
+
+
 def a_new_head_that_is_not_trained(m: Net, o: Any) -> None:
     torch.manual_seed(3)
     m.last = nn.Linear(6, 5)
@@ -56,6 +62,7 @@ def replaced_twice(m: Net, o: Any) -> None:
 EDITS = [
     a_new_head,
     a_new_head_that_is_not_trained,
+    a_new_head_for_a_while,
     tied,
     normed,
     somebody_elses,
@@ -81,7 +88,9 @@ def trained(edit: Any, make: Any, bridged: bool) -> Any:
         step = bridge.compile(model, loss, optimizer, example_batch=X[0], seed=0, quiet=True)
     for at, x in enumerate(X):
         if at == 3:
-            edit(model, optimizer)
+            undo = edit(model, optimizer)
+        if at == 5 and undo is not None:
+            undo()
         if at == 6:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5

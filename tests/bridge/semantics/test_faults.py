@@ -260,14 +260,6 @@ def test_a_changed_module_is_taken_over():
     assert float(step.state_dict()["head.weight"].abs().max()) < 0.2
     step.load_from_torch()
     assert float(step.state_dict()["head.weight"].abs().max()) > 0
-    trained = model.head.weight.detach().clone()
-    model.head, old = nn.Linear(*reversed(model.head.weight.shape)), model.head
-    for _ in range(2):
-        with pytest.raises(bridge.Refused, match="parameters that are not the module's"):
-            step(batch)
-    model.head = old
-    assert torch.equal(model.head.weight, trained)
-    step(batch)
 
 
 def test_a_failed_certificate_raises_before_the_second_step_returns(monkeypatch):
