@@ -40,6 +40,39 @@ def test_an_attribute_of_the_loops_goes_as_one_of_forwards_comes() -> None:
     equal(loop, build=Warm)
 
 
+class Settings:
+    """Nothing of its own: what is asked of it, its class says."""
+
+    warmth = 1.0
+    note: Any
+
+
+class Set(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = Settings()
+        self.settings.rate = 1.0  # type: ignore[attr-defined]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.settings.warmth * self.settings.rate  # type: ignore[attr-defined]
+
+
+def test_an_attribute_that_came_in_training_goes_as_one_of_forwards_comes() -> None:
+    def loop(world: World) -> list[float]:
+        settings: Any = world.model.settings
+
+        def change(i: int) -> None:
+            if i == 1:
+                settings.note = "of the loop's own"
+            if i == 3:
+                del settings.note
+                settings.warmth = 0.5
+
+        return stepping(world, change, 6)
+
+    equal(loop, build=Set)
+
+
 class Keeps(Net):
     """Leaves its hidden values for the loop, unless it is told not to."""
 

@@ -31,6 +31,8 @@ ABSENT = object()
 OF_A_TRACE = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
 # What a function is made of that another may be put in the place of.
 _MADE_OF = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
+# What torch puts into every module: one without them does not run.
+_OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class Sources:
     def ready(self) -> Sources:
         """A name of its own for each place, and flat lists."""
         self._name_apart()
+        self._ordered = self._tables_that_swap()
         self._flatten()
         return self
 
@@ -140,6 +143,7 @@ class Sources:
                 counts, _ = self.counted.get(id(table), (lambda key: True, None))
                 mine = _but(counts, places[owner])
                 self.counted[id(table)] = mine, frozenset(filter(mine, table))
+        self._ordered = self._tables_that_swap()
         self._flatten()
         return self
 
@@ -148,7 +152,6 @@ class Sources:
         self._places = Places((table, key, value) for table, key, value, _ in self.slots)
         self._tables = [table.view if isinstance(table, OfClass) else table for table, _, _ in self.sizes]
         self._lengths = [length for _, length, _ in self.sizes]
-        self._ordered = [t for t in self._tables if isinstance(t, dict | MappingProxyType)]
         self._newest = self._newest_now()
         self._held = [cell for cell, _, _ in self.cells]
         self._contents = [value for _, value, _ in self.cells]
@@ -201,6 +204,18 @@ class Sources:
     def _newest_now(self) -> list[Any]:
         """The last key of each table that has an order: one goes and another comes, and the length stays."""
         return list(map(next, map(reversed, self._ordered), repeat(None)))
+
+    def _tables_that_swap(self) -> list[Any]:
+        """Those of which one name may go unseen as another comes: they hold what nobody looks at."""
+        looked_at: dict[int, set[Any]] = {}
+        for table, key, _, _ in chain(self.slots, self.hooks):
+            looked_at.setdefault(id(table), set()).add(key)
+        return [
+            table.view if isinstance(table, OfClass) else table
+            for table, _, _ in self.sizes
+            if isinstance(table, dict | OfClass | MappingProxyType)
+            and not _names(table) <= looked_at.get(id(table), set())
+        ]
 
     def function(self, function: FunctionType, name: str) -> None:
         self.functions.append((function, _MADE_OF(function), name))
@@ -301,7 +316,10 @@ class Sources:
             self.slots = [(stands.get(id(t), t), k, v, n) for t, k, v, n in self.slots]
             self.sizes = [(stands.get(id(t), t), length, n) for t, length, n in self.sizes]
         self.slots = [(t, k, t[k], n) for t, k, _, n in self.slots]
+        grown = any(len(t) != length for t, length, _ in self.sizes)
         self.sizes = [(t, len(t), n) for t, _, n in self.sizes]
+        if grown:  # by a name that nobody looks at
+            self._ordered = self._tables_that_swap()
         self.functions = [(f, _MADE_OF(f), n) for f, _, n in self.functions]
         self.hooks = [(t, k, t[k], n) for t, k, _, n in self.hooks]
         self.cells = [(c, c.cell_contents, n) for c, _, n in self.cells]
@@ -400,6 +418,11 @@ class Sources:
             if now != then:
                 now.clear()
                 now.update(then)
+
+
+def _names(table: Any) -> set[Any]:
+    """Those of a table that may go."""
+    return set(table) - _OF_EVERY_MODULE if "_parameters" in table else set(table)
 
 
 def _but(counts: Callable[[Any], bool], names: frozenset[Any]) -> Callable[[Any], bool]:
