@@ -54,6 +54,35 @@ def test_the_third_value_compiles_nothing(change: Any) -> None:
     assert made[-1] == made[3] <= 3, made
 
 
+class Settings:
+    def __init__(self) -> None:
+        self.gain, self._note = 1.0, "of nobody"
+
+
+class ByNames(Net):
+    """Asks for what it reads by names that it makes up, of what has names of its own that begin with a line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = Settings()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name in ("gain", "gains"):
+            x = x * getattr(self.settings, name, 1.0)
+        return super().forward(x)
+
+
+def test_where_names_are_made_up_other_tables_stand_as_they_did() -> None:
+    made: list[int] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        equal(
+            annealed(lambda world, value: setattr(world.model.settings, "gain", 1.0 + value), made),
+            build=ByNames,
+        )
+    assert made[-1] == made[3] <= 3, made
+
+
 def test_a_number_in_a_closure() -> None:
     weight, made = 0.0, []
 

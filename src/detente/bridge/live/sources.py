@@ -404,7 +404,8 @@ class Sources:
                 cell.cell_contents = then
         for table, length, _ in self.sizes:
             if isinstance(table, list):
-                del table[length:]
+                if len(table) > length:  # one of a fixed length does not take even an empty slice out
+                    del table[length:]
             elif isinstance(table, deque):
                 while len(table) > length:
                     table.pop()

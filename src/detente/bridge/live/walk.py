@@ -251,10 +251,11 @@ class Walk:
 
     def _counts_in(self, owner: Any) -> Callable[[Any], bool]:
         """Which names count of an object: where something takes objects apart, its class says so of its fields."""
+        asked = self._asked()
         if self.ran is None or self.ran.any or not self.ran.fields:
-            return self._asked_for
+            return asked
         fields = _fields(type(owner))
-        return (lambda key: key in fields or self._asked_for(key)) if fields else self._asked_for
+        return (lambda key: key in fields or asked(key)) if fields else asked
 
     def _groups(self, optimizer: torch.optim.Optimizer, name: str) -> None:
         """The numbers of an optimizer's groups; its state and what stands in the groups are looked after elsewhere."""
@@ -280,10 +281,16 @@ class Walk:
             self.found.counted[id(table)] = counts, frozenset(filter(counts, table))
 
     def _asked_for(self, key: str) -> bool:
-        if self.ran is None:
-            return True
+        return self._asked()(key)
+
+    def _asked(self) -> Callable[[str], bool]:
+        """Which names count where the walk is now. A table is asked for those again when it has moved, and the walk is
+        elsewhere by then."""
+        ran, small = self.ran, self.small
+        if ran is None:
+            return lambda key: True
         # What trains counts its steps in names of its own, which code that makes up names does not mean.
-        return key in (self.ran.names if self.small and key.startswith("_") else self.ran)
+        return lambda key: key in (ran.names if small and key.startswith("_") else ran)
 
     def _slot(self, table: Any, key: Any, value: Any, name: str) -> None:
         if self.left is not None:
@@ -486,12 +493,9 @@ class Walk:
             if id(part) in self.tables:
                 continue
             self.tables.add(id(part))
-            self._size(table, part.__qualname__, self._counts_in_class)
+            self._size(table, part.__qualname__, _but_pythons(self._asked()))
             for name in table:
                 self._of_class(table, name)
-
-    def _counts_in_class(self, name: str) -> bool:
-        return not name.startswith("__") and self._asked_for(name)
 
     def _of_class(self, table: OfClass, name: str) -> None:
         """A method, which somebody may put another one in the place of, or a value."""
@@ -545,6 +549,10 @@ def _fields(kind: type) -> frozenset[str]:
         for name in (field if isinstance(field, str) else getattr(field, "name", None) for field in fields)
         if isinstance(name, str)
     )
+
+
+def _but_pythons(counts: Callable[[str], bool]) -> Callable[[str], bool]:
+    return lambda name: not name.startswith("__") and counts(name)
 
 
 def _table_of(table: Any) -> int:
