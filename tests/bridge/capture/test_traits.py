@@ -216,6 +216,18 @@ def test_of_what_the_loss_computes_it_may_be_asked() -> None:
     as_eager(lambda m, x: mean(m(x)) * (1 + (x + 1).storage_offset()), [FLAT[:2], FLAT[1:]])
 
 
+def by_rows(m: Any, x: torch.Tensor) -> torch.Tensor:
+    """A mask's rows are taken by number, as transformers' masks are made: torch asks itself where each of them lies."""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    with TransformGetItemToIndex():
+        return mean(m(torch.vmap(lambda row: x[row])(torch.arange(2))))
+
+
+def test_what_torch_notes_for_itself_is_no_question_of_the_loss() -> None:
+    as_eager(by_rows, [FLAT[:2], FLAT[1:]])
+
+
 class Own(torch.Tensor):
     """A class of the user's."""
 

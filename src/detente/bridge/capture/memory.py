@@ -50,8 +50,8 @@ class Memory(TorchFunctionMode):
         if (
             not args
             or not isinstance(args[0], torch.Tensor)
+            or _is_the_captures()
             or _memory(args[0]) not in self._memory
-            or _is_ours()
         ):
             return func(*args, **kwargs)
         if name in _OF_THE_OBJECT:
@@ -71,16 +71,27 @@ def _asks_where(name: str, args: Sequence[Any], kwargs: Any) -> bool:
     return name == "storage_offset" or (name in _STRIDED and given)
 
 
-def _is_ours() -> bool:
-    """Whether the question is the bridge's own, which patches what the loss calls."""
+def _is_the_captures() -> bool:
+    """Whether the question is the bridge's own, which patches what the loss calls, or that of torch.fx, which notes
+    where a tensor lies when it sees it first."""
     frame: Any = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("torch."):
+    while frame is not None and _module(frame).startswith("torch."):
+        if _module(frame).startswith("torch.fx."):
+            return True
         frame = frame.f_back
-    return frame is not None and frame.f_globals.get("__name__", "").startswith("detente.bridge.")
+    return frame is not None and _module(frame).startswith("detente.bridge.")
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+def _module(frame: Any) -> str:
+    return frame.f_globals.get("__name__", "")
+
+
+def _memory(tensor: torch.Tensor) -> int | None:
+    """None of one that stands for a row, inside of a ``vmap``."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except NotImplementedError:
+        return None
 
 
 def from_0(begins: Where | None, paths: Sequence[str], offsets: Sequence[int], parts: int = 1) -> None:
