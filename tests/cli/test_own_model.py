@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 MODEL = """
 import torch
 
@@ -39,3 +41,22 @@ def test_a_model_of_jax_needs_no_bridge(detente):
     for word in ("check", "tune"):
         done = detente("bridge", word, f"{file}:make")
         assert done.returncode == 2 and "is no model of torch" in done.stderr and not done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("loss", "says", "do"),
+    [
+        ("m(b).log().mean() * 0 - m(b).sum() / 0", "the loss of its first batch is", "only a finite loss"),
+        ("m(b).mean().detach()", "no parameter has a gradient of the loss", "take detach()"),
+    ],
+)
+def test_a_loss_that_nothing_can_be_held_against_is_refused_with_what_to_do(
+    detente: Any, tmp_path: Path, loss: str, says: str, do: str
+) -> None:
+    """The first was "not the same function" of eager PyTorch's own row, and "the reference's is" finite."""
+    file = tmp_path / "mine.py"
+    file.write_text(MODEL.replace("m(b).mean()", loss).replace("{optimizer}", "None"))
+    row = ("--stacks", "torch-eager", "--blocks", "1", "--no-aa", "--no-memory")
+    done = detente("compare", f"{file}:make", *row)
+    assert done.returncode == 1 and says in done.stderr and do in done.stderr, done.stderr
+    assert "Error" not in done.stderr and "Traceback" not in done.stderr

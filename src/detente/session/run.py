@@ -143,4 +143,6 @@ def _plan(under: Underway) -> None:
     under.tally.total = blocks * len(cells) + (len(cells) if request.memory else 0)
     budget = f", within {request.budget_s:.0f} s" if request.budget_s else ""
     more = "" if request.blocks and not request.blocks_at_most else " or more"
-    under.tally.tell("plan", f"session {session.id}: {len(cells)} rows, {blocks} blocks{more}{budget}")
+    rows = f"{len(cells)} row{'s' if len(cells) != 1 else ''}"
+    wanted = f"{blocks} block{'s' if blocks != 1 else ''}{more}{budget}"
+    under.tally.tell("plan", f"session {session.id}: {rows}, {wanted}")

@@ -160,7 +160,7 @@ def _checked(file: str, function: str) -> Path:
         raise UsageFault(f"{file} is not Python: {error}", "run it with python to see the error") from None
     if function not in names:
         raise UsageFault(
-            f"{file} defines no {function!r}" + did_you_mean(function, names),
+            f"{file} defines no function {function!r}" + did_you_mean(function, names),
             "name a function that returns (module, loss, batch) or (module, loss, batch, optimizer)",
         )
     return path
