@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from dataclasses import replace
 
@@ -107,5 +108,5 @@ def test_ratios_far_apart_have_places_of_their_own():
     page = Page("t", "t", (Chart("ratios", "t", marks, 0.02),))
     drawn = [line for line in render_page(page).splitlines() if "●" in line]
     places = [line.index("●") for line in drawn]
-    assert len(drawn) == 4 and all(b - a > 4 for a, b in zip(places, places[1:], strict=False))
+    assert len(drawn) == 4 and all(b - a > 4 for a, b in itertools.pairwise(places))
     assert all(line.index("│") - places[2] > 4 for line in drawn if "│" in line)
