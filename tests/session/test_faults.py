@@ -140,3 +140,16 @@ def test_the_memory_cap_holds_for_what_makes_the_reference(detente: Any, tmp_pat
     )
     said = json.loads(done.stdout)["error"]["message"]
     assert done.returncode != 0 and "the reference cannot be made" in said and "out of memory" in said, said
+
+
+def test_where_its_memory_is_measured_a_row_trains_as_elsewhere(detente: Any) -> None:
+    """It was proved by its other processes, and had the smallest figure of all."""
+    more = ("--contract", "train-step", "--memory")
+    code, result, _ = compare(
+        detente, "torch-eager", "jax", "LeanWhereItIsLookedAt", workload="ffn", more=more
+    )
+    bad, *good = (cell(result, n) for n in ("LeanWhereItIsLookedAt", "torch-eager", "jax"))
+    assert bad["status"] == "void" and code == 1, bad["reason"]
+    assert "where its memory was measured it computed something else: loss 2" in bad["reason"], bad["reason"]
+    for row in good:
+        assert row["status"] == "ok" and row["memory"]["process_peak"] > 0, row["reason"]
