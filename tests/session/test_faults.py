@@ -153,3 +153,16 @@ def test_where_its_memory_is_measured_a_row_trains_as_elsewhere(detente: Any) ->
     assert "where its memory was measured it computed something else: loss 2" in bad["reason"], bad["reason"]
     for row in good:
         assert row["status"] == "ok" and row["memory"]["process_peak"] > 0, row["reason"]
+
+
+def test_the_proofs_of_a_session_are_for_the_sessions_behind_it_what_they_were(
+    detente: Any, tmp_path: Path
+) -> None:
+    """A row wrote into the cache that its rival is another function: void in every later session."""
+    home = {"DETENTE_HOME": str(tmp_path / "home")}
+    code, result, errors = compare(detente, "torch-eager", "WritesItsRivalsProof", **home)
+    assert code == 0 and cell(result, "torch-eager")["status"] == "ok", errors
+    assert "the cached proofs of" in errors and "are put back" in errors, errors
+    code, result, errors = compare(detente, "torch-eager", **home)
+    again = cell(result, "torch-eager")
+    assert (code, again["status"]) == (0, "ok") and "put back" not in errors, (again["reason"], errors)

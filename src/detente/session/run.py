@@ -22,6 +22,7 @@ from detente.session.lock import MachineLock
 from detente.session.memory_runs import run_memory
 from detente.session.plans import run_plans
 from detente.session.progress import Sink
+from detente.session.proofs_kept import put_back
 from detente.session.quiet import Quiet
 from detente.session.ready import make_ready
 from detente.session.request import Request
@@ -132,6 +133,7 @@ def _stages(under: Underway) -> Session:
         )
     finally:
         under.workers.forget_caches()
+    put_back(under)
     return under.ledger.end(note)
 
 
