@@ -46,6 +46,8 @@ def test_json_on_standard_output_and_nothing_else(detente: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (("compare", "GPT2"), "did you mean 'gpt2'?"),
+        (("compare", "gemm", "--stacks", "JAX"), "did you mean 'jax'?"),
         (("compare", "gpt3"), "did you mean 'gpt2'?"),
         (("compare", "gemm", "--stacks", "torch-eagre"), "did you mean 'torch-eager'?"),
         (("compare", "gemm", "--size", "tinny"), "did you mean 'tiny'?"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +63,29 @@ def test_a_loss_that_nothing_can_be_held_against_is_refused_with_what_to_do(
     done = detente("compare", f"{file}:make", *row)
     assert done.returncode == 1 and says in done.stderr and do in done.stderr, done.stderr
     assert "Error" not in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["json.py", "random.py", "torch.py"])
+def test_a_file_of_the_users_in_the_current_folder_is_no_library(tmp_path: Path, name: str) -> None:
+    """`python -m` looks there first: "this is a bug in detente", of a json.py that was nobody's business."""
+    (tmp_path / name).write_text("raise SystemExit('it ran')")
+    (tmp_path / "mine.py").write_text(MODEL.replace("{optimizer}", "None"))
+    done = subprocess.run(
+        [sys.executable, "-m", "detente", "compare", "mine.py:make", "--stacks", "torch-eager", "--dry-run"],
+        cwd=tmp_path,
+        env={**os.environ, "DETENTE_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "mine.py:make" in done.stdout, done.stderr
+
+
+def test_a_file_without_its_function_is_told_what_is_missing(detente: Any, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MODEL.replace("{optimizer}", "None"))
+    done = detente("compare", str(file), "--dry-run")
+    assert done.returncode == 2 and "which function of it makes the model is not said" in done.stderr
+    file = file.rename(tmp_path / "a,b.py")
+    done = detente("compare", f"{file}:make", "--dry-run")
+    assert done.returncode == 2 and "a file whose own name has a comma" in done.stderr, done.stderr

@@ -156,7 +156,7 @@ def _has_module(python: str, module: str) -> bool:
     if python == sys.executable:
         return importlib.util.find_spec(module) is not None
     code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
-    return subprocess.run([python, "-c", code], check=False, timeout=60).returncode == 0
+    return subprocess.run([python, "-P", "-c", code], check=False, timeout=60).returncode == 0
 
 
 def missing_reason(entry: StackEntry, arm: Arm = NO_ARM) -> str:
