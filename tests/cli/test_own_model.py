@@ -89,3 +89,10 @@ def test_a_file_without_its_function_is_told_what_is_missing(detente: Any, tmp_p
     file = file.rename(tmp_path / "a,b.py")
     done = detente("compare", f"{file}:make", "--dry-run")
     assert done.returncode == 2 and "a file whose own name has a comma" in done.stderr, done.stderr
+
+
+def test_a_row_that_a_model_of_one_framework_has_not_says_how_it_would(detente: Any, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MODEL.replace("{optimizer}", "None"))
+    done = detente("compare", f"{file}:make", "--stacks", "torch-eager,jax", "--dry-run")
+    assert done.returncode == 0 and "in flax: a pair names a function of each" in done.stdout, done.stdout
