@@ -7,7 +7,6 @@ shuffle and mix in another order than in eager PyTorch.
 from __future__ import annotations
 
 import importlib
-import random
 import sys
 from types import ModuleType
 
@@ -17,6 +16,8 @@ from detente.collector import asked_seldom
 def import_still(name: str) -> ModuleType:
     """The module; Python's and numpy's generators are as they were. Nobody has seeded one of numpy's where numpy is not
     imported yet."""
+    import random  # not with the package: `python -m detente` first leaves the current folder's out (__main__.py)
+
     numpy = getattr(sys.modules.get("numpy"), "random", None)
     pythons = random.getstate()
     numpys = None if numpy is None else numpy.get_state(legacy=False)

@@ -46,6 +46,8 @@ def test_json_on_standard_output_and_nothing_else(detente: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (("compare", "GPT2"), "did you mean 'gpt2'?"),
+        (("compare", "gemm", "--stacks", "JAX"), "did you mean 'jax'?"),
         (("compare", "gpt3"), "did you mean 'gpt2'?"),
         (("compare", "gemm", "--stacks", "torch-eagre"), "did you mean 'torch-eager'?"),
         (("compare", "gemm", "--size", "tinny"), "did you mean 'tiny'?"),
@@ -66,6 +68,11 @@ def test_json_on_standard_output_and_nothing_else(detente: Any) -> None:
         (("report", "--format", "pdf"), "pdf"),
         (("report", "nothere"), "`detente sessions` lists them"),
         # before anything is measured, and not twelve minutes later
+        (("compare", "gemm", "--html", ""), "'' names no file"),
+        (("compare", "gemm", "--resume", ""), "'' names no session"),
+        (("report", ""), "'' names no session"),
+        (("audit", ""), "'' names no session"),
+        (("export", ""), "'' names no session"),
         (("compare", "gemm", "--html", "nothere/page.html"), "there is no folder nothere"),
         (("explain", "gemm", "jax", "detente", "--html", "nothere/page.html"), "there is no folder nothere"),
     ],

@@ -27,6 +27,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
     ("arguments", "says"),
     [
         (("gpt2", "jax"), "is not a question"),
+        (("gpt2", "jax", "jax"), "takes as long as itself"),
         (("gpt3", "jax", "detente"), "did you mean 'gpt2'?"),
         (("gpt2", "jaxx", "detente"), "did you mean 'jax'?"),
         (("gpt2", "jax[fusion=off]", "detente"), "an arm is no stack"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 STACKS = "torch-eager,jax"
 
@@ -59,3 +62,11 @@ def test_what_cannot_be(detente: Any) -> None:
     assert done.returncode == 2 and "inner=0" in done.stderr
     done = detente("fits", "resnet50", "--size", "tiny", "--stacks", "jax-scan")
     assert done.returncode == 3 and "no repeated layers" in done.stdout
+
+
+@pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="this machine has such a device")
+def test_a_device_that_is_not_here_is_skipped_by_name(detente: Any) -> None:
+    """Of a platform without a plugin JAX raises an assertion that says nothing."""
+    done = detente("fits", "ffn", "--size", "tiny", "--stacks", "torch-eager,jax,detente", "--device", "cuda")
+    assert done.returncode == 3 and "AssertionError" not in done.stdout
+    assert done.stdout.count("skipped: cuda: ") == 3, done.stdout

@@ -94,3 +94,56 @@ def test_what_others_did_to_the_machine_is_said_and_no_small_change_fails(at: An
     measured(tmp_path, replace(last, processes=tuple(replace(p, foreign=0.5) for p in last.processes)))
     done = at("history", "gpt2", "--stack", "jax", "--gate")
     assert done.returncode == 0 and "others used up to 50 %" in done.stdout, done.stdout
+
+
+def failing(session: Session) -> Session:
+    """Its rows of jax raise before they are timed."""
+
+    def worse(p: Any) -> Any:
+        ended = replace(p.evidence, status="failed", reason="ValueError: no", samples=())
+        return replace(p, evidence=ended) if p.cell.label == "jax" else p
+
+    return replace(session, processes=tuple(map(worse, session.processes)))
+
+
+@pytest.mark.parametrize(
+    ("worse", "says"), [(failing, "jax is failed in 2"), (compiling, "jax is void in 2")]
+)
+def test_a_row_without_a_time_in_the_newest_session_is_no_row_without_a_change(
+    at: Any, tmp_path: Path, worse: Callable[[Session], Session], says: str
+) -> None:
+    sessions(tmp_path, 1.0, 1.0)
+    assert at("history", "gpt2", "--stack", "jax", "--gate").returncode == 0
+    newest = make_session(10, id="20261113T090000-fabricated", started=1.79e9 + 3 * 86_400.0, seed=3)
+    measured(tmp_path, worse(newest))
+    done = at("history", "gpt2", "--stack", "jax", "--gate")
+    assert done.returncode == 1 and says in done.stdout and says in done.stderr
+    assert "No change seen" not in done.stdout
+    # Behind one in which it is well again, nothing is lost.
+    again = make_session(10, id="20261114T090000-fabricated", started=1.79e9 + 4 * 86_400.0, seed=4)
+    measured(tmp_path, again)
+    done = at("history", "gpt2", "--stack", "jax", "--gate")
+    assert done.returncode == 0 and "No change seen in 1 row" in done.stdout
+
+
+def test_a_strangers_void_row_takes_nothing_from_what_was_measured_here(at: Any, tmp_path: Path) -> None:
+    sessions(tmp_path, 1.0, 1.0)
+    file = tmp_path / "file.jsonl"
+    newest = make_session(10, id="20261113T090000-fabricated", started=1.79e9 + 3 * 86_400.0, seed=3)
+    file.write_bytes(b"".join(session_lines(compiling(newest))))
+    assert at("import", str(file)).returncode == 0
+    assert at("history", "gpt2", "--stack", "jax", "--gate").returncode == 0
+
+
+@pytest.mark.parametrize("asked", [("gpt3",), ("gpt2", "--stack", "jaxx"), ("--cell", "gpt2/papr")])
+def test_a_gate_that_looks_at_nothing_is_not_passed(at: Any, tmp_path: Path, asked: tuple[str, ...]) -> None:
+    sessions(tmp_path, 1.0, 1.0)
+    assert at("history", *asked).returncode == 0
+    done = at("history", *asked, "--gate")
+    assert done.returncode == 2 and "the gate looked at nothing" in done.stderr
+
+
+def test_a_gate_says_what_it_holds_against_nothing(at: Any, tmp_path: Path) -> None:
+    sessions(tmp_path, 1.0)
+    done = at("history", "gpt2", "--stack", "jax", "--gate")
+    assert done.returncode == 0 and "cpu/jax against no earlier session" in done.stderr

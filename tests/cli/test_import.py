@@ -357,6 +357,14 @@ def test_a_file_cannot_add_to_a_session_that_was_measured_here(at: Any, tmp_path
         assert len(read_spool(tmp_path / f"home/data/sessions/{ID}.jsonl").processes) == 9
 
 
+def test_latest_is_what_began_last_and_not_what_the_clock_on_the_wall_says(at: Any, tmp_path: Path) -> None:
+    """The clock was put back between the two, or one ran in a container: the later one has the smaller name."""
+    folder = tmp_path / "home/data/sessions"
+    for id, started in (("20261025-025500-aaaa", 1.7929e9), ("20261025-021500-bbbb", 1.7929e9 + 1200.0)):
+        Spool.create(folder, make_session(5, id=id, started=started)).close()
+    assert "20261025-021500-bbbb" in at("audit").stdout.splitlines()[0]
+
+
 def test_latest_is_what_was_measured_here(at: Any, tmp_path: Path) -> None:
     Spool.create(tmp_path / "home/data/sessions", make_session(5)).close()
     path = write(tmp_path / "file.jsonl", lines(make_session(5, id="zzz-newest-of-all")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from dataclasses import replace
 
@@ -12,7 +13,8 @@ from golden import assert_golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detente.report.terminal import render_text, wants_colour, width_of
+from detente.report.page import Chart, Mark, Page
+from detente.report.terminal import render_page, render_text, wants_colour, width_of
 from detente.report.text import cells_wide, clean
 
 RESULTS = {
@@ -98,3 +100,13 @@ def test_any_text_in_any_place_is_laid_out(label, reason, width):
     cells = (*good.cells, replace(good.cells[-1], label=label or "x", reason=reason))
     text = render_text(replace(good, cells=cells), width=width, full=True)
     assert all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_ratios_far_apart_have_places_of_their_own():
+    """On a straight axis from 0.05 to 9 twice as fast, twenty times as fast and the same time are one cell."""
+    marks = tuple(Mark(f"{x}", x, x / 1.01, x * 1.01) for x in (0.05, 0.1, 0.5, 9.0))
+    page = Page("t", "t", (Chart("ratios", "t", marks, 0.02),))
+    drawn = [line for line in render_page(page).splitlines() if "●" in line]
+    places = [line.index("●") for line in drawn]
+    assert len(drawn) == 4 and all(b - a > 4 for a, b in itertools.pairwise(places))
+    assert all(line.index("│") - places[2] > 4 for line in drawn if "│" in line)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from detente.records.folders import cache_folder
 from detente.stacks.protocol import Unavailable
 from detente.stacks.torch_compile import CompiledRunning, TorchCompile
 from detente.stacks.torch_eager import TorchEager, TorchRunning
@@ -247,3 +248,30 @@ class KilledOnce(TorchEager):
     """Is killed once, from outside as far as anybody can tell."""
 
     running = _Killing
+
+
+class _ForwardForMemory(TorchRunning):
+    def step(self, batch: Any) -> Any:
+        if json.loads(Path(sys.argv[-1]).read_text())["kind"] != "memory":
+            return super().step(batch)
+        loss, _ = self._forward(batch)
+        return loss.detach(), {}
+
+
+class LeanWhereItIsLookedAt(TorchEager):
+    """Trains like any row; where its memory is measured it computes the loss and nothing else."""
+
+    running = _ForwardForMemory
+
+
+class WritesItsRivalsProof(TorchEager):
+    """Where it is timed it writes into every cached proof that the row is a thousand times off."""
+
+    def start(self, device: str, precision: str, threads: int) -> str:
+        if json.loads(Path(sys.argv[-1]).read_text())["kind"] == "time":
+            for file in (cache_folder() / "proofs").glob("*.json"):
+                proof = json.loads(file.read_text())
+                for error in proof["evidence"]["errors"]:
+                    error["err"] = 1e3
+                file.write_text(json.dumps(proof))
+        return super().start(device, precision, threads)

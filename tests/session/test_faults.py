@@ -140,3 +140,29 @@ def test_the_memory_cap_holds_for_what_makes_the_reference(detente: Any, tmp_pat
     )
     said = json.loads(done.stdout)["error"]["message"]
     assert done.returncode != 0 and "the reference cannot be made" in said and "out of memory" in said, said
+
+
+def test_where_its_memory_is_measured_a_row_trains_as_elsewhere(detente: Any) -> None:
+    """It was proved by its other processes, and had the smallest figure of all."""
+    more = ("--contract", "train-step", "--memory")
+    code, result, _ = compare(
+        detente, "torch-eager", "jax", "LeanWhereItIsLookedAt", workload="ffn", more=more
+    )
+    bad, *good = (cell(result, n) for n in ("LeanWhereItIsLookedAt", "torch-eager", "jax"))
+    assert bad["status"] == "void" and code == 1, bad["reason"]
+    assert "where its memory was measured it computed something else: loss 2" in bad["reason"], bad["reason"]
+    for row in good:
+        assert row["status"] == "ok" and row["memory"]["process_peak"] > 0, row["reason"]
+
+
+def test_the_proofs_of_a_session_are_for_the_sessions_behind_it_what_they_were(
+    detente: Any, tmp_path: Path
+) -> None:
+    """A row wrote into the cache that its rival is another function: void in every later session."""
+    home = {"DETENTE_HOME": str(tmp_path / "home")}
+    code, result, errors = compare(detente, "torch-eager", "WritesItsRivalsProof", **home)
+    assert code == 0 and cell(result, "torch-eager")["status"] == "ok", errors
+    assert "the cached proofs of" in errors and "are put back" in errors, errors
+    code, result, errors = compare(detente, "torch-eager", **home)
+    again = cell(result, "torch-eager")
+    assert (code, again["status"]) == (0, "ok") and "put back" not in errors, (again["reason"], errors)

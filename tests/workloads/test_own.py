@@ -208,6 +208,7 @@ WRONG = {
     "def make():\n    x = 1\n    return x / 0": r"mine\.py:3 raised ZeroDivisionError",
     "import torch\ndef make(): return torch.nn.Linear(1, 1), print, {'a': [torch.ones(1)]}": "'a' .* is a list",
     "import torch\ndef make(): return torch.nn.Linear(1, 1), print, 5": "has no tensor",
+    "raise SystemExit('usage: mine.py DATA')\ndef make(): pass": r"mine\.py:1 raised SystemExit: usage: mine.py DATA",
     "def make(x): return x": "missing 1 required positional argument",
     "raise OSError('no data here')\ndef make(): pass": r"mine\.py:1 raised OSError: no data here",
 }

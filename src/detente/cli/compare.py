@@ -141,7 +141,7 @@ def command(
     overrides = [f"{dim}={given.pop(name)}" for name, dim in _DIMENSIONS.items() if name in given]
     overrides += given.pop("set_", ())
     overrides += ["dropout=0"] if given.pop("no_dropout", False) else []
-    spool = find_spool(resume) if resume else None
+    spool = find_spool(resume) if resume is not None else None
     if spool is not None:
         request = replace(request_of(read_spool(spool)), **given)
     else:

@@ -12,6 +12,7 @@ from detente.records.codec import to_json
 from detente.records.folders import data_folder
 from detente.records.verdict import LEAST_BLOCKS
 from detente.report.columns import columns
+from detente.report.numbers import count
 from detente.session.budget import OVERTIME
 from detente.session.devices import absent_reason
 from detente.session.forecast import Cost, Memory, forecast, memory_of
@@ -139,7 +140,8 @@ def _summary(plan: Plan) -> list[str]:
         how = f"{guessed} of {len(plan.costs)} rows guessed"
     more = "" if plan.exact else " or more"
     lines = [
-        f"{plan.blocks} blocks{more}, {plan.processes} processes, roughly {duration(plan.seconds)} ({how})"
+        f"{count(plan.blocks, 'block')}{more}, {count(plan.processes, 'process', 'processes')}, "
+        f"roughly {duration(plan.seconds)} ({how})"
     ]
     if not plan.prepared:
         lines.append("the weights and the fp64 reference are made first")

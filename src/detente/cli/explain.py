@@ -127,6 +127,11 @@ def command(
             f"{' '.join(n for n in named if n)!r} is not a question",
             "name a workload and two stacks: detente explain gpt2 torch-eager jax; or nothing, for the last session",
         )
+    if a is not None and a == b:
+        raise UsageFault(
+            f"{a} takes as long as itself: there is nothing to explain between the two",
+            f"name two stacks: detente explain {workload} torch-eager jax",
+        )
     request = Request(
         workloads=(workload,) if workload else (),
         stacks=(a, b) if a and b else (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +12,7 @@ import click
 from detente.cli.options import format_option
 from detente.cli.text import say
 from detente.records.codec import to_json
+from detente.records.fault import UsageFault
 from detente.records.folders import data_folder
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     "--gate",
     is_flag=True,
     help="Exit 1 when the newest point of a row is CHANGED and slower: by 1.25x at the least, unless three earlier "
-    "sessions say how far sessions of one thing lie apart.",
+    "sessions say how far sessions of one thing lie apart; and when a row is void or failed in the newest session that "
+    "ran it.",
 )
 @format_option("text", "json")
 def command(
@@ -55,6 +57,7 @@ def command(
 
         return list_.callback(form)  # type: ignore[misc]
     from detente.cli.judged import judge_stored
+    from detente.report.numbers import count
     from detente.store.files import catch_up
     from detente.store.history import history, unjudged
     from detente.store.sessions import open_store
@@ -84,14 +87,32 @@ def command(
 
         told = render_history(series, width=width_of(sys.stdout), colour=wants_colour(sys.stdout))
         print(told, end="")
-    return _gate(series) if gate else 0
+    if not gate:
+        return 0
+    if not series and (asked := [name for name in (workload, stack, cell) if name]):
+        # A gate that looks at nothing lets everything through, for as long as the name is misspelled.
+        raise UsageFault(
+            f"the gate looked at nothing: no row of {' and '.join(map(repr, asked))} has a time in the last "
+            f"{count(last, 'session')}",
+            "`detente sessions` lists the sessions with their rows",
+        )
+    return _gate(series)
 
 
-def _gate(series: Iterable[Series]) -> int:
-    """1 for a row that became slower. As of a machine whose noise is not known, a small change counts only where it is
-    known how far sessions of one thing lie apart."""
+def _gate(series: Sequence[Series]) -> int:
+    """1 for a row that became slower, or has no time any more. As of a machine whose noise is not known, a small change
+    counts only where it is known how far sessions of one thing lie apart."""
     from detente.judge.headline import LEAST_RATIO
 
+    lost = [s for s in series if s.lost is not None]
+    for s in lost:
+        assert s.lost is not None
+        say(f"detente: {s.cell} is {s.lost.status} in {s.lost.session}: {s.lost.reason}", error=True)
+    series = [s for s in series if s.lost is None]
+    for s in series:
+        if (change := s.points[-1].change) is None or change.word == "NOT COMPARABLE":
+            why = f": {change.reason}" if change is not None else ""
+            say(f"note: the gate holds {s.cell} against no earlier session{why}", error=True)
     found = [(s, c) for s in series if (c := s.points[-1].change) and c.word == "CHANGED"]
     slower = [(s, c) for s, c in found if (c.ratio or 0.0) > 1]
     worse = [s for s, c in slower if c.known or (c.low or 0.0) >= LEAST_RATIO]
@@ -102,4 +123,4 @@ def _gate(series: Iterable[Series]) -> int:
                 f"apart, three earlier ones tell, and without them only {LEAST_RATIO}x counts",
                 error=True,
             )
-    return 1 if worse else 0
+    return 1 if worse or lost else 0

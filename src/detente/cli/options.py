@@ -61,6 +61,8 @@ class PageFile(click.Path):
         super().__init__(dir_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip():
+            self.fail(f"{value!r} names no file; write report.html, or leave the option out", param, ctx)
         path: Any = super().convert(value, param, ctx)
         folder = path.parent
         if not folder.is_dir():

@@ -91,21 +91,41 @@ def _folder() -> Path:
 
 
 def _spools(name: str) -> list[Path]:
+    if not name.strip():
+        # Of a script whose variable is empty. Every id begins so, and a session that is alone would be taken.
+        raise UsageFault(
+            f"{name!r} names no session", "leave it out for the latest; `detente sessions` lists them"
+        )
     everything = sorted(_folder().glob("*.jsonl"))
     if name != "latest":
         exact = [p for p in everything if p.stem == name]
         return exact or [p for p in everything if p.stem.startswith(name)]
-    # Ids begin with the time, so the last name is the latest session; a stranger may have named his anything, and
-    # counts only where nothing was measured here.
-    own = (p for p in reversed(everything) if not _imported(p))
-    return [p] if (p := next(own, None)) else everything[-1:]
+    # A stranger may have named his anything, and counts only where nothing was measured here.
+    return _latest(everything) or everything[-1:]
 
 
-def _imported(spool: Path) -> bool:
-    try:
-        return read_head(spool).imported is not None
-    except StoreFault:
-        return False  # damaged, and so ours: import lets nothing in that cannot be read
+# Ids begin with the time of a clock on the wall, which is put back once a year, and lies elsewhere for whoever travels
+# or measures in a container: two that stand side by side may be so far apart, and no further.
+_ZONES_S = 26 * 3600.0
+
+
+def _latest(spools: list[Path]) -> list[Path]:
+    """Of those that were measured here, names in order, the one that began last; none where there is none."""
+    best: tuple[float, Path] | None = None
+    for spool in reversed(spools):
+        try:
+            head = read_head(spool)
+            if head.imported is not None:
+                continue
+        except StoreFault:
+            if best is None:
+                return [spool]  # damaged, and so ours: import lets nothing in that cannot be read
+            continue
+        if best is None or head.started > best[0]:
+            best = head.started, spool
+        elif head.started < best[0] - _ZONES_S:
+            break
+    return [best[1]] if best else []
 
 
 def _ambiguous(name: str, spools: list[Path]) -> UsageFault:

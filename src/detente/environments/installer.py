@@ -27,8 +27,9 @@ class Installer:
 
 PIP = Installer(
     "pip",
-    (sys.executable, "-m", "venv", "{folder}"),
-    ("{python}", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
+    # -P: a file of the current folder is no library of Python's.
+    (sys.executable, "-P", "-m", "venv", "{folder}"),
+    ("{python}", "-P", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
     ("--force-reinstall", "--no-deps"),
 )
 

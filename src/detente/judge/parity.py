@@ -195,12 +195,13 @@ class Proved:
 
 @dataclass(frozen=True)
 class Proofs:
-    """The errors that exist of one row: fp64 runs (``function``, and whether one ran on the row's own device), and
-    what each process proved at the row's precision (``precision``)."""
+    """The errors that exist of one row: fp64 runs (``function``, and whether one ran on the row's own device), what
+    each process proved at the row's precision (``precision``), and what those did that measured memory (``memory``)."""
 
     function: tuple[tuple[TensorError, ...], ...] = ()
     function_on_device: bool = True
     precision: tuple[Proved, ...] = ()
+    memory: tuple[Proved, ...] = ()
 
 
 def parity_column(proofs: Proofs, precision_name: str) -> ParityColumn:
@@ -210,19 +211,22 @@ def parity_column(proofs: Proofs, precision_name: str) -> ParityColumn:
     timed = [proved.judged(at) for proved in proofs.precision if proved.errors or proved.window]
     first = next((d for run in function if (d := first_difference(run))), None)
     second = next((d for run in timed if (d := first_difference(run))), None)
+    third = next((d for run in proofs.memory if (d := first_difference(run.judged(at)))), None)
     passed = "passed" if proofs.function_on_device else "inherited"
     same_function = "failed" if first else passed if function else "not checked"
-    same_precision = "failed" if second else "passed" if timed else "not checked"
+    same_precision = "failed" if second or third else "passed" if timed else "not checked"
 
     everything = [j for run in (timed or function) for j in run]
     counted = max((run for run in (timed or function)), key=len, default=())
     nearest = max((j for j in everything if j.share is not None), key=lambda j: j.share or 0.0, default=None)
-    worst = first or second or nearest
+    worst = first or second or third or nearest
     reason = ""
     if first:
         reason = f"not the same function in fp64: {tell_difference(first)}"
     elif second:
         reason = f"not the same precision as {precision_name}: {tell_difference(second)}"
+    elif third:
+        reason = f"where its memory was measured it computed something else: {tell_difference(third)}"
     return ParityColumn(
         same_function,
         same_precision,

@@ -86,7 +86,13 @@ def _parity(session: Session, cell: Cell, row: Row) -> ParityColumn:
             cut = other.size if other.size != cell.size else ""
     timed = [_proved(p.evidence) for p in row.processes if p.evidence.errors]
     precision += timed
-    column = parity_column(Proofs(tuple(function), on_device, tuple(precision)), cell.contract.precision)
+    memory = tuple(
+        Proved(p.evidence.errors)
+        for p in row.others
+        if p.kind in ("memory", "smallest") and p.evidence.status == "ok" and p.evidence.errors
+    )
+    proofs = Proofs(tuple(function), on_device, tuple(precision), memory)
+    column = parity_column(proofs, cell.contract.precision)
     return replace(
         column,
         kinks=next((k for p in row.processes if (k := p.evidence.kinks) is not None), None),

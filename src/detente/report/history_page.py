@@ -35,7 +35,7 @@ def compose_history(series: tuple[Series, ...]) -> Page:
     if not series:
         nothing = "Nothing is stored that this asks for. `detente history --sessions` lists what is there."
         return Page("history", "détente", (Statement(words(nothing), "warn", leads=True),))
-    parts: list[Part] = [_headline(series)]
+    parts: list[Part] = [*_lost(series), _headline(series)]
     parts.extend(Section(s.cell, _series_parts(s)) for s in series)
     note = "ratio: time now over time then, unpaired. A verdict between stacks needs one session with both in it."
     parts.append(Statement(words(note), "quiet"))
@@ -44,7 +44,25 @@ def compose_history(series: tuple[Series, ...]) -> Page:
     return Page("history", kicker, tuple(parts))
 
 
+def _lost(series: tuple[Series, ...]) -> list[Part]:
+    """Rows whose last point is not of the newest session that ran them: what is said of it is of an older one."""
+    return [
+        Statement(
+            words(
+                strong(s.cell.rsplit("/", 1)[1]), f" is {s.lost.status} in {s.lost.session}: {s.lost.reason}"
+            ),
+            "warn",
+            leads=True,
+        )
+        for s in series
+        if s.lost is not None
+    ]
+
+
 def _headline(series: tuple[Series, ...]) -> Statement:
+    series = tuple(s for s in series if s.lost is None)
+    if not series:
+        return Statement(words("No row has a time in the newest session that ran it."), leads=True)
     changed = [s for s in series if (c := s.points[-1].change) is not None and c.word == "CHANGED"]
     compared = [s for s in series if (c := s.points[-1].change) is not None and c.word != "NOT COMPARABLE"]
     if changed:

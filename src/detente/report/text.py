@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from detente.report.numbers import NOTHING
@@ -223,6 +224,10 @@ def _facts(facts: Facts, width: int) -> list[Line]:
     return [*lines, ()]
 
 
+# The largest ratio over the smallest, up to which a chart in characters has a straight axis.
+_STRAIGHT = 5.0
+
+
 def _bars(chart: Chart, width: int) -> list[Line]:
     """Only the ratios are drawn in characters: where each interval lies, against 1 and the margin."""
     if chart.kind != "ratios" or not chart.marks or chart.margin is None:
@@ -234,10 +239,13 @@ def _bars(chart: Chart, width: int) -> list[Line]:
         return []
     ends = [x for m in chart.marks for x in (m.low or m.value, m.high or m.value, m.value)]
     low, high = min([*ends, 1 / (1 + margin)]), max([*ends, 1 + margin])
-    low, high = low - 0.05 * (high - low), high + 0.05 * (high - low)
+    # As far apart as that, a straight axis puts everything under 1 into one cell: twice as fast and twenty times.
+    along: Callable[[float], float] = math.log if high > _STRAIGHT * low > 0 else float
+    start, end = along(low), along(high)
+    start, end = start - 0.05 * (end - start), end + 0.05 * (end - start)
 
     def place(x: float) -> int:
-        return min(room - 1, max(0, round((x - low) / (high - low) * (room - 1))))
+        return min(room - 1, max(0, round((along(x) - start) / (end - start) * (room - 1))))
 
     lines: list[Line] = []
     for m in chart.marks:

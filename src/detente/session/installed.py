@@ -50,7 +50,7 @@ def _asked(python: str, stamp: tuple[tuple[str, int], ...]) -> str:
     own = python == sys.executable
     try:
         told = subprocess.run(
-            [python, "-c", _ASK] if own else [python, "-I", "-c", _ASK],
+            [python, "-P", "-c", _ASK] if own else [python, "-I", "-c", _ASK],
             capture_output=True,
             text=True,
             timeout=120,

@@ -139,7 +139,9 @@ def _contract(workload: Workload, request: Request) -> Contract:
 
 def _no_definition(workload: Workload, entry: StackEntry, size: Size) -> str:
     if entry.definition not in workload.definitions and workload.name not in entry.defines:
-        return f"{workload.name} has no definition in {entry.definition}"
+        # A stranger's model is of one framework, and knows nothing of a definition in the other.
+        pair = ": a pair names a function of each, by comma" if is_own(workload.name) else ""
+        return f"{workload.name} has no definition in {entry.definition}{pair}"
     if entry.layers and workload.layers(size) < 2:
         return f"{workload.name} has no repeated layers to scan"
     return ""
@@ -156,7 +158,7 @@ def _has_module(python: str, module: str) -> bool:
     if python == sys.executable:
         return importlib.util.find_spec(module) is not None
     code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
-    return subprocess.run([python, "-c", code], check=False, timeout=60).returncode == 0
+    return subprocess.run([python, "-P", "-c", code], check=False, timeout=60).returncode == 0
 
 
 def missing_reason(entry: StackEntry, arm: Arm = NO_ARM) -> str:

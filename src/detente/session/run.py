@@ -22,6 +22,7 @@ from detente.session.lock import MachineLock
 from detente.session.memory_runs import run_memory
 from detente.session.plans import run_plans
 from detente.session.progress import Sink
+from detente.session.proofs_kept import put_back
 from detente.session.quiet import Quiet
 from detente.session.ready import make_ready
 from detente.session.request import Request
@@ -132,6 +133,7 @@ def _stages(under: Underway) -> Session:
         )
     finally:
         under.workers.forget_caches()
+    put_back(under)
     return under.ledger.end(note)
 
 
@@ -143,4 +145,6 @@ def _plan(under: Underway) -> None:
     under.tally.total = blocks * len(cells) + (len(cells) if request.memory else 0)
     budget = f", within {request.budget_s:.0f} s" if request.budget_s else ""
     more = "" if request.blocks and not request.blocks_at_most else " or more"
-    under.tally.tell("plan", f"session {session.id}: {len(cells)} rows, {blocks} blocks{more}{budget}")
+    rows = f"{len(cells)} row{'s' if len(cells) != 1 else ''}"
+    wanted = f"{blocks} block{'s' if blocks != 1 else ''}{more}{budget}"
+    under.tally.tell("plan", f"session {session.id}: {rows}, {wanted}")

@@ -107,7 +107,9 @@ def _search(under: Underway, cell: Cell, planned: int | None, what: str) -> Proc
         )
         return None
     memory = {LABEL: search.held, **({BELOW: search.failed} if search.failed is not None else {})}
-    evidence = Evidence("ok", "done", memory=memory, versions=held.evidence.versions)
+    evidence = Evidence(
+        "ok", "done", memory=memory, errors=held.evidence.errors, versions=held.evidence.versions
+    )
     return Process(cell, "smallest", -1, 0, held.started, held.wall_s, held.foreign, evidence)
 
 

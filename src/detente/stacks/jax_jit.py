@@ -44,8 +44,10 @@ class JaxJit:
         try:
             # By name, not only by the flag: a process whose backends exist already ignores the flag.
             self.device = jax.devices(None if device == "auto" else device)[0]
-        except RuntimeError as error:
-            raise Unavailable(f"{device}: {str(error).splitlines()[0]}") from None
+        except (RuntimeError, AssertionError) as error:
+            # An assertion without a word is what JAX says of a platform of which no plugin is installed.
+            why = str(error).splitlines() or ["JAX finds no such device here"]
+            raise Unavailable(f"{device}: {why[0]}") from None
         platform = self.platform_of(self.device)
         if precision == "tf32" and platform != "cuda":
             raise Unavailable(f"tf32: this device ({platform}) has no TF32 unit")

@@ -71,13 +71,15 @@ def faults(path: Path) -> Iterator[None]:
 
 # Part of SQLite's message -> (what happened, what to do).
 _KEPT = "every session is also a .jsonl file beside it, and none is lost"
+# Whoever lists or compares sessions fills a database that lacks some: nothing need be imported.
+_ANEW = f"move it away, and `detente sessions` makes another one: {_KEPT}"
 _SAID = (
     (
         "not a database",
         "is not a database, or is damaged",
-        f"move it away and `detente import` the sessions: {_KEPT}",
+        _ANEW,
     ),
-    ("malformed", "is damaged", f"move it away and `detente import` the sessions: {_KEPT}"),
+    ("malformed", "is damaged", _ANEW),
     ("disk is full", "cannot grow: the disk is full", f"free some space and go on: {_KEPT}"),
     ("disk I/O error", "cannot be written: the disk is full or failing", f"look at the disk: {_KEPT}"),
     ("readonly", "cannot be written", "choose a folder that you may write to with DETENTE_HOME"),

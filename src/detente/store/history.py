@@ -46,11 +46,22 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Lost:
+    """Why a row has no point in the newest session that ran it: it was judged ``void``, ``failed`` or ``oom`` there."""
+
+    session: str
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Series:
-    """The points of one cell, the oldest first."""
+    """The points of one cell, the oldest first. ``lost``: where the newest session that ran it is not the last of them,
+    so that what changed last is nothing that anybody should take for today's."""
 
     cell: str
     points: tuple[Point, ...]
+    lost: Lost | None = None
 
 
 def history(
@@ -82,7 +93,30 @@ def history(
         found = _medians(connection, list(heads), workload, stack, cell)
         hashes = {v for points in found.values() for _, v in points.values()}
         versions = _versions(connection, hashes)
-    return tuple(_series(key, points, heads, versions, loads) for key, points in sorted(found.items()))
+        lost = _lost(connection, found, heads)
+    return tuple(
+        replace(_series(key, points, heads, versions, loads), lost=lost.get(key))
+        for key, points in sorted(found.items())
+    )
+
+
+def _lost(
+    connection: sa.Connection, found: Mapping[str, _Medians], heads: Mapping[str, _Head]
+) -> dict[str, Lost]:
+    """Of each cell the newest session behind its last point in which it was judged to have no time. A stranger's
+    session takes nothing from what was measured here."""
+    j = tables.judgements.c
+    query = sa.select(j.cell, j.session_id, j.status, j.reason).where(
+        j.session_id.in_(list(heads)), j.cell.in_(list(found)), j.status.in_(("void", "failed", "oom"))
+    )
+    place = {id_: n for n, id_ in enumerate(heads)}
+    lost: dict[str, Lost] = {}
+    for cell, id_, status, reason in sorted(connection.execute(query), key=lambda row: place[row[1]]):
+        last = max(found[cell], key=place.__getitem__)
+        own = heads[id_].imported is None or heads[last].imported is not None
+        if own and place[id_] > place[last]:
+            lost[cell] = Lost(id_, status, reason)
+    return lost
 
 
 def unjudged(

@@ -14,6 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from detente.records.contract import Contract
+from detente.records.fault import UsageFault
 from detente.records.job import Job
 from detente.records.kinks import Kinks
 from detente.records.precision import drawn_at
@@ -47,9 +48,16 @@ class TorchMaker:
         # Of narrow ones views, which keep them: the copy would not fit beside them.
         weights = running.views() if drawn != "fp32" else running.tensors()
         if is_own(workload.name):
-            check_repeats(
-                running, batches[0], weights, workload.name, running.definition.dropping(running.module)
-            )
+            dropping = running.definition.dropping(running.module)
+            try:
+                check_repeats(running, batches[0], weights, workload.name, dropping)
+            except RuntimeError as error:
+                if "does not require grad" not in str(error):
+                    raise
+                raise UsageFault(
+                    f"{workload.name}: no parameter has a gradient of the loss that it returns",
+                    "take detach(), item(), .data and no_grad() out of what leads from the parameters to the loss",
+                ) from error
         folder = Path(job.prepared)
         if hasattr(running.definition, "side"):
             write_side(folder, running.definition.side(running.module))

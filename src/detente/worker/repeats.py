@@ -25,14 +25,21 @@ def check_repeats(
     running    of the region ``gradient``, in training mode
     dropping   what is known to drop out: name -> rate
 
-    Raises UsageFault where the two losses differ. Statistics of batches move, and a loss in training mode does not
-    depend on them.
+    Raises UsageFault where the two losses differ, or are not finite. Statistics of batches move, and a loss in training
+    mode does not depend on them.
     """
     running.load(weights)
     placed = running.place(batch)
     one, two = (running.loss(running.step(placed)) for _ in range(2))
     running.load(weights)
-    if one == two or abs(one - two) <= _APART * abs(one) or not np.isfinite(one):
+    if not np.isfinite(one):
+        # Nothing is equal to it, eager's own loss neither: every row would be void for another function.
+        raise UsageFault(
+            f"{name}: the loss of its first batch is {one:g}, at the weights that it begins with",
+            "only a finite loss can be compared; look for a logarithm or a division of 0, a root of less, a batch with "
+            "such numbers, weights that nobody set",
+        )
+    if one == two or abs(one - two) <= _APART * abs(one):
         return
     if dropping:
         shown = ", ".join(f"{place} {rate:g}" for place, rate in list(dropping.items())[:3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 from detente.records.fault import UsageFault
 from detente.records.nearest import did_you_mean
@@ -40,6 +41,11 @@ def find_workload(name: str) -> Workload:
     """
     if is_own(name):
         return importlib.import_module(spec_of(name)).own_workload(name)
+    if name.endswith(".py") and Path(name).expanduser().is_file():
+        raise UsageFault(
+            f"{name} is a file, and which function of it makes the model is not said",
+            f"name it behind a colon: {name}:make",
+        )
     if name not in WORKLOADS:
         raise UsageFault(
             f"no workload is called {name!r}" + did_you_mean(name, WORKLOADS),

@@ -29,7 +29,7 @@ def call_function(target: str, changed: Mapping[str, Any]) -> Any:
         return function(**_arguments(function, changed))
     except UsageFault:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that reads arguments at its top ends here
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
         where = f"{file}:{lines[-1]}" if lines else file
         raise UsageFault(

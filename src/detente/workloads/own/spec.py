@@ -151,6 +151,12 @@ def _dims(functions: dict[str, str]) -> tuple[dict[str, dict[str, int]], tuple[t
 
 
 def _checked(file: str, function: str) -> Path:
+    if not file:
+        raise UsageFault(
+            f"{function!r} is no model: it names no file and function",
+            "a model of your own is path/to/file.py:function, and a pair two with a comma between: a file whose "
+            "own name has a comma needs another one",
+        )
     path = Path(file).expanduser()
     if not path.is_file():
         raise UsageFault(f"no such file: {file}", "a model of your own is named path/to/file.py:function")
@@ -160,7 +166,7 @@ def _checked(file: str, function: str) -> Path:
         raise UsageFault(f"{file} is not Python: {error}", "run it with python to see the error") from None
     if function not in names:
         raise UsageFault(
-            f"{file} defines no {function!r}" + did_you_mean(function, names),
+            f"{file} defines no function {function!r}" + did_you_mean(function, names),
             "name a function that returns (module, loss, batch) or (module, loss, batch, optimizer)",
         )
     return path
