@@ -245,15 +245,19 @@ _OF_THE_SYSTEM = frozenset(
     vars(random.SystemRandom)[name].__code__ for name in ("random", "getrandbits", "randbytes")
 )
 # Code that asks for nothing of a user's objects: Python's own, numpy's, JAX's and ours, and of torch's all but its
-# modules, schedulers and data sets.
+# modules, schedulers and data sets. What stands in the place of a module's method asks in its stead.
 _PYTHON = (str(Path(types.__file__ or "types").parent), "<frozen")
 _OTHERS = tuple(
     str(Path(file or "").parent) + os.sep
     for file in (torch.__file__, np.__file__, jax.__file__, str(Path(__file__).parents[1]))
 )
 _MODULES = (
-    *(str(Path(p.__file__ or "").parent) + os.sep for p in (torch.nn, torch.distributions, torch.utils.data)),
+    *(
+        str(Path(p.__file__ or "").parent) + os.sep
+        for p in (torch.nn, torch.ao, torch.distributions, torch.utils.data)
+    ),
     str(torch.optim.lr_scheduler.__file__),
+    str(Path(__file__).parents[1] / "capture" / "statistics.py"),
 )
 
 

@@ -367,7 +367,8 @@ class Walk:
             )
             self.value(value(), name)
         elif isinstance(value, ContextVar):
-            self._slot(OfContext(value), "value", value.get(None), f"what {name} says")
+            says = OfContext(value)
+            self._slot(says, "value", says["value"], f"what {name} says")
         elif isinstance(value, types.ModuleType):
             self._python_module(value, name)
         elif isinstance(value, types.MappingProxyType):
