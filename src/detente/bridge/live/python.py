@@ -119,6 +119,20 @@ def of_python(name: str) -> bool:
     return name.partition(".")[0] in sys.stdlib_module_names
 
 
+def of_their_class(kind: type) -> bool:
+    """Whether objects of a class are made from Python's own or numpy's, whose methods ask them for attributes. Of what
+    only says what a class is (``abc.ABC``, ``typing.Generic``, ``enum.Enum``) that is nothing."""
+    return any(
+        (of_python(part.__module__) or part.__module__.partition(".")[0] == "numpy")
+        and part.__module__ not in _SAYS
+        for part in kind.__mro__
+        if isinstance(part.__module__, str)
+    )
+
+
+_SAYS = frozenset({"builtins", "abc", "typing", "enum", "collections.abc"})
+
+
 def tells(name: str) -> bool:
     """Whether a module, by its name, is of a library that runs Python, configures or tells."""
     return name.partition(".")[0] in _TELLS
