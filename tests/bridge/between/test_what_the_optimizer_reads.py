@@ -210,6 +210,31 @@ def test_parameters_that_no_trace_has_are_refused_by_name(made: type[Own]) -> No
         run(lambda w: [w.step(b) for b in batches(2)], bridge=True, optimizer=made)
 
 
+@pytest.mark.parametrize("kind", ["attribute", "global", "entry"])
+def test_a_value_that_moves_before_the_certificate_is_made(kind: str) -> None:
+    """Between the first step and the second: eager's step of the certificate was given the new value, and the compiled
+    step was said to disagree ("please report this")."""
+
+    class Traced(Own):
+        def number(self) -> Any:
+            return {"attribute": self.scale, "global": SCALE, "entry": self.table["scale"]}[kind]
+
+    def change(world: World, value: float) -> None:
+        world.optimizer.scale = value  # type: ignore[attr-defined]
+        globals()["SCALE"] = value
+        world.optimizer.table["scale"] = value  # type: ignore[attr-defined]
+
+    def loop(world: World) -> list[float]:
+        losses = []
+        for i, batch in enumerate(batches(5)):
+            change(world, 0.9**i)
+            losses.append(world.step(batch))
+        return losses
+
+    world = equal(loop, optimizer=Traced)
+    assert world.more["compiled"].settled().ok
+
+
 FROZEN: dict[str, Any] = {"by": {}, "ids": [], "set": set(), "list": []}
 
 

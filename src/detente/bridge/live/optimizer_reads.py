@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from detente.bridge.live.around import as_they_were
 from detente.bridge.live.python import PLAIN
 from detente.bridge.live.ran import Names, Ran
 from detente.bridge.live.sources import Sources, named
@@ -42,6 +43,15 @@ class Reads:
             return True
         self.sources.refresh()
         return False
+
+    @contextmanager
+    def as_it_was(self) -> Iterator[bool]:
+        """What the rule was traced with, for as long as the block takes; False where that cannot be had."""
+        if self.versions and plainly(self._written):
+            yield False
+            return
+        with as_they_were(self.sources) as whole:
+            yield whole
 
     def _written(self) -> bool:
         return any([tensor._version != version for tensor, version in self.versions])

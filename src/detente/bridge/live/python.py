@@ -122,12 +122,9 @@ def of_python(name: str) -> bool:
 def of_their_class(kind: type) -> bool:
     """Whether objects of a class are made from Python's own or numpy's, whose methods ask them for attributes. Of what
     only says what a class is (``abc.ABC``, ``typing.Generic``, ``enum.Enum``) that is nothing."""
-    return any(
-        (of_python(part.__module__) or part.__module__.partition(".")[0] == "numpy")
-        and part.__module__ not in _SAYS
-        for part in kind.__mro__
-        if isinstance(part.__module__, str)
-    )
+    modules: list[Any] = [part.__module__ for part in kind.__mro__]  # of which a metaclass may say anything
+    named = {module for module in modules if isinstance(module, str)} - _SAYS
+    return any(of_python(module) or module.partition(".")[0] == "numpy" for module in named)
 
 
 _SAYS = frozenset({"builtins", "abc", "typing", "enum", "collections.abc"})
