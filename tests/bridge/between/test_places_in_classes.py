@@ -5,7 +5,9 @@ from __future__ import annotations
 import array
 import ctypes
 import enum
+import multiprocessing
 import os
+import string
 import sys
 import types
 import warnings
@@ -81,6 +83,10 @@ class Defaults:
 BETA: ContextVar[float] = ContextVar("BETA", default=0.0)
 CELL, LIST, OBJECTS = ctypes.c_double(0.0), array.array("d", [0.0]), np.array([0.0, None], object)
 CHAINED, PAIRS, OWN, HELD = ChainMap({}, {"beta": 0.0}), Pairs(), Defaults(), Defaults()
+SHARED, BYTES = multiprocessing.Array("d", [0.0]), memoryview(bytearray(8)).cast("d")
+OLDER, NEWER = np.poly1d([0.0, 0.0]), np.polynomial.Polynomial([0.0])
+FACTOR, TEXT = {"beta": 0.0}, string.Template("0.0")
+EACH = np.vectorize(lambda x: x * FACTOR["beta"])
 WEAK, GET = weakref.ref(HELD), CHAINED.maps[1].get
 
 
@@ -171,6 +177,28 @@ PLACES: dict[str, tuple[Any, Any]] = {
         lambda value: CHAINED.maps[1].update(beta=value),
     ),
     "an attribute of a mapping": (lambda m, b: penalised(m, b, PAIRS.beta), put(PAIRS, "beta")),
+    # Objects of Python's and numpy's classes, whose attributes their own code asks for and nobody else.
+    "an array that processes share": (
+        lambda m, b: penalised(m, b, SHARED[0]),
+        lambda value: SHARED.__setitem__(0, value),
+    ),
+    "a view of bytes": (lambda m, b: penalised(m, b, BYTES[0]), lambda value: BYTES.__setitem__(0, value)),
+    "a polynomial": (
+        lambda m, b: penalised(m, b, float(OLDER(1.0))),
+        lambda value: OLDER.coeffs.__setitem__(0, value),
+    ),
+    "a polynomial whose numbers are put": (
+        lambda m, b: penalised(m, b, float(NEWER(0.0))),
+        lambda value: setattr(NEWER, "coef", np.array([value])),
+    ),
+    "a function that numpy calls": (
+        lambda m, b: penalised(m, b, float(EACH(1.0))),
+        lambda value: FACTOR.update(beta=value),
+    ),
+    "a text with places": (
+        lambda m, b: penalised(m, b, float(TEXT.substitute())),
+        lambda value: setattr(TEXT, "template", str(value)),
+    ),
     "behind a weak reference": (lambda m, b: penalised(m, b, WEAK().beta), put(HELD, "beta")),
 }
 

@@ -210,6 +210,77 @@ def test_parameters_that_no_trace_has_are_refused_by_name(made: type[Own]) -> No
         run(lambda w: [w.step(b) for b in batches(2)], bridge=True, optimizer=made)
 
 
+@pytest.mark.parametrize("kind", ["attribute", "global", "entry"])
+def test_a_value_that_moves_before_the_certificate_is_made(kind: str) -> None:
+    """Between the first step and the second: eager's step of the certificate was given the new value, and the compiled
+    step was said to disagree ("please report this")."""
+
+    class Traced(Own):
+        def number(self) -> Any:
+            return {"attribute": self.scale, "global": SCALE, "entry": self.table["scale"]}[kind]
+
+    def change(world: World, value: float) -> None:
+        world.optimizer.scale = value  # type: ignore[attr-defined]
+        globals()["SCALE"] = value
+        world.optimizer.table["scale"] = value  # type: ignore[attr-defined]
+
+    def loop(world: World) -> list[float]:
+        losses = []
+        for i, batch in enumerate(batches(5)):
+            change(world, 0.9**i)
+            losses.append(world.step(batch))
+        return losses
+
+    world = equal(loop, optimizer=Traced)
+    assert world.more["compiled"].settled().ok
+
+
+FROZEN: dict[str, Any] = {"by": {}, "ids": [], "set": set(), "list": []}
+
+
+class Elsewhere(Own):
+    """What is special about a parameter stands in a global."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                known = p in FROZEN["by"] or id(p) in FROZEN["ids"] or p in FROZEN["set"]
+                if p.grad is not None and not known and not any(p is q for q in FROZEN["list"]):
+                    p.data.add_(p.grad, alpha=-group["lr"])
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda p: FROZEN["by"].update({p: True}),
+        lambda p: FROZEN["ids"].append(id(p)),
+        FROZEN["set"].add,
+        FROZEN["list"].append,
+    ],
+)
+@pytest.mark.parametrize("when", [0, 2])
+def test_parameters_that_stand_outside_of_the_optimizer_are_refused(
+    put: Callable[[Any], None], when: int
+) -> None:
+    """A trace has others in their place, and a certificate is made with copies: eager passed over the one that is
+    looked up, and the step trained it, in silence."""
+
+    def loop(world: World) -> list[float]:
+        losses = []
+        for i, batch in enumerate(batches(4)):
+            if i == when:
+                put(world.model.last.weight)
+            losses.append(world.step(batch))
+        return losses
+
+    try:
+        with pytest.raises(bridge.Refused, match=r"Elsewhere\.step\(\) finds parameters in global FROZEN"):
+            run(loop, bridge=True, optimizer=Elsewhere)
+    finally:
+        for table in FROZEN.values():
+            table.clear()
+
+
 def test_a_stored_program_is_of_its_own_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DETENTE_BRIDGE_CACHE", str(tmp_path))
     trained = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -162,35 +162,10 @@ class Surroundings:
         """Whether anything may have moved since the last look."""
         return self._sources.moved()
 
-    @contextmanager
-    def as_it_was(self) -> Iterator[bool]:
+    def as_it_was(self) -> AbstractContextManager[bool]:
         """Python's values as they were at the last look, for as long as the block takes; False where that cannot be
-        had, because a table has grown or another object stands in it."""
-        moved = self._sources.changes() if self._sources.moved() else {}
-        slots = [s for s in self._sources.slots if s[3] in moved]
-        cells = [c for c in self._sources.cells if c[2] in moved]
-        same_places = not self._sources.replaced and {n for *_, n in (*slots, *cells)} == moved.keys()
-        whole = same_places and all(
-            isinstance(table, dict | list | OfClass)
-            and key in (range(len(table)) if isinstance(table, list) else table)
-            for table, key, *_ in slots
-        )
-        if not whole:
-            yield False
-            return
-        now = [(table, key, table[key]) for table, key, *_ in slots]
-        held = [(cell, cell.cell_contents) for cell, *_ in cells]
-        try:
-            for table, key, then, _ in slots:
-                table[key] = then
-            for cell, then, _ in cells:
-                cell.cell_contents = then
-            yield True
-        finally:
-            for table, key, value in now:
-                table[key] = value
-            for cell, value in held:
-                cell.cell_contents = value
+        had."""
+        return as_they_were(self._sources)
 
     @property
     def token(self) -> tuple[tuple[str, str], ...]:
@@ -203,3 +178,34 @@ class Surroundings:
                 if name not in self.inputs and now != self._first[name]
             )
         )
+
+
+@contextmanager
+def as_they_were(found: Sources) -> Iterator[bool]:
+    """These values as they were when they were found, for as long as the block takes; False where that cannot be had,
+    because a table has grown or another object stands in it."""
+    moved = found.changes() if found.moved() else {}
+    slots = [s for s in found.slots if s[3] in moved]
+    cells = [c for c in found.cells if c[2] in moved]
+    same_places = not found.replaced and {n for *_, n in (*slots, *cells)} == moved.keys()
+    whole = same_places and all(
+        isinstance(table, dict | list | OfClass)
+        and key in (range(len(table)) if isinstance(table, list) else table)
+        for table, key, *_ in slots
+    )
+    if not whole:
+        yield False
+        return
+    now = [(table, key, table[key]) for table, key, *_ in slots]
+    held = [(cell, cell.cell_contents) for cell, *_ in cells]
+    try:
+        for table, key, then, _ in slots:
+            table[key] = then
+        for cell, then, _ in cells:
+            cell.cell_contents = then
+        yield True
+    finally:
+        for table, key, value in now:
+            table[key] = value
+        for cell, value in held:
+            cell.cell_contents = value

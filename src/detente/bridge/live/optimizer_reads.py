@@ -6,7 +6,7 @@ How it can fail: what no table of Python's holds, as for a model (bridge/live/so
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from detente.bridge.live.around import as_they_were
 from detente.bridge.live.python import PLAIN
 from detente.bridge.live.ran import Names, Ran
 from detente.bridge.live.sources import Sources, named
@@ -42,6 +43,15 @@ class Reads:
             return True
         self.sources.refresh()
         return False
+
+    @contextmanager
+    def as_it_was(self) -> Iterator[bool]:
+        """What the rule was traced with, for as long as the block takes; False where that cannot be had."""
+        if self.versions and plainly(self._written):
+            yield False
+            return
+        with as_they_were(self.sources) as whole:
+            yield whole
 
     def _written(self) -> bool:
         return any([tensor._version != version for tensor, version in self.versions])
@@ -72,7 +82,8 @@ def reads(model: nn.Module, optimizer: Any, ran: Names, *, attributes: bool) -> 
 @contextmanager
 def noting(model: nn.Module, optimizer: Any) -> Iterator[Ran]:
     """The code that runs in the block, which traces the optimizer's step. Raises Refused where that code counts in a
-    class or a global: eager would count in every step."""
+    class or a global (eager would count in every step), and where it finds parameters somewhere else than in the
+    optimizer: a trace has others in their place, and so have the copies that a certificate trains."""
     before = reads(model, optimizer, Names(any=True), attributes=False).sources
     with Ran() as ran:
         yield ran
@@ -90,3 +101,25 @@ def noting(model: nn.Module, optimizer: Any) -> Iterator[Ran]:
             "not repeat",
             hint="keep it in param_groups or in an attribute of the optimizer",
         )
+    if where := _with_parameters(reads(model, optimizer, ran.names(), attributes=False).sources, optimizer):
+        raise refuse(
+            "optimizer",
+            f"{type(optimizer).__name__}.step() finds parameters in {where}, and a trace has others in their place",
+            hint="keep what is special about a parameter in its group, or in a dictionary by parameter that is an "
+            "attribute of the optimizer",
+        )
+
+
+def _with_parameters(found: Sources, optimizer: Any) -> str:
+    """The first place in which one of the optimizer's parameters stands, by itself, as a key, in a set or by its
+    ``id()``; empty where there is none."""
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+    def among(values: Iterable[Any]) -> bool:
+        return any(id(value) in own or (type(value) is int and value in own) for value in values)
+
+    places = [(name, (value,)) for _, _, value, name in found.slots]
+    places += [(name, (value,)) for _, value, name in found.cells]
+    places += [(name, then) for _, then, name in found.sets]
+    places += [(name, table) for table, _, name in found.sizes if isinstance(table, dict)]
+    return next((name for name, values in places if among(values)), "")

@@ -112,7 +112,8 @@ class OfCell:
 
 
 class OfContext:
-    """What a context variable says, as a table with one place."""
+    """What a context variable says, as a table with one place: its default where nobody has set it (who puts that back
+    changes nothing), and None where there is none."""
 
     def __init__(self, owner: ContextVar[Any]) -> None:
         self.owner = owner
@@ -121,7 +122,10 @@ class OfContext:
         return True
 
     def __getitem__(self, name: str) -> Any:
-        return self.owner.get(None)
+        try:
+            return self.owner.get()
+        except LookupError:
+            return None
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.owner.set(value)

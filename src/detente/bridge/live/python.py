@@ -119,6 +119,17 @@ def of_python(name: str) -> bool:
     return name.partition(".")[0] in sys.stdlib_module_names
 
 
+def of_their_class(kind: type) -> bool:
+    """Whether objects of a class are made from Python's own or numpy's, whose methods ask them for attributes. Of what
+    only says what a class is (``abc.ABC``, ``typing.Generic``, ``enum.Enum``) that is nothing."""
+    modules: list[Any] = [part.__module__ for part in kind.__mro__]  # of which a metaclass may say anything
+    named = {module for module in modules if isinstance(module, str)} - _SAYS
+    return any(of_python(module) or module.partition(".")[0] == "numpy" for module in named)
+
+
+_SAYS = frozenset({"builtins", "abc", "typing", "enum", "collections.abc"})
+
+
 def tells(name: str) -> bool:
     """Whether a module, by its name, is of a library that runs Python, configures or tells."""
     return name.partition(".")[0] in _TELLS

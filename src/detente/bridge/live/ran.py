@@ -33,13 +33,15 @@ class Names:
     """The names in the code that ran while a program was captured. ``any`` where a user's function among it makes up
     names of attributes itself; ``fields`` where something takes an object apart by what its class says are its fields
     (``dataclasses.asdict``, a ``match``); ``places`` those in modules that what ran is found by, or asks for;
-    ``values`` those of tensors that Python read."""
+    ``values`` those of tensors that Python read; ``theirs`` what code of Python's own and numpy's asked for, which is
+    asked of objects of their classes alone (``coef`` of a polynomial)."""
 
     names: frozenset[str] = frozenset()
     any: bool = False
     fields: bool = False
     places: frozenset[Place] = frozenset()
     values: frozenset[str] = frozenset()
+    theirs: frozenset[str] = frozenset()
 
     def __or__(self, other: Names) -> Names:
         return Names(
@@ -48,6 +50,7 @@ class Names:
             self.fields or other.fields,
             self.places | other.places,
             self.values | other.values,
+            self.theirs | other.theirs,
         )
 
     def __contains__(self, name: object) -> bool:
@@ -155,6 +158,7 @@ class Ran:
             any(map(makes_names, users)) or any(map(_makes_members, taken)),
             fields,
             places(called, found),
+            theirs=frozenset(name for code in ran if _is_theirs(code) for name in loaded(code)),
         )
 
 
@@ -245,15 +249,21 @@ _OF_THE_SYSTEM = frozenset(
     vars(random.SystemRandom)[name].__code__ for name in ("random", "getrandbits", "randbytes")
 )
 # Code that asks for nothing of a user's objects: Python's own, numpy's, JAX's and ours, and of torch's all but its
-# modules, schedulers and data sets.
+# modules, schedulers and data sets. What stands in the place of a module's method asks in its stead.
 _PYTHON = (str(Path(types.__file__ or "types").parent), "<frozen")
+_NUMPY = str(Path(np.__file__ or "").parent) + os.sep
+_INSTALLED = ("site-packages", "dist-packages")
 _OTHERS = tuple(
     str(Path(file or "").parent) + os.sep
     for file in (torch.__file__, np.__file__, jax.__file__, str(Path(__file__).parents[1]))
 )
 _MODULES = (
-    *(str(Path(p.__file__ or "").parent) + os.sep for p in (torch.nn, torch.distributions, torch.utils.data)),
+    *(
+        str(Path(p.__file__ or "").parent) + os.sep
+        for p in (torch.nn, torch.ao, torch.distributions, torch.utils.data)
+    ),
     str(torch.optim.lr_scheduler.__file__),
+    str(Path(__file__).parents[1] / "capture" / "statistics.py"),
 )
 
 
@@ -263,4 +273,12 @@ def _may_ask(code: types.CodeType) -> bool:
         return True
     if file.startswith(_OTHERS):
         return False
-    return "site-packages" in file or "dist-packages" in file or not file.startswith(_PYTHON)
+    return any(part in file for part in _INSTALLED) or not file.startswith(_PYTHON)
+
+
+def _is_theirs(code: types.CodeType) -> bool:
+    """Whether it is Python's own or numpy's."""
+    file = code.co_filename
+    return file.startswith(_NUMPY) or (
+        file.startswith(_PYTHON) and not any(part in file for part in _INSTALLED)
+    )

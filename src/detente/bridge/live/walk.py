@@ -31,7 +31,15 @@ from torch import nn
 from detente.bridge.live.instructions import globals_in
 from detente.bridge.live.moving_number import MovingNumber, standing, stands
 from detente.bridge.live.places import OfClass, OfContext, OfReference, Slots, put
-from detente.bridge.live.python import PLAIN, imported, in_library, names_in, of_library, users
+from detente.bridge.live.python import (
+    PLAIN,
+    imported,
+    in_library,
+    names_in,
+    of_library,
+    of_their_class,
+    users,
+)
 from detente.bridge.live.ran import Names
 from detente.bridge.live.sources import Sources, Whole
 from detente.bridge.live.standing import Standing
@@ -250,12 +258,15 @@ class Walk:
             self._slot(*row)
 
     def _counts_in(self, owner: Any) -> Callable[[Any], bool]:
-        """Which names count of an object: where something takes objects apart, its class says so of its fields."""
+        """Which names count of an object: where something takes objects apart, its class says so of its fields; and of
+        one of Python's or numpy's classes what their own code has asked for."""
         asked = self._asked()
-        if self.ran is None or self.ran.any or not self.ran.fields:
+        if self.ran is None:
             return asked
-        fields = _fields(type(owner))
-        return (lambda key: key in fields or asked(key)) if fields else asked
+        more = self.ran.theirs if of_their_class(type(owner)) else frozenset[str]()
+        if self.ran.fields and not self.ran.any:
+            more |= _fields(type(owner))
+        return (lambda key: key in more or asked(key)) if more else asked
 
     def _groups(self, optimizer: torch.optim.Optimizer, name: str) -> None:
         """The numbers of an optimizer's groups; its state and what stands in the groups are looked after elsewhere."""
@@ -332,7 +343,9 @@ class Walk:
                 self.found.objects.append(value.copy())
                 for i, item in enumerate(value.flat):
                     self.value(item, f"{name}[{i}]")
-        elif isinstance(value, _NUMBERS):
+        elif isinstance(value, _NUMBERS) or (
+            isinstance(value, memoryview) and value.c_contiguous and value.nbytes
+        ):
             self.value(np.frombuffer(value, np.uint8), name)  # type: ignore[call-overload]
         elif isinstance(value, random.Random | np.random.Generator | np.random.RandomState):
             if isinstance(value, random.SystemRandom):  # which has no state
@@ -374,7 +387,8 @@ class Walk:
             )
             self.value(value(), name)
         elif isinstance(value, ContextVar):
-            self._slot(OfContext(value), "value", value.get(None), f"what {name} says")
+            says = OfContext(value)
+            self._slot(says, "value", says["value"], f"what {name} says")
         elif isinstance(value, types.ModuleType):
             self._python_module(value, name)
         elif isinstance(value, types.MappingProxyType):

@@ -15,6 +15,7 @@ from detente.bridge.live.around import Surroundings, undisturbed
 from detente.bridge.live.guard import Guard, watch
 from detente.bridge.live.inside import Away
 from detente.bridge.live.modes import Modes
+from detente.bridge.live.optimizer_reads import Reads
 from detente.bridge.live.shared import Meeting
 from detente.bridge.live.watch import Watch
 from detente.bridge.live.writes import put
@@ -63,6 +64,7 @@ class Certified:
     _moments_at: list[int]  # where the optimizer's state lay when it was last asked whether that is shared
     _outside: Guard  # of what the loss holds
     _moments: Guard  # of the optimizer's state
+    _reads: Reads  # of the optimizer's step, in Python
     _grouped: list[list[torch.Tensor]]  # what stands in the optimizer's groups
     _held: dict[str, torch.Tensor]  # what the loss holds, by name
     _held_moments: list[tuple[torch.Tensor, int]]  # handed out, with their versions
@@ -157,8 +159,13 @@ class Certified:
             # The live module is another one, or no longer holds the state before that step: the next one is certified.
             return
         told = f"certificate of the step of {type(self.model).__name__}"
-        with self._away(), undisturbed(self._modes, first.default), self._around.as_it_was() as whole:
-            if not whole:
+        with (
+            self._away(),
+            undisturbed(self._modes, first.default),
+            self._around.as_it_was() as whole,
+            self._reads.as_it_was() as alike,
+        ):
+            if not (whole and alike):
                 return  # Python is not as that step found it: the next one is certified
             with telling(told, self.options.quiet), phase("certify"):
                 held = self._held if self._outside.in_c else None
