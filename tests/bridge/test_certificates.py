@@ -173,6 +173,7 @@ def test_short_is_of_the_same_form_where_two_layers_can_be_rolled():
         torch.optim.SGD(model.parameters(), lr=0.1),
         example_batch=ids,
         weights="init",
+        form="rolled+dots",
         seed=0,
     )
     step(ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import linecache
 import sys
 import textwrap
 import types
@@ -249,6 +250,7 @@ def test_a_function_that_is_put_back_is_the_one_of_before(monkeypatch: pytest.Mo
 
 RATE = 0.0
 WHERE = settings.__name__
+EVERYTHING, LINES = sys.modules, linecache.cache
 NAMES = types.SimpleNamespace(which="RA")
 
 
@@ -288,6 +290,10 @@ def by_sys_modules(model: Any, batch: Any) -> torch.Tensor:
     return weighed(model, batch, sys.modules[WHERE].BETA)
 
 
+def by_all_modules_under_another_name(model: Any, batch: Any) -> torch.Tensor:
+    return weighed(model, batch, EVERYTHING[WHERE].BETA)
+
+
 def by_a_name_of_a_module_that_is_made_up(model: Any, batch: Any) -> torch.Tensor:
     return weighed(model, batch, getattr(settings, "".join(("BE", "TA"))))
 
@@ -301,6 +307,7 @@ BY_STRING = [
     by_import_module,
     by_import_of_what_is_made_up,
     by_sys_modules,
+    by_all_modules_under_another_name,
     by_a_name_of_a_module_that_is_made_up,
 ]
 
@@ -311,6 +318,27 @@ def test_a_value_that_is_asked_for_by_a_string(loss: Any) -> None:
         globals()["RATE"] = settings.BETA = 0.5 * (i >= 2)
 
     equal(steps(change), loss=lambda world: loss)
+
+
+def reads_lines(model: Any, batch: Any) -> torch.Tensor:
+    return weighed(model, batch, float("nothing" in LINES) + float("nothing" in EVERYTHING))
+
+
+def test_what_python_has_read_and_imported_since_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both tables fill by themselves: with every traceback, and with every import."""
+
+    def change(world: World, i: int) -> None:
+        monkeypatch.setitem(LINES, f"file {i}", (0, None, ["x = 1"], f"file {i}"))
+        name = f"detente_tests_{id(world)}_{i}"
+        monkeypatch.setitem(EVERYTHING, name, types.ModuleType(name))
+        if "compiled" in world.more:
+            programs.append(len(world.more["compiled"].programs))
+
+    programs: list[int] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        equal(steps(change), loss=lambda world: reads_lines)
+    assert programs[-1] == 1, programs
 
 
 def calls_a_method(model: Any) -> list[Any]:

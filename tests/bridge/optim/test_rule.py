@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections import ChainMap
 
 import jax
 import jax.numpy as jnp
@@ -291,6 +292,13 @@ def test_lbfgs_and_sparse_adam_are_refused():
     params = parameters(SHAPES, torch.float32)
     assert "closure" in refused(torch.optim.LBFGS(params.values()), params)
     assert "torch.optim.Adam" in refused(torch.optim.SparseAdam(list(params.values())), params)
+
+
+def test_a_state_that_is_no_dictionary_is_refused():
+    params = parameters(SHAPES, torch.float32)
+    optimizer = torch.optim.SGD(params.values(), lr=0.1)
+    optimizer.state = ChainMap({}, {})
+    assert "SGD.state is no dictionary" in refused(optimizer, params)
 
 
 def test_closures_hooks_and_differentiable_are_refused():

@@ -4,6 +4,7 @@ and whether a file is a library's."""
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 import types
@@ -47,7 +48,7 @@ _COMPUTES = frozenset(
         "jax", "jaxlib", "jax_plugins", "flax", "optax", "haiku", "equinox", "chex", "orbax", "etils", "jmp",
         "jaxtyping", "optree", "ml_dtypes", "opt_einsum", "tensorstore", "keras", "tensorflow", "numpy", "scipy",
         "sympy", "mpmath", "pandas", "pyarrow", "networkx", "sklearn", "PIL",
-        "cv2", "h5py", "numba", "einops", "nvidia",
+        "cv2", "h5py", "numba", "einops", "einx", "nvidia",
         # what models and loops are made of
         "detente", "transformers", "tokenizers", "huggingface_hub", "safetensors", "accelerate", "peft", "diffusers",
         "datasets", "timm", "sentence_transformers", "lightning", "lightning_fabric", "pytorch_lightning",
@@ -61,7 +62,7 @@ _TELLS = frozenset(
         "ipykernel", "traitlets", "matplotlib", "tqdm", "rich", "click", "absl", "yaml", "regex", "jinja2", "packaging",
         "filelock", "fsspec", "requests", "attr", "attrs", "pydantic", "pydantic_core", "omegaconf", "hydra", "msgpack",
         "setuptools", "pkg_resources", "_distutils_hack", "pip", "typing_extensions", "annotated_types", "psutil",
-        "wandb",
+        "wandb", "beartype", "typeguard", "loguru", "urllib3", "charset_normalizer", "certifi", "idna",
     }
 )  # fmt: skip
 _KNOWN = _COMPUTES | _TELLS
@@ -94,9 +95,9 @@ def of_library(name: Any) -> bool:
     if not isinstance(name, str):
         return True
     file = getattr(sys.modules.get(name), "__file__", None)
-    if file is not None:
-        return in_library(file)
     top = name.partition(".")[0]
+    if file is not None and (top == name or os.path.isabs(file)):  # torch.ops says "_ops.py"
+        return in_library(file)
     if top in sys.stdlib_module_names:
         return True
     of_top = getattr(sys.modules.get(top), "__file__", None)

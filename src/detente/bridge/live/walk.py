@@ -11,10 +11,12 @@ import ctypes
 import functools
 import gc
 import io
+import linecache
 import logging
 import operator
 import os
 import random
+import sys
 import types
 import weakref
 from collections import ChainMap, Counter, UserDict, UserList, deque
@@ -74,6 +76,8 @@ _CACHED = type(functools.lru_cache(lambda: None))
 _NUMBERS = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
 # Python's and numpy's own generators, of which the capture takes care.
 _SHARED = (getattr(random.random, "__self__", None), getattr(np.random.rand, "__self__", None))
+# Python's own tables of what it has read, which fill by themselves.
+_PYTHONS_TABLES = frozenset(map(id, (linecache.cache, sys.path_importer_cache)))
 # Values, at most, of one container with all that lies in it: a longer one is compared as a whole, up to the second
 # number, and is not walked through. What stands beside it is.
 MOST, LONGEST = 50_000, 1_000_000
@@ -316,7 +320,7 @@ class Walk:
         """What a value holds. A plain one holds nothing."""
         if stands(value):
             value = value.tensor
-        if isinstance(value, PLAIN) or id(value) in self.seen:
+        if isinstance(value, PLAIN) or id(value) in self.seen or id(value) in _PYTHONS_TABLES:
             return
         if isinstance(value, type):
             self.kind(value)
@@ -402,6 +406,11 @@ class Walk:
             self._object(value, name)
 
     def _container(self, value: Any, name: str) -> None:
+        if value is sys.modules:  # which fills by itself, too
+            for key, module in list(value.items()):
+                if not of_library(key):
+                    self._slot(value, key, module, f"{name}[{key!r}]")
+            return
         if isinstance(value, dict):
             self.table(value, name)
         elif isinstance(value, UserDict | UserList):

@@ -71,6 +71,12 @@ OBSTACLES: tuple[Obstacle, ...] = (
         "remove the hooks (their handle's remove()), or do their work before and after step(batch)",
     ),
     Obstacle(
+        lambda o: not isinstance(getattr(o, "state", None), dict),
+        "{name}.state is no dictionary, and a step could not tell what in it is a parameter's",
+        "keep one by parameter (collections.defaultdict(dict)); an optimizer around others leaves theirs in them, or "
+        "has state and param_groups as properties",
+    ),
+    Obstacle(
         lambda o: any(group.get("differentiable") for group in o.param_groups),
         "{name} is differentiable=True, which asks autograd to see through optimizer.step()",
         "build it with differentiable=False; detente.functional differentiates through an update in JAX",
