@@ -9,6 +9,7 @@ import warnings
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -74,6 +75,23 @@ ASKED: dict[str, Any] = {
 }
 
 
+# The same, of a number of numpy's, which has more to ask for.
+NUMPYS: dict[str, Any] = {
+    "of numpy's": lambda y, t: y * (np.float64(2) * (t + np.float64(1))) + t * y.mean() - np.pi * t,
+    "whether it is numpy's": lambda y, t: y * (t if isinstance(t, np.floating) else 100.0),
+    "by np.multiply": lambda y, t: y * np.multiply(t, 0.5),
+}
+ASKED_OF_NUMPYS: dict[str, Any] = {
+    "np.exp": lambda y, t: y * np.exp(-t),
+    "np.maximum": lambda y, t: y * np.maximum(t, 0.3),
+    "item": lambda y, t: y * t.item(),
+    "dtype": lambda y, t: y * (t if t.dtype == np.float64 else 100.0),
+    "an array": lambda y, t: y * torch.from_numpy(np.asarray([t, t], np.float32)),
+    "its own type": lambda y, t: y * (t if type(t) is np.float64 else 100.0),
+    "an array of a number": lambda y, t: y * np.array(t).item(),
+}
+
+
 class Net(nn.Module):
     def __init__(self, use: Any) -> None:
         super().__init__()
@@ -91,9 +109,10 @@ def of_batch(model: Any, batch: Any) -> Any:
     return model.use(model.layer(batch[0]), batch[1]).pow(2).mean()
 
 
-def trained(use: Any, place: str, bridge: bool) -> tuple[list[float], torch.dtype, int]:
+def trained(use: Any, place: str, bridge: bool, kind: type = float) -> tuple[list[float], torch.dtype, int]:
     torch.manual_seed(0)
     model, x = Net(use), torch.ones(3, 2)
+    model.t = kind(0.1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss = of_attribute if place == "attribute" else of_batch
 
@@ -114,7 +133,7 @@ def trained(use: Any, place: str, bridge: bool) -> tuple[list[float], torch.dtyp
             optimizer.step()
         losses.append(value.item())
         dtype = value.dtype
-        model.t = 0.1 + 0.1 * (number + 1)
+        model.t = kind(0.1 + 0.1 * (number + 1))
     return losses, dtype, len(step.programs) if bridge else 0
 
 
@@ -131,6 +150,21 @@ def test_whatever_is_made_of_it_is_eagers(name: str, place: str) -> None:
     assert programs == (5 if name in ASKED else 3 if place == "attribute" else 2), (
         "one for each value, or an input"
     )
+
+
+@pytest.mark.parametrize(
+    "name", [*sampled(INPUTS, 3), *sampled(ASKED, 2), *sampled(NUMPYS, 3), *sampled(ASKED_OF_NUMPYS, 3)]
+)
+def test_a_number_of_numpys_is_one(name: str) -> None:
+    asked = ASKED | ASKED_OF_NUMPYS
+    use = (INPUTS | NUMPYS | asked)[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        losses, dtype, _ = trained(use, "attribute", bridge=False, kind=np.float64)
+        mine, its, programs = trained(use, "attribute", bridge=True, kind=np.float64)
+    assert mine == pytest.approx(losses, rel=2e-5, abs=1e-7)
+    assert its == dtype
+    assert programs == (5 if name in asked else 3)
 
 
 def of_places(model: Any, settings: Any) -> dict[str, tuple[Any, Any]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from detente.bridge.capture.traits import PLAIN, Odd, odd, untakeable
@@ -22,6 +23,8 @@ from detente.bridge.live.places import Slots
 from detente.bridge.private import pytree
 from detente.bridge.refusal import Reason, Refused, refuse
 
+_ARRAY = "torch.from_numpy makes it a tensor"
+_NUMPYS = "hand over its item(), a number of Python's, or torch.as_tensor of it"
 _OWN = "put its tensors into a tuple, a dictionary or a dataclass"
 
 
@@ -134,7 +137,9 @@ def flatten(tree: Any, name: str = "batch", *, given: bool = True) -> tuple[list
             static.append((position, leaf))
         else:
             kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
-            hint = "torch.from_numpy makes it a tensor" if kind == "numpy.ndarray" else _OWN
+            hint = (
+                _NUMPYS if isinstance(leaf, np.generic) else _ARRAY if isinstance(leaf, np.ndarray) else _OWN
+            )
             bad.append(
                 Reason(
                     "batch", f"{where} is a {kind}, which is neither a tensor nor a plain value", None, hint

@@ -28,8 +28,9 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
     (
         "is mutated in the forward method",
         "held-tensor",
-        "a tensor that the loss or an attribute holds is written by the step: register it as a buffer of the model, or "
-        "put a module that the loss holds into eval mode (BatchNorm writes its statistics)",
+        "a tensor that the loss or an attribute holds is written by the step: register it as a buffer of the model. A "
+        "module that the loss holds and that writes its own buffers (a centre, BatchNorm's statistics) is made a part "
+        'of the model, nn.ModuleDict({"net": net, "loss": loss}), or put into eval mode',
     ),
     (
         "SparseTensorImpl",

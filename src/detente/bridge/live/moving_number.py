@@ -6,6 +6,8 @@ value of now, and nobody hears of it; and ``isinstance(t, float)`` says no. So t
 multiplied, divided and raised, with numbers in float64 as Python does, with tensors in theirs as torch does. Whatever
 else is asked of it has the value of now in its answer, and is refused: then each value is a program of its own.
 
+A number of numpy's (``np.float64``, as ``np.exp`` makes them of a schedule) is one with more methods, each a question.
+
 How it can fail: ``type(t) is float`` says no, and nothing hears that question; whoever's code may ask it is found by
 the names that it loads (``asks_for_types``).
 """
@@ -20,10 +22,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn
 
+import numpy as np
 import torch
 
 from detente.bridge.refusal import Refused, refuse
 
+FLOATS = (float, np.float64)  # which PyTorch takes for one and the same
 Operation = Callable[[Any, Any], Any]
 # What torch calls its functions of two tensors, and what they do; "r" for those whose operands change places.
 _NAMES: dict[Operation, tuple[str, ...]] = {
@@ -47,6 +51,13 @@ _IN_PLACE: dict[Operation, tuple[str, ...]] = {
     operator.mul: ("mul_", "multiply_", "__imul__"),
     operator.truediv: ("div_", "divide_", "true_divide_", "__itruediv__", "__idiv__"),
     operator.pow: ("pow_", "__ipow__"),
+}
+_OF_NUMPY: dict[str, Operation] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "power": operator.pow,
 }
 _OF_TORCH = {n.removeprefix("r "): (o, n.startswith("r ")) for o, names in _NAMES.items() for n in names}
 _WRITES = {name: operation for operation, names in _IN_PLACE.items() for name in names}
@@ -106,28 +117,47 @@ def all_among(inputs: Iterable[torch.Tensor]) -> None:
 
 def asks_for_types(code: types.CodeType) -> bool:
     """Whether a function may ask ``type(t) is float``."""
-    return "type" in code.co_names and "float" in (*code.co_names, *code.co_consts)
+    said = (*code.co_names, *code.co_consts)
+    return "type" in code.co_names and ("float" in said or "float64" in said)
 
 
 class MovingNumber:
-    """``tensor`` holds its value: 0-d, float64, an input of the program."""
+    """``tensor`` holds its value: 0-d, float64, an input of the program. ``kind`` is what it stands for: ``float``, or
+    ``np.float64``."""
 
-    __slots__ = ("__weakref__", "tensor")
+    __slots__ = ("__weakref__", "kind", "tensor")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
+    def __init__(self, tensor: torch.Tensor, kind: type = float) -> None:
+        self.tensor, self.kind = tensor, kind
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> MovingNumber:
+    def of(cls, tensor: torch.Tensor, kind: type = float) -> MovingNumber:
         """Computed of others."""
-        made = cls(tensor)
+        made = cls(tensor, kind)
         _Questions.computed.append(weakref.ref(made))
         return made
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
         """``isinstance(t, float)`` is true of what eager has there."""
-        return float
+        return self.kind
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """What only a number of numpy's has."""
+        if name.startswith("__") or not hasattr(self.kind, name):
+            raise AttributeError(f"{self.kind.__name__!r} object has no attribute {name!r}")
+        _ask(name)
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        _ask("an array")
+
+    def __array_ufunc__(self, ufunc: Any, how: str, *inputs: Any, **others: Any) -> Any:
+        """numpy's functions of it. A number of numpy's that is added to it calls one as well."""
+        operation = _OF_NUMPY.get(ufunc.__name__)
+        if operation is None or how != "__call__" or others or len(inputs) != 2:
+            _ask(ufunc.__name__)
+        found = _computed(operation, *inputs)
+        return _ask(ufunc.__name__) if found is NotImplemented else found
 
     @classmethod
     def __torch_function__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -144,13 +174,13 @@ class MovingNumber:
         _ask(name)
 
     def __neg__(self) -> MovingNumber:
-        return MovingNumber.of(-self.tensor)
+        return MovingNumber.of(-self.tensor, self.kind)
 
     def __pos__(self) -> MovingNumber:
         return self
 
     def __abs__(self) -> MovingNumber:
-        return MovingNumber.of(abs(self.tensor))
+        return MovingNumber.of(abs(self.tensor), self.kind)
 
     def __eq__(self, other: object) -> bool:
         return _ask("==") if _Questions.runs else self is other
@@ -162,7 +192,7 @@ class MovingNumber:
         return _ask("repr") if _Questions.runs else "a float that moves between steps"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return MovingNumber, (self.tensor,)
+        return MovingNumber, (self.tensor, self.kind)
 
 
 def stands(value: Any) -> bool:
@@ -181,12 +211,14 @@ def _ask(what: str) -> NoReturn:
 
 def _computed(operation: Operation, left: Any, right: Any) -> Any:
     if not all(
-        stands(x) or type(x) in (int, float, bool) or isinstance(x, torch.Tensor) for x in (left, right)
+        stands(x) or type(x) in (int, bool, *FLOATS) or isinstance(x, torch.Tensor) for x in (left, right)
     ):
         return NotImplemented
     tensor = next((x for x in (left, right) if isinstance(x, torch.Tensor)), None)
     if tensor is None:
-        return MovingNumber.of(operation(*(x.tensor if stands(x) else x for x in (left, right))))
+        kinds = [x.kind if stands(x) else type(x) for x in (left, right)]
+        plain = (x.tensor if stands(x) else float(x) if type(x) is np.float64 else x for x in (left, right))
+        return MovingNumber.of(operation(*plain), np.float64 if np.float64 in kinds else float)
 
     def of(value: Any) -> Any:
         if stands(value):

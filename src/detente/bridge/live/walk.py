@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from detente.bridge.live.instructions import globals_in
-from detente.bridge.live.moving_number import MovingNumber, standing, stands
+from detente.bridge.live.moving_number import FLOATS, MovingNumber, standing, stands
 from detente.bridge.live.places import OfClass, OfContext, OfReference, Slots, put
 from detente.bridge.live.python import (
     PLAIN,
@@ -116,10 +116,10 @@ def standing_for(
     """A number that moves in the place of each that is named, while the block runs: what is captured meanwhile reads
     the tensor that holds it as an input."""
     found = sources(model, loss, ran) if tensors else Sources()
-    slots = [(t, k, v, n) for t, k, v, n in found.slots if n in tensors and type(v) is float]
-    cells = [(c, v, n) for c, v, n in found.cells if n in tensors and type(v) is float]
+    slots = [(t, k, v, n) for t, k, v, n in found.slots if n in tensors and type(v) in FLOATS]
+    cells = [(c, v, n) for c, v, n in found.cells if n in tensors and type(v) in FLOATS]
     try:
-        numbers = {name: MovingNumber(tensors[name]) for *_, name in (*slots, *cells)}
+        numbers = {name: MovingNumber(tensors[name], type(v)) for *_, v, name in (*slots, *cells)}
         for table, key, _, name in slots:
             put(table, key, numbers[name])
         for cell, _, name in cells:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from detente.bridge.live.around import Surroundings
+from detente.bridge.live.moving_number import FLOATS
 from detente.bridge.state.place import Placed
 from detente.bridge.step.variants import Variants
 
@@ -47,7 +48,7 @@ class Moving:
         """A value is another one; returned is the input that it is, with its new value."""
         count = self._times[name] = self._times.get(name, 0) + 1
         numbers = self.variants.numbers
-        if name in numbers and type(now) is float:
+        if name in numbers and type(now) in FLOATS:
             return numbers[name].fill_(now)
         if name in numbers:
             self.no_input(name)
@@ -61,7 +62,7 @@ class Moving:
 
     def _second(self, name: str, then: Any, now: Any) -> None:
         said = f"{name} changes between steps ({_BRIEF.repr(then)} -> {_BRIEF.repr(now)})"
-        if type(then) is float and type(now) is float and name not in self._no_inputs:
+        if type(then) in FLOATS and type(now) in FLOATS and name not in self._no_inputs:
             self.variants.numbers[name] = torch.tensor(now, dtype=torch.float64)
             self.around.inputs.add(name)
             self.variants.ran = self.around.ran
