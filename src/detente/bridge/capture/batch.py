@@ -20,6 +20,7 @@ from detente.bridge.capture.traits import PLAIN, Odd, odd, untakeable
 from detente.bridge.graph import Aval
 from detente.bridge.live.moving_number import MovingNumber, stands
 from detente.bridge.live.places import Slots
+from detente.bridge.live.unasked import Unasked, unasked
 from detente.bridge.private import pytree
 from detente.bridge.refusal import Reason, Refused, refuse
 
@@ -31,9 +32,10 @@ _OWN = "put its tensors into a tuple, a dictionary or a dataclass"
 @dataclass(frozen=True)
 class Layout:
     """How a pytree comes apart: ``spec`` its structure, ``avals`` one ``Aval`` per tensor leaf, ``paths``
-    their names, ``static`` the other leaves as ``(position, value)``, ``tracked`` which tensors require a gradient (a
-    loss may ask, and does something else with those), ``floats`` which of them hold a float of Python's that is another
-    one in every batch. Equal layouts run the same program.
+    their names, ``static`` the other leaves as ``(position, value)``, ``labels`` the names of those, ``tracked`` which
+    tensors require a gradient (a loss may ask, and does something else with those), ``floats`` which of them hold a
+    float of Python's that is another one in every batch, ``unasked`` the positions of plain values that are and of
+    which nobody asks anything. Equal layouts run the same program.
 
     ``strides`` is how each tensor lies in memory, ``odd`` has those that are no ordinary ones, by their number, and
     ``same`` for each tensor the number of the first that is this very object; empty where no two are one. A loss may
@@ -55,15 +57,22 @@ class Layout:
     odd: tuple[tuple[int, Odd], ...] = ()
     same: tuple[int, ...] = ()
     floats: frozenset[int] = frozenset()
+    unasked: frozenset[int] = frozenset()
+    labels: tuple[str, ...] = ()
 
     def build(self, tensors: Sequence[Any]) -> Any:
         """The pytree again, from one value per tensor leaf."""
         return self.build_with(
-            {}, [MovingNumber(t) if i in self.floats else t for i, t in enumerate(tensors)]
+            self.nobodys, [MovingNumber(t) if i in self.floats else t for i, t in enumerate(tensors)]
         )
 
+    @property
+    def nobodys(self) -> dict[int, Any]:
+        """What stands for the values that nobody asks for, by position."""
+        return {i: Unasked(value) for i, value in self.static if i in self.unasked}
+
     def build_for_eager(self, tensors: Sequence[Any]) -> Any:
-        """The same with plain floats."""
+        """The same with plain floats, and plain values as they are."""
         return self.build_with({}, [t.item() if i in self.floats else t for i, t in enumerate(tensors)])
 
     def build_with(self, others: Mapping[int, Any], tensors: Sequence[Any]) -> Any:
@@ -82,7 +91,9 @@ class Layout:
     @property
     def key(self) -> tuple[Any, ...]:
         """Hashable, equal for equal layouts (``1``, ``1.0`` and ``True`` are different values here)."""
-        static = tuple((i, type(v).__name__, repr(v)) for i, v in self.static)
+        static = tuple(
+            (i, type(v).__name__, *(() if i in self.unasked else (repr(v),))) for i, v in self.static
+        )
         avals = tuple(zip(self.avals, self.tracked, strict=True))
         order = (self.order, self.floats) if self.floats else self.order
         return (self.shape, avals, static, order, self.traits)
@@ -121,8 +132,10 @@ def flatten(tree: Any, name: str = "batch", *, given: bool = True) -> tuple[list
     tensors: list[torch.Tensor] = []
     paths: list[str] = []
     static: list[tuple[int, Any]] = []
+    labels: list[str] = []
     bad: list[Reason] = []
     floats: set[int] = set()
+    nobodys: set[int] = set()
     for position, (path, one) in enumerate(pairs):
         where = name + pytree.keystr(path)
         if stands(one):
@@ -133,8 +146,13 @@ def flatten(tree: Any, name: str = "batch", *, given: bool = True) -> tuple[list
                 bad.append(reason)
             tensors.append(leaf)
             paths.append(where)
+        elif unasked(leaf):
+            static.append((position, leaf.value))
+            labels.append(where)
+            nobodys.add(position)
         elif isinstance(leaf, PLAIN):
             static.append((position, leaf))
+            labels.append(where)
         else:
             kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
             hint = (
@@ -154,7 +172,7 @@ def flatten(tree: Any, name: str = "batch", *, given: bool = True) -> tuple[list
     )
     same = _same(tensors)
     fixed = spec, avals, tuple(paths), tuple(static), tuple(order), shape, tracked
-    return tensors, Layout(*fixed, strides, odds, same, frozenset(floats))
+    return tensors, Layout(*fixed, strides, odds, same, frozenset(floats), frozenset(nobodys), tuple(labels))
 
 
 def leaves(tree: Any) -> dict[str, Any]:

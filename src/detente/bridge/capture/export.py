@@ -43,10 +43,11 @@ from detente.bridge.capture.torchs_words import refusal_of
 from detente.bridge.capture.transforms import keep_transforms
 from detente.bridge.capture.weights import Weights
 from detente.bridge.graph import Where
-from detente.bridge.live.moving_number import no_questions
+from detente.bridge.live.moving_number import no_questions, stands
 from detente.bridge.live.ran import Ran
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.trains import without_state
+from detente.bridge.live.unasked import unasked
 from detente.bridge.live.writes import Write
 from detente.bridge.private import left_of_export
 from detente.bridge.refusal import refuse
@@ -128,7 +129,7 @@ class _Program(nn.Module):
                 noting_reads() as read,
                 subject.values.noting(),
                 Memory(tensors) as memory,
-                no_questions(stood.values()),
+                no_questions([one for one in stood.values() if stands(one) or unasked(one)]),
             ):
                 value = subject.loss(self.model, batch)
             own_places = self.__dict__["own"]

@@ -74,13 +74,13 @@ class _Questions:
 
 @contextmanager
 def no_questions(batch: Iterable[Any] = ()) -> Iterator[None]:
-    """While the user's code runs in a capture, which is given those in ``batch``. Raises Refused at the end where it
+    """While the user's code runs in a capture, which is given those of a ``batch``. Raises Refused at the end where it
     asked for the value of one, and caught that; and where one is still held by anybody, who would be left with it: an
     attribute, a log, what is given back. (A cycle of references holds one longer than need be: then each value is a
     program.)"""
     before = _Questions.runs, _Questions.raised, _Questions.computed
     _Questions.runs, _Questions.raised, _Questions.computed = True, None, []
-    own = [*_Questions.numbers, *filter(stands, batch)]
+    own = [*_Questions.numbers, *batch]
     held = [sys.getrefcount(number) for number in own]
     try:
         yield
@@ -90,7 +90,7 @@ def no_questions(batch: Iterable[Any] = ()) -> Iterator[None]:
             any(one() is not None for one in _Questions.computed)
             or [sys.getrefcount(number) for number in own] != held
         ):
-            _ask("who keeps it")
+            ask("who keeps it")
     finally:
         _Questions.runs, _Questions.raised, _Questions.computed = before
 
@@ -146,18 +146,18 @@ class MovingNumber:
         """What only a number of numpy's has."""
         if name.startswith("__") or not hasattr(self.kind, name):
             raise AttributeError(f"{self.kind.__name__!r} object has no attribute {name!r}")
-        _ask(name)
+        ask(name)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        _ask("an array")
+        ask("an array")
 
     def __array_ufunc__(self, ufunc: Any, how: str, *inputs: Any, **others: Any) -> Any:
         """numpy's functions of it. A number of numpy's that is added to it calls one as well."""
         operation = _OF_NUMPY.get(ufunc.__name__)
         if operation is None or how != "__call__" or others or len(inputs) != 2:
-            _ask(ufunc.__name__)
+            ask(ufunc.__name__)
         found = _computed(operation, *inputs)
-        return _ask(ufunc.__name__) if found is NotImplemented else found
+        return ask(ufunc.__name__) if found is NotImplemented else found
 
     @classmethod
     def __torch_function__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -171,7 +171,7 @@ class MovingNumber:
             into = both[0]
             if into.is_floating_point() or into.is_complex():
                 return into.copy_(_computed(_WRITES[name], *both))
-        _ask(name)
+        ask(name)
 
     def __neg__(self) -> MovingNumber:
         return MovingNumber.of(-self.tensor, self.kind)
@@ -183,16 +183,16 @@ class MovingNumber:
         return MovingNumber.of(abs(self.tensor), self.kind)
 
     def __eq__(self, other: object) -> bool:
-        return _ask("==") if _Questions.runs else self is other
+        return ask_in_code("==", self is other)
 
     def __hash__(self) -> int:
-        return _ask("hash") if _Questions.runs else id(self)
+        return ask_in_code("hash", id(self))
 
     def __repr__(self) -> str:
-        return _ask("repr") if _Questions.runs else "a float that moves between steps"
+        return ask_in_code("repr", "a float that moves between steps")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return MovingNumber, (self.tensor, self.kind)
+        return ask_in_code("a copy", (MovingNumber, (self.tensor, self.kind)))
 
 
 def stands(value: Any) -> bool:
@@ -200,13 +200,19 @@ def stands(value: Any) -> bool:
     return type(value) is MovingNumber
 
 
-def _ask(what: str) -> NoReturn:
+def ask(what: str) -> NoReturn:
+    """Raises Refused: this has the value of now in its answer."""
     refused = refuse(
         "control-flow",
-        f"what is asked here ({what}) depends on a float of Python's that changes between steps",
+        f"what is asked here ({what}) depends on a value of Python's that changes between steps",
     )
     _Questions.raised = _Questions.raised or refused
     raise refused
+
+
+def ask_in_code(what: str, unless: Any) -> Any:
+    """The same where code of the user's runs; ``unless`` for whoever asks beside it."""
+    return ask(what) if _Questions.runs else unless
 
 
 def _computed(operation: Operation, left: Any, right: Any) -> Any:
@@ -241,7 +247,7 @@ def _method(operation: Operation, *, turned: bool) -> Any:
 
 def _question(name: str) -> Any:
     def method(self: MovingNumber, *_: Any, **__: Any) -> NoReturn:
-        _ask(name)
+        ask(name)
 
     return method
 

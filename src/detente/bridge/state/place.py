@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,7 +81,7 @@ class Placed:
         if self.original is None:
             return self.layout.build(self._tensors())
         floats = self.layout.floats
-        if not floats:
+        if not floats and not self.layout.unasked:
             return self.original
         own = iter(flatten(self.original)[0])
         return self.layout.build(
@@ -100,7 +100,7 @@ def place(batch: Any, *, ahead: bool = False) -> Placed:
 def with_numbers(placed: Placed) -> Placed:
     """The same batch with its Python floats as inputs."""
     before = placed.layout
-    floats = {
+    floats: dict[int, Any] = {
         i: MovingNumber(torch.tensor(value, dtype=torch.float64))
         for i, value in before.static
         if type(value) is float
@@ -109,7 +109,7 @@ def with_numbers(placed: Placed) -> Placed:
         torch.empty(a.shape, dtype=getattr(torch, a.dtype), device="meta", requires_grad=tracked)
         for a, tracked in zip(before.avals, before.tracked, strict=True)
     ]
-    tensors, layout = flatten(before.build_with(floats, shown), given=False)
+    tensors, layout = flatten(before.build_with(before.nobodys | floats, shown), given=False)
     known = iter(range(len(shown)))
     own = [
         None if i in layout.floats else next(known) for i in range(len(tensors))
@@ -125,12 +125,9 @@ def with_numbers(placed: Placed) -> Placed:
     return Placed(layout, arrays, begins, placed.original)
 
 
-def but_floats(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a layout's key says but for the values of its floats and the traits of its tensors."""
-    shape, avals, static, order, _ = key
-    return (
-        shape,
-        avals,
-        tuple((i, kind) if kind == "float" else (i, kind, value) for i, kind, value in static),
-        order,
-    )
+def without_asking(placed: Placed, labels: Collection[str]) -> Placed:
+    """The same batch, of which nobody asks for the plain values of these names."""
+    layout = placed.layout
+    rows = zip(layout.static, layout.labels, strict=True)
+    marked = frozenset(i for (i, _), label in rows if label in labels)
+    return replace(placed, layout=replace(layout, unasked=marked)) if marked else placed

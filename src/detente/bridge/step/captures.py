@@ -22,6 +22,7 @@ from detente.bridge.capture.weights import Weights, weights
 from detente.bridge.graph import Where
 from detente.bridge.live.moving_number import asks_for_types
 from detente.bridge.live.ran import Names
+from detente.bridge.live.unasked import asks_what_kind
 from detente.bridge.live.walk import sources, standing_for
 from detente.bridge.refusal import Refused, refuse
 from detente.bridge.state.meta import stand_ins
@@ -96,6 +97,8 @@ class Captures:
             )
         if moving and any(map(asks_for_types, captured.codes)):
             raise refuse("control-flow", "the loss asks for the type of a float that changes between steps")
+        if placed.layout.unasked and any(map(asks_what_kind, captured.codes)):
+            raise refuse("control-flow", "the loss asks for the type of a value that changes between steps")
         return captured
 
     def _refuse_what_it_reads(self, captured: Captured, placed: Placed) -> None:

@@ -35,7 +35,7 @@ from detente.bridge.state.hole import Hole
 from detente.bridge.state.kept import ALONE, ground, settle_down
 from detente.bridge.state.meta import Source, on_meta, source, stand_ins
 from detente.bridge.state.pending import Pending
-from detente.bridge.state.place import Placed, but_floats, from_jax, place, to_jax, with_numbers
+from detente.bridge.state.place import Placed, from_jax, place, to_jax
 from detente.bridge.state.state import State
 from detente.bridge.step import shown
 from detente.bridge.step.certifier import Certifier, Open
@@ -46,6 +46,7 @@ from detente.bridge.step.given import named
 from detente.bridge.step.keeping import Keeping
 from detente.bridge.step.moving import Moving
 from detente.bridge.step.options import Options
+from detente.bridge.step.plain_values import PlainValues
 from detente.bridge.step.profile import Profile, profile_step
 from detente.bridge.step.readable import Readable
 from detente.bridge.step.sharing import Sharing, same_tensors
@@ -105,7 +106,7 @@ class Step(Readable):
         self._around = Surroundings(model, loss, self._keeping)
         self._moving = Moving(self._variants, self._around)
         self._seeded = Seeded()
-        self._float_inputs: bool | None = None  # whether floats of a batch are inputs; None: not asked yet
+        self._plain_values = PlainValues(self._variants.capture, self._moving.warn)
         self._caller: int | None = None  # the thread that is inside of a call
         self._told_reads = 0  # how often what the optimizer's step reads in Python moved
         self._told = False  # of a failed certificate
@@ -446,27 +447,14 @@ class Step(Readable):
         return shown.html(self)
 
     def _variant_of(self, placed: Placed, hyper: Any) -> tuple[Variant, Placed]:
-        """The program for this batch, and the batch as that takes it: a Python float that comes with a second value is
-        an input from then on."""
-        floats = any(type(value) is float for _, value in placed.layout.static)
-        if not floats or self.options.accumulate > 1 or self._float_inputs is False:
+        """The program for this batch, and the batch as that takes it."""
+        if self.options.accumulate > 1:
             return self._variant(placed, hyper), placed
-        if not self._float_inputs:
-            mine = placed.layout.key
-            others = [key for key, _ in self._variants.made if key != mine]
-            if not any(but_floats(key) == but_floats(mine) and key[2] != mine[2] for key in others):
-                return self._variant(placed, hyper), placed
-        try:
-            numbered = with_numbers(placed)
-            found = self._variant(numbered, hyper), numbered
-        except Exception:
-            if self._float_inputs:
-                raise
-            self._float_inputs = False
-            self._moving.warn("a number in the batch changes between steps and decides more than a product")
-            return self._variant(placed, hyper), placed
-        self._float_inputs = True
-        return found
+        return self._plain_values.found(
+            placed,
+            lambda: (layout for layout, _ in self._variants.made),
+            lambda placed: self._variant(placed, hyper),
+        )
 
     def _variant(self, placed: Placed, hyper: Any) -> Variant:
         """The program for this batch, compiled now if it is a new one."""
