@@ -72,6 +72,7 @@ def test_images_with_channels_last_are_proved(detente: Any) -> None:
     assert "must go from some to none: 0 before" in rows["torch-eager[attention=decomposed]"]["reason"]
 
 
+@pytest.mark.long
 def test_the_bridge_without_its_kernels_is_proved(detente: Any) -> None:
     rows = rows_of(detente, "ffn", "train-step", "detente[torch-kernels=off]", "jax[torch-kernels=off]")
     assert_proved(rows["detente[torch-kernels=off]"])

@@ -155,6 +155,7 @@ def test_where_its_memory_is_measured_a_row_trains_as_elsewhere(detente: Any) ->
         assert row["status"] == "ok" and row["memory"]["process_peak"] > 0, row["reason"]
 
 
+@pytest.mark.long
 def test_the_proofs_of_a_session_are_for_the_sessions_behind_it_what_they_were(
     detente: Any, tmp_path: Path
 ) -> None:

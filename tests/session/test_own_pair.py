@@ -153,6 +153,7 @@ def test_a_model_that_drops_out_is_refused_and_runs_without(detente: Any, tmp_pa
     assert rows["torch-eager"]["status"] == "ok" and rows["torch-eager"]["size"] == "own,batch=8,dropout=0"
 
 
+@pytest.mark.long
 def test_weights_that_do_not_map_are_one_clear_reason(detente: Any, tmp_path: Path) -> None:
     file = tmp_path / "wide.py"
     file.write_text((MLP / "in_nnx.py").read_text().replace("nnx.Linear(64, 10,", "nnx.Linear(64, 12,"))

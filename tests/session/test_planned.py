@@ -43,6 +43,7 @@ def test_what_a_plan_compiled_is_not_there_when_the_first_step_is_timed(detente:
     assert "plan" in [kind for kind, _ in kinds]
 
 
+@pytest.mark.long
 def test_a_worker_that_runs_out_says_what_it_was_allowed_and_planned(detente: Any) -> None:
     fits = detente(
         "fits",
