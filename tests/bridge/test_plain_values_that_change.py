@@ -4,6 +4,7 @@ loss that asks nothing of them has one program for all, and one that asks has ea
 from __future__ import annotations
 
 import copy
+import math
 import os
 import warnings
 from typing import Any
@@ -149,6 +150,41 @@ def test_beside_a_float_that_is_computed_with() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert both(lambda m, b: plain(m, b) * b["weight"], make) == 2
+
+
+def test_who_asks_in_another_mode_has_eagers_answer() -> None:
+    """Nobody reads the number while the model trains; in eval mode its loss is weighed by it."""
+
+    def loss(m: Any, b: Any) -> Any:
+        value = plain(m, b) * b["weight"]
+        return value if m.training else value * (2 - math.cos(b["weight"])) * b["number"]
+
+    def run(bridged: bool) -> tuple[list[float], int]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.0))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        step: Any = None
+        losses, programs = [], []
+        for i in range(12):
+            model.train(i // 4 != 1)
+            b = {**batch(i % 6), "weight": 0.5 + 0.1 * i}
+            if bridged:
+                step = step or detente.compile(model, loss, optimizer, example_batch=b, quiet=True)
+                losses.append(float(step(b)))
+                programs.append(len(step.programs))
+            else:
+                optimizer.zero_grad()
+                value = loss(model, b)
+                value.backward()
+                optimizer.step()
+                losses.append(float(value.detach()))
+        return losses, programs[-1] - programs[7] if bridged else 0
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found, more = run(True)
+    assert found == pytest.approx(run(False)[0], rel=2e-5)
+    assert more == 0, "the programs of the one mode are not those of the other"
 
 
 def test_lists_of_files_and_tuples() -> None:

@@ -24,30 +24,39 @@ class PlainValues:
         self._float_inputs: bool | None = None  # whether floats are inputs; None: not asked yet
         self._unasked: set[str] = set()  # by name
         self._asked: set[str] = set()
+        self._as_they_are: set[Any] = (
+            set()
+        )  # modes and structures in which one is asked for that was not in another
 
     def found(
-        self, placed: Placed, made: Callable[[], Iterator[Any]], find: Callable[[Placed], Any]
+        self, placed: Placed, mode: Any, made: Callable[[], Iterator[Any]], find: Callable[[Placed], Any]
     ) -> tuple[Any, Placed]:
-        """What ``find`` finds for this batch, and the batch as that takes it. ``made`` are the keys of the layouts that
-        there are programs for."""
-        if not placed.layout.static:
+        """What ``find`` finds for this batch, and the batch as that takes it. ``mode`` is what a program depends on
+        besides, ``made`` are the keys of the layouts that there are programs for."""
+        where = (placed.layout.shape, placed.layout.avals, mode)
+        if not placed.layout.static or where in self._as_they_are:
             return find(placed), placed
         known = self._as(placed, self._float_inputs is True, self._unasked)
         floats, others = self._new(placed, made())
         if not floats and not others:
-            return find(known), known
+            try:
+                return find(known), known
+            except Exception:
+                if known is placed:
+                    raise
+                found = find(placed), placed
+                self._as_they_are.add(where)
+                return found
         try:
             trial = self._as(placed, floats or self._float_inputs is True, self._unasked | others)
             found = find(trial), trial
         except Exception:
             if others:
                 self._apart(placed, others)
-                return self.found(placed, made, find)
-            if self._float_inputs:
-                raise
+                return self.found(placed, mode, made, find)
             self._float_inputs = False
             self._warn("a number in the batch changes between steps and decides more than a product")
-            return self.found(placed, made, find)
+            return self.found(placed, mode, made, find)
         self._float_inputs = True if floats else self._float_inputs
         self._unasked |= others
         return found

@@ -452,6 +452,7 @@ class Step(Readable):
             return self._variant(placed, hyper), placed
         return self._plain_values.found(
             placed,
+            self._mode,
             lambda: (layout for layout, _ in self._variants.made),
             lambda placed: self._variant(placed, hyper),
         )
