@@ -137,6 +137,8 @@ class Writer:
         if isinstance(value, weakref.ref):
             return f"reference to {self.value(value())}"
         if isinstance(value, torch.Tensor):
+            if value.is_nested or value.layout is not torch.strided:
+                raise Unknown(f"a {'nested' if value.is_nested else value.layout} tensor")
             return f"tensor {list(value.shape)} {value.dtype} {content(value)}{self.beside(value)}"
         if id(value) in self.seen:
             return f"#{self.seen[id(value)]}"

@@ -160,7 +160,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and not tensor.is_meta and tensor.numel() > 0
+    return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_meta) and tensor.numel() > 0
 
 
 def _settled_draws(run: Callable[[], Captured], before: Sources, ran: Ran) -> Captured:

@@ -16,6 +16,7 @@ _KEPT = (
 _OUTSIDE = "numpy computes outside of the program: compute it with torch, or before the step, into the batch"
 
 # what torch says -> our code, and a hint where the code's own is not enough; the first row whose words occur wins
+_DENSE = "a program takes dense tensors: .to_dense() of what the module or the loss holds"
 _MESSAGES: tuple[tuple[str, str, str], ...] = (
     ("Could not extract specialized integer", "control-flow", _KEPT),
     ("data-dependent expression zuf", "control-flow", _KEPT),
@@ -32,10 +33,14 @@ _MESSAGES: tuple[tuple[str, str, str], ...] = (
         "module that the loss holds and that writes its own buffers (a centre, BatchNorm's statistics) is made a part "
         'of the model, nn.ModuleDict({"net": net, "loss": loss}), or put into eval mode',
     ),
+    ("SparseTensorImpl", "export", _DENSE),
+    ("Sparse CSR tensors", "export", _DENSE),
+    ("Sparse CSC tensors", "export", _DENSE),
+    ("Sparse BSR tensors", "export", _DENSE),
     (
-        "SparseTensorImpl",
+        "NestedTensorImpl",
         "export",
-        "a program takes dense tensors: .to_dense() of what the module or the loss holds",
+        "a program takes tensors of one shape: .to_padded_tensor(0.0) of what the loss holds",
     ),
     (
         "Cannot view a tensor",

@@ -89,7 +89,12 @@ class Lender:
 
 
 def _outer(found: Sources) -> list[torch.Tensor]:
-    return [t for t in found.tensors.values() if not t.is_meta and t.layout == torch.strided and t.is_leaf]
+    """Those whose memory a step may write: a nested tensor's, and a sparse one's, is several."""
+    return [
+        t
+        for t in found.tensors.values()
+        if not (t.is_meta or t.is_nested) and t.layout == torch.strided and t.is_leaf
+    ]
 
 
 @contextmanager
