@@ -234,7 +234,7 @@ def test_wherever_it_stands(place: str, made: str) -> None:
 
 def test_what_asks_is_refused_though_it_is_caught() -> None:
     number = MovingNumber(torch.tensor(0.5, dtype=torch.float64))
-    with pytest.raises(Refused, match="depends on a float of Python's"), no_questions():
+    with pytest.raises(Refused, match="depends on a value of Python's"), no_questions():
         caught(torch.ones(2), number)
     with no_questions():
         assert isinstance(number * 2, float) and torch.equal(torch.ones(2) * number, torch.full((2,), 0.5))
