@@ -12,6 +12,7 @@ from torch import nn
 
 import detente
 from detente.bridge import Refused
+from tests.bridge.between.loops import eager
 
 X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 SPARSE = torch.eye(4).to_sparse()
@@ -43,18 +44,9 @@ def test_its_length_may_be_asked_for(kind: str) -> None:
         def loss(m: Any, x: Any) -> Any:
             return m(x).square().mean() * held.size(0)
 
-        step = compiled(model, loss) if bridged else None
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        found = []
-        for _ in range(3):
-            if step is not None:
-                found.append(float(step(X)))
-                continue
-            optimizer.zero_grad()
-            value = loss(model, X)
-            value.backward()
-            optimizer.step()
-            found.append(float(value.detach()))
+        step = compiled(model, loss) if bridged else eager(model, loss, optimizer)
+        found = [float(step(X)) for _ in range(3)]
         losses.append(found)
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import detente
+from tests.bridge.between.loops import eager
 from tests.sampled import sampled
 
 X = torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(0))
@@ -86,19 +87,12 @@ def trained(loss: Any, bridged: bool, make: Any = batch, **options: Any) -> tupl
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    step: Any = None
-    if bridged:
-        step = detente.compile(model, loss, optimizer, example_batch=make(0), quiet=True, **options)
-    losses = []
-    for i in range(6):
-        if bridged:
-            losses.append(float(step(make(i))))
-        else:
-            optimizer.zero_grad()
-            value = loss(model, make(i))
-            value.backward()
-            optimizer.step()
-            losses.append(float(value.detach()))
+    step: Any = (
+        detente.compile(model, loss, optimizer, example_batch=make(0), quiet=True, **options)
+        if bridged
+        else eager(model, loss, optimizer)
+    )
+    losses = [float(step(make(i))) for i in range(6)]
     return losses, len(step.programs) if bridged else 0
 
 
@@ -163,22 +157,18 @@ def test_who_asks_in_another_mode_has_eagers_answer() -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.0))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        step: Any = None
+        batches = [{**batch(i % 6), "weight": 0.5 + 0.1 * i} for i in range(12)]
+        step: Any = (
+            detente.compile(model, loss, optimizer, example_batch=batches[0], quiet=True)
+            if bridged
+            else eager(model, loss, optimizer)
+        )
         losses, programs = [], []
-        for i in range(12):
+        for i, b in enumerate(batches):
             model.train(i // 4 != 1)
-            b = {**batch(i % 6), "weight": 0.5 + 0.1 * i}
-            if bridged:
-                step = step or detente.compile(model, loss, optimizer, example_batch=b, quiet=True)
-                losses.append(float(step(b)))
-                programs.append(len(step.programs))
-            else:
-                optimizer.zero_grad()
-                value = loss(model, b)
-                value.backward()
-                optimizer.step()
-                losses.append(float(value.detach()))
-        return losses, programs[-1] - programs[7] if bridged else 0
+            losses.append(float(step(b)))
+            programs.append(len(step.programs) if bridged else 0)
+        return losses, programs[-1] - programs[7]
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from detente.bridge.dense import dense
 from detente.bridge.live.instructions import globals_in, strings_in
 from detente.bridge.live.places import Slots
 from detente.bridge.live.python import PLAIN, imported, in_library, names_in, of_library, users_function
@@ -137,7 +138,7 @@ class Writer:
         if isinstance(value, weakref.ref):
             return f"reference to {self.value(value())}"
         if isinstance(value, torch.Tensor):
-            if value.is_nested or value.layout is not torch.strided:
+            if not dense(value):
                 raise Unknown(f"a {'nested' if value.is_nested else value.layout} tensor")
             return f"tensor {list(value.shape)} {value.dtype} {content(value)}{self.beside(value)}"
         if id(value) in self.seen:

@@ -35,6 +35,7 @@ from detente.bridge.capture.settled import (
     unsettled,
 )
 from detente.bridge.capture.weights import identity, weights, whole
+from detente.bridge.dense import dense
 from detente.bridge.graph import Graph, without_dead
 from detente.bridge.live.guard import plain, tensors_of
 from detente.bridge.live.inside import one_at_a_time
@@ -160,7 +161,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_meta) and tensor.numel() > 0
+    return dense(tensor) and not tensor.is_meta and tensor.numel() > 0
 
 
 def _settled_draws(run: Callable[[], Captured], before: Sources, ran: Ran) -> Captured:

@@ -20,6 +20,7 @@ from torch import nn
 
 from detente.bridge.capture.generators import Generators
 from detente.bridge.copies import copied
+from detente.bridge.dense import dense
 from detente.bridge.live.guard import plain, release, tensors_of, watch
 from detente.bridge.live.sources import Sources
 from detente.bridge.live.walk import sources
@@ -90,11 +91,7 @@ class Lender:
 
 def _outer(found: Sources) -> list[torch.Tensor]:
     """Those whose memory a step may write: a nested tensor's, and a sparse one's, is several."""
-    return [
-        t
-        for t in found.tensors.values()
-        if not (t.is_meta or t.is_nested) and t.layout == torch.strided and t.is_leaf
-    ]
+    return [t for t in found.tensors.values() if dense(t) and not t.is_meta and t.is_leaf]
 
 
 @contextmanager
