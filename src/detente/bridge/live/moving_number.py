@@ -121,11 +121,34 @@ def asks_for_types(code: types.CodeType) -> bool:
     return "type" in code.co_names and ("float" in said or "float64" in said)
 
 
-class MovingNumber:
+class StandIn:
+    """What stands for a value of ``kind``, and raises where anything else is asked of it than its class says."""
+
+    __slots__ = ("__weakref__",)
+    kind: type
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """``isinstance`` says of it what it says of the value."""
+        return self.kind
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__") or not hasattr(self.kind, name):
+            raise AttributeError(f"{self.kind.__name__!r} object has no attribute {name!r}")
+        ask(name)
+
+    def __eq__(self, other: object) -> bool:
+        return ask_in_code("==", self is other)
+
+    def __hash__(self) -> int:
+        return ask_in_code("hash", id(self))
+
+
+class MovingNumber(StandIn):
     """``tensor`` holds its value: 0-d, float64, an input of the program. ``kind`` is what it stands for: ``float``, or
     ``np.float64``."""
 
-    __slots__ = ("__weakref__", "kind", "tensor")
+    __slots__ = ("kind", "tensor")
 
     def __init__(self, tensor: torch.Tensor, kind: type = float) -> None:
         self.tensor, self.kind = tensor, kind
@@ -136,17 +159,6 @@ class MovingNumber:
         made = cls(tensor, kind)
         _Questions.computed.append(weakref.ref(made))
         return made
-
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        """``isinstance(t, float)`` is true of what eager has there."""
-        return self.kind
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """What only a number of numpy's has."""
-        if name.startswith("__") or not hasattr(self.kind, name):
-            raise AttributeError(f"{self.kind.__name__!r} object has no attribute {name!r}")
-        ask(name)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         ask("an array")
@@ -181,12 +193,6 @@ class MovingNumber:
 
     def __abs__(self) -> MovingNumber:
         return MovingNumber.of(abs(self.tensor), self.kind)
-
-    def __eq__(self, other: object) -> bool:
-        return ask_in_code("==", self is other)
-
-    def __hash__(self) -> int:
-        return ask_in_code("hash", id(self))
 
     def __repr__(self) -> str:
         return ask_in_code("repr", "a float that moves between steps")

@@ -14,38 +14,22 @@ from __future__ import annotations
 import types
 from typing import Any, NoReturn
 
-from detente.bridge.live.moving_number import ask, ask_in_code
+from detente.bridge.live.moving_number import StandIn, ask, ask_in_code
 
 KINDS = (str, int, bytes)  # ``x is None`` and ``x is True`` nobody hears
 
 
-class Unasked:
+class Unasked(StandIn):
     """``value`` is what it stands for, of one of the ``KINDS``."""
 
-    __slots__ = ("__weakref__", "value")
+    __slots__ = ("kind", "value")
 
     def __init__(self, value: Any) -> None:
-        self.value = value
-
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        """``isinstance`` says of it what it says of the value."""
-        return type(self.value)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__") or not hasattr(self.value, name):
-            raise AttributeError(f"{type(self.value).__name__!r} object has no attribute {name!r}")
-        ask(name)
+        self.value, self.kind = value, type(value)
 
     @classmethod
     def __torch_function__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
         ask(getattr(func, "__name__", "torch"))
-
-    def __eq__(self, other: object) -> bool:
-        return ask_in_code("==", self is other)
-
-    def __hash__(self) -> int:
-        return ask_in_code("hash", id(self))
 
     def __repr__(self) -> str:
         return ask_in_code("repr", "a plain value of the batch that changes between steps")
